@@ -133,7 +133,7 @@ class Misuse(package.PackageTest):
 class TorchMisuse(package.PackageTest):
     MODULES = ("numpy", "torch")
 
-    def check(self, program):
+    def check(self, program, workers=1, **environment):
         self.good_run("""
 import torch
 import gradrail.torch
@@ -142,7 +142,7 @@ torch.manual_seed(1)
 x = torch.randn(8, 4)
 model = torch.nn.Linear(4, 3)
 loss = lambda: model(x).pow(2).mean()
-""" + program, workers=1)
+""" + program, workers=workers, environment=environment)
 
     def test_models_and_options_are_checked(self):
         self.check("""
@@ -197,6 +197,76 @@ with gradrail.torch.Exchange(model, lr=0.1) as exchange:
     loss().backward()
     refused(F, "make the Exchange after load_state_dict", exchange.step)
 """)
+
+    def test_a_second_average_is_refused(self):
+        self.check("""
+with gradrail.torch.MeanExchange(model) as mean:
+    mean.average()  # no gradient: nothing to average
+    mean.average()
+    for _ in range(2):
+        loss().backward()  # accumulates on the mean
+        mean.average()
+        refused(F, "the mean of the last average() already", mean.average)
+    torch.optim.SGD(model.parameters(), lr=0.1).zero_grad()
+    model.weight.grad = torch.ones(3, 4)
+    mean.average()
+    assert mean.client.global_step == 5
+refused(F, "after leave()", mean.client.exchange)
+""")
+
+    def test_a_moved_model_has_no_mean(self):
+        for change in ("model.double()", "model.to('meta')", "model.weight = torch.nn.Parameter(torch.zeros(3, 4))",
+                       "del model.bias"):
+            with self.subTest(change=change):
+                self.check(f"""
+with gradrail.torch.MeanExchange(model) as mean:
+    loss().backward()
+    mean.average()
+    {change}
+    refused(F, "was moved, converted or replaced: make the MeanExchange after that", mean.average)
+""")
+
+    def test_the_hook_and_average_are_not_mixed(self):
+        for first in ("hook", "average"):
+            with self.subTest(first=first):
+                self.check("""
+torch.distributed.init_process_group("gloo", init_method="file://" + os.environ["STORE"], rank=0, world_size=1)
+ddp = torch.nn.parallel.DistributedDataParallel(model)
+mean = gradrail.torch.MeanExchange(model)
+ddp.register_comm_hook(mean, gradrail.torch.ddp_mean_hook)
+if os.environ["FIRST"] == "hook":
+    ddp(x).pow(2).mean().backward()
+    refused(F, "average(): this MeanExchange is used by ddp_mean_hook", mean.average)
+else:
+    loss().backward()
+    mean.average()
+    try:
+        ddp(x).pow(2).mean().backward()
+    except Exception as error:
+        assert "ddp_mean_hook: this MeanExchange is used by average()" in str(error), error
+    else:
+        raise AssertionError("the hook was not refused")
+mean.leave()
+os._exit(0)  # an exception in backward could block the end of the process
+""", FIRST=first, STORE=str(self.folder / f"store-{first}"))
+
+    def test_a_late_worker_has_no_parameters_of_the_chief(self):
+        self.check("""
+mean = gradrail.torch.MeanExchange(model)
+loss().backward()
+mean.average()
+done = os.environ["DONE"]
+if mean.client.task_index == 1:
+    mean.leave()
+    before = model.weight.detach().clone()
+    mean = gradrail.torch.MeanExchange(model)
+    assert torch.equal(model.weight, before)  # and not the mean gradient
+    refused(F, "the run has made 1 steps before this worker joined", mean.average)
+    open(done, "w").close()
+while not os.path.exists(done):  # a barrier does not wait for a worker that has left
+    time.sleep(0.1)
+mean.leave()
+""", workers=2, DONE=str(self.folder / "done"))
 
     def test_a_dropped_exchange_leaves(self):
         self.check("""

@@ -90,30 +90,6 @@ with gradrail.torch.Exchange(model, optimizer=case[0], lr=case[1], mode="sync", 
     print(f"{case}: difference {apart:.2e}, moved by {moved:.2e}", flush=True)
 """
 
-MEAN_HOOK = PROGRAM + """
-import gradrail.torch, torch.distributed as dist
-rank = int(os.environ["GRADRAIL_TASK_INDEX"])
-dist.init_process_group("gloo", init_method="file://" + os.environ["STORE"], rank=rank, world_size=WORKERS)
-DDP = torch.nn.parallel.DistributedDataParallel
-models = [DDP(network(), bucket_cap_mb=0.001) for _ in range(2)]
-state = gradrail.torch.MeanExchange(models[0].module)
-models[0].register_comm_hook(state, gradrail.torch.ddp_mean_hook)
-optimizers = [torch.optim.AdamW(model.parameters(), lr=0.01) for model in models]
-for step in range(STEPS):
-    for model, optimizer in zip(models, optimizers):
-        optimizer.zero_grad()
-        loss(model, *batch(step, rank)).backward()
-    for ours, theirs in zip(models[0].parameters(), models[1].parameters()):
-        assert (ours.grad - theirs.grad).abs().max() < 1e-6, step
-    for optimizer in optimizers:
-        optimizer.step()
-assert difference(*models) < 1e-5, difference(*models)
-assert state.client.global_step == STEPS
-state.leave()
-dist.barrier()
-print("difference", difference(*models), flush=True)
-"""
-
 # Both tests that change between servers and torch.optim after half of the steps begin with these functions.
 HALVES = PROGRAM + """
 kind = os.environ["OPTIMIZER"]
@@ -221,9 +197,6 @@ class SameUpdates(TorchTest):
         for case in range(10):
             with self.subTest(case=case):
                 self.good_run(SAME_UPDATES, workers=1, environment={"CASE": str(case)})
-
-    def test_the_mean_hook_equals_all_reduce(self):
-        self.good_run(MEAN_HOOK, environment={"STORE": str(self.folder / "store")})
 
     def test_torch_continues_with_the_state_of_the_servers(self):
         for kind in ("sgd", "momentum", "nesterov", "adam", "adamw"):

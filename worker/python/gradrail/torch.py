@@ -21,15 +21,19 @@ from ._torch_state import load_state, save_state, shape_of, trained
 __all__ = ["Exchange", "MeanExchange", "ddp_mean_hook", "load_state", "save_state"]
 
 
+# A tensor beside the parameters: which of them have a gradient at this worker. No parameter has this name.
+_PRESENT = ".has_gradient"
+
+
 class _Slot:
     """A parameter of the model beside its place in the registered memory."""
 
-    def __init__(self, name: str, parameter: torch.nn.Parameter):
+    def __init__(self, name: str, parameter: torch.nn.Parameter, may_share: bool = True):
         self.name = name
         self.parameter = parameter
         self.fresh: torch.Tensor = parameter  # views of the registered memory, after bind()
         self.gradient: torch.Tensor = parameter
-        self.in_place = parameter.device.type == "cpu" and parameter.dtype == torch.float32
+        self.in_place = may_share and parameter.device.type == "cpu" and parameter.dtype == torch.float32
         self.accumulator: Any = None  # it exists as long as a reference to it
         self.hook: Any = None
         self.sent: "Optional[tuple[int, int]]" = None  # state() when the gradient left, and None before
@@ -77,8 +81,19 @@ class _Slot:
         given = self.parameter.grad
         if given is None:
             self.gradient.zero_()
+        elif given.is_sparse:  # it has no data_ptr()
+            self.gradient.copy_(given.to_dense())
         elif given.data_ptr() != self.gradient.data_ptr():
-            self.gradient.copy_(given.to_dense() if given.is_sparse else given)
+            self.gradient.copy_(given)
+
+
+    def take_mean(self) -> None:
+        """The gradient of the parameter is the mean, which the registered memory has."""
+        given = self.parameter.grad
+        if given is None or given.is_sparse:
+            self.parameter.grad = given = torch.empty_like(self.parameter)
+        given.copy_(self.fresh)
+        given._mean_version = given._version  # average() recognizes a gradient that is no new one
 
 
 def _hook(exchange: "weakref.ref[Exchange]", slot: _Slot) -> Any:
@@ -245,39 +260,105 @@ class Exchange:
 
 
 class MeanExchange:
-    """Averages the gradients of DistributedDataParallel through parameter servers. It is the state of ddp_mean_hook().
+    """Averages the gradients of all workers through parameter servers. The optimizers of PyTorch make the updates.
 
-        ddp = torch.nn.parallel.DistributedDataParallel(model)
-        ddp.register_comm_hook(gradrail.torch.MeanExchange(model), gradrail.torch.ddp_mean_hook)
+        with gradrail.torch.MeanExchange(model) as mean:
+            for x, y in batches:
+                optimizer.zero_grad()
+                loss(model(x), y).backward()
+                mean.average()          # each .grad is the mean of all workers
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                optimizer.step()
+
+    All workers begin with the parameters of the chief, rounded to float32. In the place of average(), a MeanExchange can
+    be the state of ddp_mean_hook() in DistributedDataParallel.
 
     Parameters
     ----------
     model : torch.nn.Module
-        The model inside of DistributedDataParallel. Its gradients are copied to and from registered memory as float32.
+        For ddp_mean_hook(), the model inside of DistributedDataParallel. Parameters that require no gradient, and buffers,
+        stay local. Gradients are copied to and from registered memory as float32.
     options
         The other arguments of gradrail.join(), such as ps_hosts. There is a worker for each rank.
 
     Raises
     ------
-    As gradrail.join().
+    As gradrail.join(). All workers must have the same model.
     """
 
     def __init__(self, model: torch.nn.Module, **options: Any):
         named = trained(model)
         # DDP changes its buckets after the first step: parameters identify the gradients.
-        self._names = {parameter: name for name, parameter in named}
-        self.client = client.join({name: shape_of(parameter) for name, parameter in named},
-                                  optimizer="mean", mode="sync", **options)
-        self.client.start()
+        self._slots = {parameter: _Slot(name, parameter, may_share=False) for name, parameter in named}
+        self._places = [(model.get_submodule(name.rpartition(".")[0])._parameters, name.rpartition(".")[2],
+                         (parameter.device, parameter.dtype)) for name, parameter in named]
+        self._used: Optional[str] = None  # average() or ddp_mean_hook, after the first call
         self._waiting: List[Any] = []  # buckets of this backward pass, with their futures
+        shapes = {name: shape_of(parameter) for name, parameter in named}
+        self.client = client.join({**shapes, _PRESENT: len(named)}, optimizer="mean", mode="sync", **options)
+        for slot in self._slots.values():
+            slot.bind(self.client.parameters[slot.name], self.client.gradients[slot.name])
+        try:
+            self.client.start()
+        except BaseException as error:
+            self.client.__exit__(type(error), error, None)
+            raise
+        self._missed = self.client.global_step  # the servers have parameters before the first step, and means after it
+        if not self._missed:
+            for slot in self._slots.values():
+                slot.take()
+
+    @torch.no_grad()
+    def average(self) -> None:
+        """Replaces `.grad` of each parameter by the mean of all workers. Each worker calls it once in each step.
+
+        A `.grad` that is None counts as zero. It stays None if it is None at all workers, so that optimizers skip
+        the parameter. A worker that has left no longer counts.
+
+        Raises the errors of the exchange, and FailedPrecondition for a call out of order.
+        """
+        self._use("average()")
+        if self._missed:
+            raise errors.FailedPrecondition(f"average(): the run has made {self._missed} steps before this worker joined, and the "
+                                            "servers have means instead of parameters: start all workers again, from a "
+                                            "checkpoint of PyTorch and without --checkpoint_dir")
+        self._check()
+        present = self.client.gradients[_PRESENT]
+        for index, slot in enumerate(self._slots.values()):
+            present[index] = slot.parameter.grad is not None
+            slot.fill()
+        self.client.exchange()
+        self.client.wait()
+        present = self.client.parameters[_PRESENT]
+        for index, slot in enumerate(self._slots.values()):
+            if present[index] > 0:
+                slot.take_mean()
+
+    def _use(self, call: str) -> None:
+        if self._used not in (None, call):
+            raise errors.FailedPrecondition(f"{call}: this MeanExchange is used by {self._used}, which has averaged the "
+                                            "gradients: use one of the two")
+        self._used = call
+
+    def _check(self) -> None:
+        """Refuses gradients that the optimizer of the program would not see, or that are no new ones."""
+        for (parameters, name, placed), slot in zip(self._places, self._slots.values()):
+            parameter = slot.parameter
+            if parameters.get(name) is not parameter or (parameter.device, parameter.dtype) != placed:
+                raise errors.FailedPrecondition(f"{slot.name} was moved, converted or replaced: make the MeanExchange after that")
+        grads = [slot.parameter.grad for slot in self._slots.values() if slot.parameter.grad is not None]
+        if grads and all(getattr(grad, "_mean_version", None) == grad._version for grad in grads):
+            raise errors.FailedPrecondition("average(): the gradients are the mean of the last average() already: call "
+                                            "zero_grad() and backward() before each average()")
 
     def _add(self, bucket: Any) -> "torch.futures.Future[torch.Tensor]":
+        self._use("ddp_mean_hook")
         future: "torch.futures.Future[torch.Tensor]" = torch.futures.Future()
-        names = [self._names[parameter] for parameter in bucket.parameters()]
-        for name, gradient in zip(names, bucket.gradients()):
-            torch.from_numpy(self.client.gradients[name]).view(gradient.shape).copy_(gradient)
-        self.client.ready(*names)
-        self._waiting.append((bucket, names, future))
+        slots = [self._slots[parameter] for parameter in bucket.parameters()]
+        for slot, gradient in zip(slots, bucket.gradients()):
+            slot.gradient.copy_(gradient)
+        self.client.ready(*(slot.name for slot in slots))
+        self._waiting.append((bucket, slots, future))
         if bucket.is_last():
             self._finish()
         return future
@@ -286,14 +367,20 @@ class MeanExchange:
         waiting, self._waiting = self._waiting, []
         self.client.exchange()
         self.client.wait()
-        for bucket, names, future in waiting:
-            for name, gradient in zip(names, bucket.gradients()):
-                gradient.copy_(torch.from_numpy(self.client.parameters[name]).view(gradient.shape))
+        for bucket, slots, future in waiting:
+            for slot, gradient in zip(slots, bucket.gradients()):
+                gradient.copy_(slot.fresh)
             future.set_result(bucket.buffer())
 
     def leave(self) -> None:
         """As Client.leave()."""
         self.client.leave()
+
+    def __enter__(self) -> "MeanExchange":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self.client.__exit__(*error)
 
 
 # DDP compares these annotations with its types.
