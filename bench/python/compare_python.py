@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measures what Python adds to an exchange, and training in PyTorch beside PyTorch's own ways to distribute it.
 
-    exchange       the loop of exchange_worker.py in Python, and in C with the same client, in turns
+    exchange       the loops of exchange_worker.py in Python, and in C with the same client, in turns
     mnist          the MLP of mnist_torch.py, 3 workers: gradrail, DDP over Gloo, torch.distributed.rpc
     transformer    the model of text_torch.py, 2 workers: gradrail, DDP over Gloo
 
@@ -27,7 +27,7 @@ import compare_put  # noqa: E402
 
 LIMIT_SECONDS = 600  # of one contender in one round
 CALIBRATION_STEPS = 5
-# Limits of the time that Python adds to an exchange in C, by bytes of the gradient: microseconds, or a share of it.
+# Limits of the time that Python adds to a step in C, by bytes of the gradient: microseconds, or a share of it.
 GOALS = {4096: ("us", 5.0), 318040: ("share", 0.02), 64 << 20: ("share", 0.01)}
 BLOCK_SECONDS = 0.02  # of the exchange loop: many exchanges of a small gradient, and one or two of a large one
 SAME_WITHIN = {"mnist": 1e-3, "transformer": 0.03}  # Adam of PyTorch and of gradrail have different formulas
@@ -143,24 +143,27 @@ def compile_loop(options, folder):
 
 
 def exchange(options, report, folder):
-    report.say("# exchange: 1 worker, 1 shard, sync, sgd. Python and C use the same client, in turns.")
+    report.say("# exchange: 1 worker, 1 shard, sync, sgd. Python and C use the same client, in turns. "
+               "`halves`: exchange() and wait() in place of step().")
     report.say("# `added`: median of the differences between neighboring blocks; [25 %, 75 %] of them. "
-               "`C alone`: the loop without Python in the process.")
-    report.say(f"{'# bytes':>10}{'C us':>12}{'Python us':>12}{'added us':>11}{'[25 %':>10}{'75 %]':>10}{'added %':>9}"
+               "`C alone`: the loop of steps without Python in the process.")
+    report.say(f"{'# bytes':>10}{'call':>8}{'C us':>12}{'Python us':>12}{'added us':>11}{'[25 %':>10}{'75 %]':>10}{'added %':>9}"
                f"{'C alone us':>12}{'pairs':>7}{'#wrong':>7}  goal")
     loop, program = compile_loop(options, folder)
     for size in options.sizes:
-        try:
-            exchange_row(options, report, folder, size, loop, program)
-        except RuntimeError as error:
-            report.failed(f"exchange of {size} bytes: {error}")
+        for call in ("step", "halves"):
+            try:
+                exchange_row(options, report, folder, size, call, loop, program)
+            except RuntimeError as error:
+                report.failed(f"exchange of {size} bytes, {call}: {error}")
 
 
-def exchange_row(options, report, folder, size, loop, program):
+def exchange_row(options, report, folder, size, call, loop, program):
     python, c, differences, alone, wrong, path = [], [], [], [], 0, ""
     for _ in range(options.rounds):
         run_with_servers(options, 1, [options.python, HERE / "exchange_worker.py", "--bytes", size, "--seconds",
-                                      options.seconds, "--block", BLOCK_SECONDS, "--loop", loop, "--out", folder])
+                                      options.seconds, "--block", BLOCK_SECONDS, "--loop", loop, "--call", call,
+                                      "--out", folder])
         found = json.loads((folder / "worker-0.json").read_text())
         python += found["python"]
         c += found["c"]
@@ -173,19 +176,19 @@ def exchange_row(options, report, folder, size, loop, program):
     added = statistics.median(differences)
     low, _, high = statistics.quantiles(differences, n=4)
     base = statistics.median(c)
-    kind, limit = GOALS.get(size, (None, None))
+    kind, limit = GOALS.get(size, (None, None)) if call == "step" else (None, None)
     goal = "" if kind is None else f"<= {limit} us" if kind == "us" else f"<= {100 * limit:g} %"
     if kind is not None:
         met = (1e6 * added if kind == "us" else added / base) <= limit
         goal += ", met" if met else ", missed"
-    report.row(f"{size:>10}{1e6 * base:>12.3f}{1e6 * statistics.median(python):>12.3f}{1e6 * added:>11.3f}{1e6 * low:>10.3f}"
+    report.row(f"{size:>10}{call:>8}{1e6 * base:>12.3f}{1e6 * statistics.median(python):>12.3f}{1e6 * added:>11.3f}{1e6 * low:>10.3f}"
                f"{1e6 * high:>10.3f}{100 * added / base:>9.3f}{1e6 * statistics.median(alone):>12.3f}{len(differences):>7}"
                f"{wrong:>7}  {goal}",
-               part="exchange", bytes=size, c_us=1e6 * base, python_us=1e6 * statistics.median(python), added_us=1e6 * added,
+               part="exchange", bytes=size, call=call, c_us=1e6 * base, python_us=1e6 * statistics.median(python), added_us=1e6 * added,
                added_us_quartiles=[1e6 * low, 1e6 * high], c_alone_us=1e6 * statistics.median(alone),
                pairs=len(differences), wrong=wrong, path=path)
     if wrong:
-        report.failed(f"exchange of {size} bytes: {wrong} wrong parameters")
+        report.failed(f"exchange of {size} bytes, {call}: {wrong} wrong parameters")
 
 
 def training_round(options, part, contender, workers, steps, folder):

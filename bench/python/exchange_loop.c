@@ -1,5 +1,5 @@
-/* The exchange loop of compare_python.py in C. The file is compiled twice: as a shared library for the Python process
- * (gradrail_bench_loop), and as a program of its own, a worker of `gradrail run`. The program prints the seconds of an
+/* The exchange loops of compare_python.py in C. The file is compiled twice: as a shared library for the Python process
+ * (gradrail_bench_steps, gradrail_bench_halves), and as a program of its own, a worker of `gradrail run`. The program prints the seconds of an
  * exchange of each block:
  *
  *   exchange_loop <gradient bytes> <exchanges of a block> <blocks> */
@@ -17,8 +17,15 @@ static double seconds_now(void) {
   return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* Returns the mean seconds of an exchange, or a negative number: gradrail_last_error() has the reason. */
-GRADRAIL_API double gradrail_bench_loop(gradrail_client* client, uint64_t exchanges) {
+/* Return the mean seconds of an exchange, or a negative number: gradrail_last_error() has the reason. */
+GRADRAIL_API double gradrail_bench_steps(gradrail_client* client, uint64_t exchanges) {
+  const double begin = seconds_now();
+  for (uint64_t i = 0; i < exchanges; ++i)
+    if (gradrail_step(client) != GRADRAIL_OK) return -1.0;
+  return (seconds_now() - begin) / (double)exchanges;
+}
+
+GRADRAIL_API double gradrail_bench_halves(gradrail_client* client, uint64_t exchanges) {
   const double begin = seconds_now();
   for (uint64_t i = 0; i < exchanges; ++i)
     if (gradrail_exchange(client) != GRADRAIL_OK || gradrail_wait(client) != GRADRAIL_OK) return -1.0;
@@ -55,9 +62,9 @@ int main(int argc, char** argv) {
   size_t elements = 0;
   float* gradient = gradrail_gradients(client, 0, &elements);
   for (size_t i = 0; i < elements; ++i) gradient[i] = 1.0f;
-  if (gradrail_bench_loop(client, exchanges) < 0) return failed("warm-up");
+  if (gradrail_bench_steps(client, exchanges) < 0) return failed("warm-up");
   for (uint64_t i = 0; i < blocks; ++i) {
-    const double seconds = gradrail_bench_loop(client, exchanges);
+    const double seconds = gradrail_bench_steps(client, exchanges);
     if (seconds < 0) return failed("exchange");
     printf("block %.9f\n", seconds);
   }

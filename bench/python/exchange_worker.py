@@ -1,4 +1,4 @@
-"""Worker of the part `exchange` of compare_python.py: blocks of the loop in Python and in C, in turns.
+"""Worker of the part `exchange` of compare_python.py: blocks of the loops in Python and in C, in turns.
 
 Both loops use the same client, memory and connection, so that only the language differs.
 """
@@ -15,8 +15,16 @@ import gradrail
 MOST_UPDATES = 1 << 24  # the parameters count the updates: fp32 has no further whole numbers
 
 
-def python_block(client, exchanges):
+def python_steps(client, exchanges):
     """Returns the mean seconds of an exchange."""
+    begin = time.perf_counter()
+    for _ in range(exchanges):
+        client.step()
+    return (time.perf_counter() - begin) / exchanges
+
+
+def python_halves(client, exchanges):
+    """The same with the two halves of a step."""
     begin = time.perf_counter()
     for _ in range(exchanges):
         client.exchange()
@@ -31,13 +39,19 @@ def main():
     parser.add_argument("--block", type=float, required=True, help="seconds of a block")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="folder of the result")
     parser.add_argument("--loop", required=True, help="exchange_loop.c as a shared library")
+    parser.add_argument("--call", choices=["step", "halves"], required=True, help="step(), or exchange() and wait()")
     flags = parser.parse_args()
-    loop = ctypes.CDLL(flags.loop).gradrail_bench_loop
+    library = ctypes.CDLL(flags.loop)
+    loop, in_python = {"step": (library.gradrail_bench_steps, python_steps),
+                       "halves": (library.gradrail_bench_halves, python_halves)}[flags.call]
     loop.restype, loop.argtypes = ctypes.c_double, [ctypes.c_void_p, ctypes.c_uint64]
     with gradrail.join({"gradient": (flags.bytes // 4,)}, learning_rate=1.0, mode="sync") as client:
         client.start()
         client.gradients["gradient"][:] = 1
         handle = client._handle.pointer  # the C loop needs the client of the library
+
+        def python_block(exchanges):
+            return in_python(client, exchanges)
 
         def c_block(exchanges):
             seconds = loop(handle, exchanges)
@@ -45,17 +59,17 @@ def main():
                 raise RuntimeError(gradrail.client.last_error())
             return seconds
 
-        fastest = min(python_block(client, 1) for _ in range(20))
+        fastest = min(python_block(1) for _ in range(20))
         exchanges = max(1, int(flags.block / fastest))
-        python_block(client, exchanges)
+        python_block(exchanges)
         c_block(exchanges)
         blocks = {"python": [], "c": []}
         end = time.perf_counter() + 2 * flags.seconds
         while time.perf_counter() < end and client.global_step + 2 * exchanges < MOST_UPDATES or len(blocks["c"]) < 2:
             # The first language of a pair changes: an effect of the order then has no sign.
-            pair = [("python", lambda: python_block(client, exchanges)), ("c", lambda: c_block(exchanges))]
+            pair = [("python", python_block), ("c", c_block)]
             for name, run in pair if len(blocks["c"]) % 2 else reversed(pair):
-                blocks[name].append(run())
+                blocks[name].append(run(exchanges))
         updates = client.global_step
         wrong = int(np.count_nonzero(client.parameters["gradient"] != np.float32(-updates)))
         paths = [str(path) for path in client.stats().get("paths", [])]

@@ -31,11 +31,12 @@ class Bench(package.PackageTest):
         if not shutil.which("cc"):
             cluster.skip("there is no C compiler cc")
         text, rows = self.compare("--part", "exchange", "--sizes", "4K,318040", "--seconds", 0.2, modules=("numpy",))
-        self.assertEqual([row["bytes"] for row in rows], [4096, 318040])
+        self.assertEqual([(row["bytes"], row["call"]) for row in rows],
+                         [(4096, "step"), (4096, "halves"), (318040, "step"), (318040, "halves")])
         for row in rows:
             self.assertEqual(row["wrong"], 0)
             self.assertTrue(row["c_us"] > 0 and row["python_us"] > 0 and row["c_alone_us"] > 0, row)
-        self.assertRegex(text, r"(?m)^ +4096 .*<= 5\.0 us, (met|missed)$")
+        self.assertRegex(text, r"(?m)^ +4096 +step .*<= 5\.0 us, (met|missed)$")
 
     def check_training(self, part, *flags):
         _, rows = self.compare("--part", part, "--steps", 5, *flags, modules=("numpy", "torch"))

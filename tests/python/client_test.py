@@ -43,9 +43,12 @@ for step in range(STEPS):
     for name in SHAPES:
         client.gradients[name] = gradient(client.task_index, step, name)
     if step % 2:
-        client.ready("b", "one")  # the others leave in exchange()
-    client.exchange()
-    client.wait()
+        client.ready("b", "one")  # the others leave in exchange() or step()
+    if step % 3:
+        client.step()
+    else:
+        client.exchange()
+        client.wait()
     for name, value in values.items():
         mean = sum(gradient(worker, step, name) for worker in range(WORKERS)) / np.float32(WORKERS)
         velocity[name] = (0 if optimizer == "sgd" else momentum) * velocity[name] + mean
@@ -189,6 +192,7 @@ for words, options in (
 
 client = gradrail.join({"w": (2, 3), "b": (3,)})
 refused(F, "exchange() before start()", client.exchange)
+refused(F, "step() before start()", client.step)
 refused(F, "ready() before start()", client.ready, "w")
 client.start()
 refused(F, "already", client.start)
@@ -205,12 +209,14 @@ refused(F, "ready before", client.ready, "w")
 refused(F, "only 1 of 2", client.wait)
 client.exchange()
 refused(F, "under way", client.exchange)
+refused(F, "step() before wait(): an exchange is under way", client.step)
 client.wait()
+client.step()
 refused(I, "must be a text", client.barrier, 3)
 refused(I, "must be a text", client.give_up, 3)
 client.__exit__(None, None, None)  # the refused call has not ended the client: it leaves here
 client.leave()
-for call in (client.exchange, client.wait, client.pull, client.start, client.finish_steps):
+for call in (client.exchange, client.wait, client.step, client.pull, client.start, client.finish_steps):
     refused(F, "after leave()", call)
 """, workers=1)
 
@@ -320,7 +326,7 @@ client.start()
         server.end()
 
     def test_in_exchanges_with_a_suspended_server(self):
-        for call in ("client.pull()", "client.exchange(); client.wait()"):
+        for call in ("client.pull()", "client.exchange(); client.wait()", "client.step()"):
             with self.subTest(call=call):
                 self.assert_interrupted_with_suspended_server(call, 1.0)
 

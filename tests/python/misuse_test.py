@@ -68,6 +68,7 @@ def delete():
 ACTIONS = {
     "join": (1, join), "replace": (1, replace),
     "start": (6, lambda: client.start()), "exchange": (8, lambda: client.exchange()), "wait": (8, lambda: client.wait()),
+    "step": (4, lambda: client.step()),
     "ready": (6, lambda: client.ready(*rng.choices(NAMES, k=rng.randrange(4)))), "pull": (4, lambda: client.pull()),
     "write parameters": (4, lambda: write(client.parameters)), "write gradients": (6, lambda: write(client.gradients)),
     "barrier": (2, lambda: client.barrier(rng.choice(["a\\0b", 3, None, "\\ud800"]))),

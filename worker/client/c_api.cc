@@ -100,6 +100,21 @@ absl::Status report_ready(std::string_view call, gradrail_client* client, absl::
   return absl::OkStatus();
 }
 
+absl::Status push(std::string_view call, gradrail_client* client) {
+  GRADRAIL_RETURN_IF_ERROR(check_may_push(call, client));
+  client->pushed = true;
+  client->client->exchange();
+  return absl::OkStatus();
+}
+
+/// After an error the step stays under way: a program that ignores it cannot push again.
+absl::Status end_step(gradrail_client* client) {
+  GRADRAIL_RETURN_IF_ERROR(client->client->wait());
+  client->pushed = false;
+  client->ready.assign(client->ready.size(), false);
+  return absl::OkStatus();
+}
+
 float* give(absl::Span<float> tensor, size_t* elements) {
   if (elements != nullptr) *elements = tensor.size();
   return tensor.data();
@@ -149,12 +164,7 @@ gradrail_status gradrail_ready_many(gradrail_client* client, const size_t* tenso
 }
 
 gradrail_status gradrail_exchange(gradrail_client* client) {
-  return guarded([&]() -> absl::Status {
-    GRADRAIL_RETURN_IF_ERROR(check_may_push("gradrail_exchange", client));
-    client->pushed = true;
-    client->client->exchange();
-    return absl::OkStatus();
-  });
+  return guarded([&] { return push("gradrail_exchange", client); });
 }
 
 gradrail_status gradrail_wait(gradrail_client* client) {
@@ -166,11 +176,14 @@ gradrail_status gradrail_wait(gradrail_client* client) {
           fmt::format("gradrail_wait before gradrail_exchange: only {} of {} tensors are ready", ready,
                       client->ready.size()));
     }
-    // After an error the step stays under way: a program that ignores it cannot push again.
-    GRADRAIL_RETURN_IF_ERROR(client->client->wait());
-    client->pushed = false;
-    client->ready.assign(client->ready.size(), false);
-    return absl::OkStatus();
+    return end_step(client);
+  });
+}
+
+gradrail_status gradrail_step(gradrail_client* client) {
+  return guarded([&]() -> absl::Status {
+    GRADRAIL_RETURN_IF_ERROR(push("gradrail_step", client));
+    return end_step(client);
   });
 }
 

@@ -101,7 +101,7 @@ typedef struct gradrail_options {
  *
  * Functions that return gradrail_status: after a result other than GRADRAIL_OK, gradrail_last_error() has its text. A
  * call out of order (start twice, exchange before start or before wait, any call after leave) is refused and changes
- * nothing. After another error of start, wait, pull or barrier only leave and free are useful. */
+ * nothing. After another error of start, wait, step, pull or barrier only leave and free are useful. */
 
 /* On success the caller must free *client. On failure *client is NULL. */
 GRADRAIL_API gradrail_status gradrail_join(const gradrail_options* options, const gradrail_tensor* tensors,
@@ -124,6 +124,8 @@ GRADRAIL_API gradrail_status gradrail_exchange(gradrail_client* client);
 /* Blocks until all fresh parameters have arrived. FAILED_PRECONDITION: gradrail_ready has reported some tensors only,
  * and gradrail_exchange was not called. */
 GRADRAIL_API gradrail_status gradrail_wait(gradrail_client* client);
+/* exchange and wait in one call, for programs that do nothing between them. The errors are those of both. */
+GRADRAIL_API gradrail_status gradrail_step(gradrail_client* client);
 /* Fetches the current parameters without pushing. */
 GRADRAIL_API gradrail_status gradrail_pull(gradrail_client* client);
 

@@ -53,8 +53,12 @@ const char* c_program_trains(const char* ps_hosts, const char* worker_hosts, uin
     gradient = gradrail_gradients(client, 1, NULL);
     for (int i = 0; i < 5; ++i) gradient[i] = task_index == 0 ? 2.0f : 4.0f;
     if (step % 2 == 0) EXPECT(gradrail_ready(client, 1) == GRADRAIL_OK);
-    EXPECT(gradrail_exchange(client) == GRADRAIL_OK);
-    EXPECT(gradrail_wait(client) == GRADRAIL_OK);
+    if (step > 2) {
+      EXPECT(gradrail_step(client) == GRADRAIL_OK);
+    } else {
+      EXPECT(gradrail_exchange(client) == GRADRAIL_OK);
+      EXPECT(gradrail_wait(client) == GRADRAIL_OK);
+    }
     EXPECT(gradrail_global_step(client) == (uint64_t)step);
   }
   for (int i = 0; i < 12; ++i) EXPECT(m[i] == 100.0f - 4.0f * (float)(i + 1));
@@ -155,6 +159,8 @@ const char* c_program_makes_mistakes(const char* ps_hosts, const char* worker_ho
   EXPECT(gradrail_ready(client, 2) == GRADRAIL_INVALID_ARGUMENT);
   EXPECT(strstr(gradrail_last_error(), "tensors 0 to 1") != NULL);
   EXPECT(gradrail_exchange(client) == GRADRAIL_FAILED_PRECONDITION);
+  EXPECT(gradrail_step(client) == GRADRAIL_FAILED_PRECONDITION);
+  EXPECT(strstr(gradrail_last_error(), "gradrail_step before gradrail_start") != NULL);
   EXPECT(gradrail_start(client) == GRADRAIL_OK);
   EXPECT(gradrail_start(client) == GRADRAIL_FAILED_PRECONDITION);
   EXPECT(gradrail_ready(client, 1) == GRADRAIL_OK);
@@ -164,13 +170,15 @@ const char* c_program_makes_mistakes(const char* ps_hosts, const char* worker_ho
   EXPECT(strstr(gradrail_last_error(), "only 1 of 2 tensors are ready") != NULL);
   EXPECT(gradrail_exchange(client) == GRADRAIL_OK);
   EXPECT(gradrail_exchange(client) == GRADRAIL_FAILED_PRECONDITION);
+  EXPECT(gradrail_step(client) == GRADRAIL_FAILED_PRECONDITION);
+  EXPECT(strstr(gradrail_last_error(), "gradrail_step before gradrail_wait") != NULL);
   EXPECT(gradrail_ready(client, 0) == GRADRAIL_FAILED_PRECONDITION);
   EXPECT(gradrail_pull(client) == GRADRAIL_FAILED_PRECONDITION);
   EXPECT(gradrail_wait(client) == GRADRAIL_OK);
   EXPECT(gradrail_ready(client, 1) == GRADRAIL_OK); /* mistakes have cost nothing */
-  EXPECT(gradrail_exchange(client) == GRADRAIL_OK);
-  EXPECT(gradrail_wait(client) == GRADRAIL_OK);
-  EXPECT(gradrail_global_step(client) == 2);
+  EXPECT(gradrail_step(client) == GRADRAIL_OK);
+  EXPECT(gradrail_step(client) == GRADRAIL_OK);
+  EXPECT(gradrail_global_step(client) == 3);
   EXPECT(gradrail_save_checkpoint(client) == GRADRAIL_FAILED_PRECONDITION);
   EXPECT(strstr(gradrail_last_error(), "--checkpoint_dir") != NULL);
   EXPECT(gradrail_leave(client) == GRADRAIL_OK);
@@ -178,8 +186,11 @@ const char* c_program_makes_mistakes(const char* ps_hosts, const char* worker_ho
   EXPECT(gradrail_exchange(client) == GRADRAIL_FAILED_PRECONDITION);
   EXPECT(gradrail_wait(client) == GRADRAIL_FAILED_PRECONDITION);
   EXPECT(strstr(gradrail_last_error(), "after gradrail_leave") != NULL);
+  EXPECT(gradrail_step(client) == GRADRAIL_FAILED_PRECONDITION);
+  EXPECT(strstr(gradrail_last_error(), "gradrail_step after gradrail_leave") != NULL);
   gradrail_free(client);
   EXPECT(gradrail_start(NULL) == GRADRAIL_INVALID_ARGUMENT);
+  EXPECT(gradrail_step(NULL) == GRADRAIL_INVALID_ARGUMENT);
   EXPECT(gradrail_parameters(NULL, 0, NULL) == NULL);
   gradrail_free(NULL);
   return NULL;

@@ -55,8 +55,7 @@ def main():
             # gradient waits for it, so that JAX reads no parameter during the exchange.
             cost, gradient, state = cost_and_gradient(client.parameters["model"], state, images[chosen], labels[chosen])
             client.gradients["model"] = gradient
-            client.exchange()
-            client.wait()
+            client.step()
             progress.step(client.global_step, epoch, batch, lambda: float(cost))
         client.barrier("all steps are applied")
         client.pull()

@@ -68,8 +68,7 @@ def train(flags):
             cost, gradients = cost_and_gradients(variables, images[chosen], labels[chosen])
             for name, gradient in gradients.items():
                 client.gradients[name] = gradient.numpy()
-            client.exchange()
-            client.wait()
+            client.step()
             fetch()
             progress.step(client.global_step, epoch, batch, lambda: float(cost))
         client.barrier("all steps are applied")

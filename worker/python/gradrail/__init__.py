@@ -4,8 +4,7 @@
         client.start()
         for x, y in batches:
             client.gradients["w"][:], client.gradients["b"][:] = gradient(client.parameters, x, y)
-            client.exchange()
-            client.wait()
+            client.step()
 
 `gradrail run --ps 1 --workers 3 -- python train.py` starts parameter servers and workers on this host. The log goes to
 logging.getLogger("gradrail"). Errors are the exceptions of gradrail.errors.

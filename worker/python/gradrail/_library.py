@@ -59,10 +59,7 @@ def _load() -> ctypes.CDLL:
         ("parameters", client, client, size, ctypes.POINTER(size)),
         ("gradients", client, client, size, ctypes.POINTER(size)),
         ("start", status, client),
-        ("ready", status, client, size),
         ("ready_many", status, client, ctypes.POINTER(size), size),
-        ("exchange", status, client),
-        ("wait", status, client),
         ("pull", status, client),
         ("set_learning_rate", status, client, ctypes.c_float),
         ("global_step", ctypes.c_uint64, client),
@@ -85,6 +82,9 @@ def _load() -> ctypes.CDLL:
         function = getattr(library, "gradrail_" + name)
         function.restype = result
         function.argtypes = arguments
+    # Calls of each step have no argument types: ctypes then converts no argument, and the callers pass ctypes objects.
+    for name in ("ready", "exchange", "wait", "step"):
+        getattr(library, "gradrail_" + name).restype = status
     return library
 
 

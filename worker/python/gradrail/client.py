@@ -7,7 +7,6 @@ import math
 import operator
 import os
 import reprlib
-import threading
 import weakref
 from typing import Any, Dict, Iterable, Iterator, Mapping, Optional, Sequence, Tuple, Union
 
@@ -96,25 +95,25 @@ class Tensors(collections.abc.Mapping):
 class Client:
     """One worker of a run. join() makes it.
 
-    A step: read `parameters`, write `gradients`, exchange(), wait(). Between exchange() and wait() the program must not
-    access the arrays. A client belongs to one thread at a time; a call from a second thread raises FailedPrecondition.
-    After fork() the child cannot use it. Ctrl-C ends each wait within a second, and a request that a server does not answer
-    within six; later calls that wait raise Cancelled.
+    A step: read `parameters`, write `gradients`, step(). exchange() and wait() are its halves; between them the program
+    must not access the arrays. A client belongs to one thread at a time; a call from a second thread raises
+    FailedPrecondition. After fork() the child cannot use it. Ctrl-C ends each wait within a second, and a request that a
+    server does not answer within six; later calls that wait raise Cancelled.
 
     Attributes
     ----------
     parameters : Tensors, float32
-        The newest parameters that start(), wait() or pull() has fetched. Before start() the program writes the initial
-        values here. The arrays stay valid after leave().
+        The newest parameters that start(), step(), wait() or pull() has fetched. Before start() the program writes the
+        initial values here. The arrays stay valid after leave().
     gradients : Tensors, float32
-        The gradients that the next exchange() sends.
+        The gradients that the next step() or exchange() sends.
     """
 
     def __init__(self, pointer: int, shapes: Dict[str, Tuple[int, ...]], interrupted: Any, pending: list):
         self._handle = _Handle(pointer, interrupted)
         self._pending = pending
-        self._lock = threading.Lock()
-        self._indexes = {name: index for index, name in enumerate(shapes)}
+        self._idle: list = [None]  # a call takes the item: pop() of one thread succeeds, and costs less than a lock
+        self._indexes = {name: ctypes.c_size_t(index) for index, name in enumerate(shapes)}
         self.parameters = self._tensors(LIBRARY.gradrail_parameters, shapes)
         self.gradients = self._tensors(LIBRARY.gradrail_gradients, shapes)
         self._left = False
@@ -139,18 +138,24 @@ class Client:
         return Tensors(arrays)
 
     def _call(self, function: Any, *arguments: Any) -> None:
-        if self._handle.process != _process:
+        """Part of each step: local names and few calls keep it short."""
+        handle, idle, pending = self._handle, self._idle, self._pending
+        if handle.process != _process:
             raise errors.FailedPrecondition("this process was forked from the one that joined: join in the child, or "
                                             "start workers with `gradrail run`")
-        if not self._lock.acquire(blocking=False):
-            raise errors.FailedPrecondition("another thread uses this client: a client belongs to one thread at a time")
-        already = bool(self._pending)
         try:
-            code = function(self._handle.pointer, *arguments)
+            idle.pop()
+        except IndexError:
+            raise errors.FailedPrecondition(
+                "another thread uses this client: a client belongs to one thread at a time") from None
+        already = len(pending)
+        try:
+            code = function(handle.pointer, *arguments)
             text = last_error() if code else ""
         finally:
-            self._lock.release()
-        _raise_pending(already, self._pending)
+            idle.append(None)
+        if pending and not already:
+            _raise_pending(pending)
         if code:
             raise errors.error_of(code, text)
 
@@ -164,7 +169,7 @@ class Client:
         self._call(end, *arguments)
 
     def _number(self, function: Any) -> int:
-        """Returns the result of a function that reads what exchange() and wait() change."""
+        """Returns the result of a function that reads what a step changes."""
         found = []
 
         def read(pointer: Any) -> int:
@@ -177,12 +182,12 @@ class Client:
     def start(self) -> None:
         """Begins the training. The chief offers its parameters as initial values; other workers receive them.
 
-        Called once, before the first exchange(). Raises Unavailable, Aborted, FailedPrecondition.
+        Called once, before the first step. Raises Unavailable, Aborted, FailedPrecondition.
         """
         self._call(LIBRARY.gradrail_start)
 
     def ready(self, *names: str) -> None:
-        """Declares that these gradients are complete, and that their parameters are not read again before wait().
+        """Declares that these gradients are complete, and that their parameters are not read again before the step ends.
 
         Optional: their buckets leave at once, while the program computes the rest. Once per step and tensor.
         """
@@ -204,8 +209,12 @@ class Client:
         """Blocks until all fresh parameters have arrived. Raises every error of the exchange and of the run."""
         self._call(LIBRARY.gradrail_wait)
 
+    def step(self) -> None:
+        """exchange() and wait() in one call. Raises the errors of both."""
+        self._call(LIBRARY.gradrail_step)
+
     def set_learning_rate(self, rate: float) -> None:
-        """Sets the learning rate of the next steps, 0 or more, between wait() and exchange().
+        """Sets the learning rate of the next steps, 0 or more, between two steps.
 
         async, ssp: for the gradients of this worker. Otherwise the rate of the lowest worker in a step counts, so that
         all workers set the same one. Raises InvalidArgument, FailedPrecondition.
@@ -293,10 +302,9 @@ class Client:
             pass
 
 
-def _raise_pending(already: bool, pending: list) -> None:
-    """Raises the exception of a signal handler once, after the call during which the handler ran."""
-    if pending and not already:
-        raise pending[0].with_traceback(None)
+def _raise_pending(pending: list) -> None:
+    """Raises the exception of a signal handler, after the call during which the handler ran."""
+    raise pending[0].with_traceback(None)
 
 
 def _text(name: str, value: Any) -> bytes:
@@ -449,7 +457,8 @@ def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: O
     code = LIBRARY.gradrail_join(ctypes.byref(options), described, len(shapes), ctypes.byref(pointer))
     text = last_error() if code else ""
     client = None if code else Client(pointer.value, shapes, options.interrupted, pending)
-    _raise_pending(False, pending)
+    if pending:
+        _raise_pending(pending)
     if client is None:
         raise errors.error_of(code, text)
     for name, given in tensors.items():

@@ -200,8 +200,7 @@ class Exchange:
         for slot in self._slots:
             if slot.sent is None:
                 slot.fill()
-        self.client.exchange()
-        self.client.wait()
+        self.client.step()
         for slot in self._slots:
             if not slot.in_place:
                 slot.take()
@@ -327,8 +326,7 @@ class MeanExchange:
         for index, slot in enumerate(self._slots.values()):
             present[index] = slot.parameter.grad is not None
             slot.fill()
-        self.client.exchange()
-        self.client.wait()
+        self.client.step()
         present = self.client.parameters[_PRESENT]
         for index, slot in enumerate(self._slots.values()):
             if present[index] > 0:
@@ -365,8 +363,7 @@ class MeanExchange:
 
     def _finish(self) -> None:
         waiting, self._waiting = self._waiting, []
-        self.client.exchange()
-        self.client.wait()
+        self.client.step()
         for bucket, slots, future in waiting:
             for slot, gradient in zip(slots, bucket.gradients()):
                 gradient.copy_(slot.fresh)
