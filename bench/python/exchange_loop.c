@@ -1,6 +1,6 @@
-/* The exchange loops of compare_python.py in C. The file is compiled twice. As a shared library for the Python process it
- * has gradrail_bench_steps() and gradrail_bench_halves(). As a program it is a worker of `gradrail run`, and prints the
- * seconds of an exchange of each block:
+/* The exchange loops of compare_python.py in C. The file is compiled twice. As a shared library for the Python
+ * process it has gradrail_bench_steps() and gradrail_bench_halves(). As a program it is a worker of `gradrail run`, and
+ * prints the seconds of an exchange of each block:
  *
  *   exchange_loop <gradient bytes> <exchanges of a block> <blocks> */
 #include <inttypes.h>

@@ -29,8 +29,9 @@ dist.barrier()
 print("difference", difference(*models), flush=True)
 """
 
-# Three workers average, clip and make the update of torch.optim, beside one process with the batches of all. The workers
-# begin with other values than the chief. A layer has a gradient at one worker in half of the steps. Another layer has none.
+# Three workers average, clip and make the update of torch.optim, beside one process with the batches of all. The
+# workers begin with other values than the chief. One layer has a gradient at one worker in half of the steps, another
+# layer has none.
 MEAN_CLIPPED = PROGRAM + """
 WORKERS, kind = 3, os.environ["OPTIMIZER"]
 

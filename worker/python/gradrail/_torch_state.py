@@ -139,10 +139,10 @@ def save_state(path: "Union[str, os.PathLike[str]]", model: torch.nn.Module,
         kind = "nesterov" if optimizer.param_groups[0]["nesterov"] else "momentum"
     else:
         kind = "sgd"
-    trained = trained(model)
+    named = trained(model)
     step = 0
     if "m" in vectors.values():
-        steps = {int(optimizer.state[parameter].get("step", 0)): name for name, parameter in trained}
+        steps = {int(optimizer.state[parameter].get("step", 0)): name for name, parameter in named}
         if len(steps) > 1:
             made = ", ".join(f"{name} {count}" for count, name in sorted(steps.items()))
             raise errors.InvalidArgument(f"the parameters have made different numbers of steps ({made}): the servers count "
@@ -156,9 +156,9 @@ def save_state(path: "Union[str, os.PathLike[str]]", model: torch.nn.Module,
             return np.zeros(shape_of(parameter), np.float32)
         return values.detach().to("cpu", torch.float32).reshape(shape_of(parameter)).numpy()
 
-    arrays = {name: array(parameter, parameter) for name, parameter in trained}
+    arrays = {name: array(parameter, parameter) for name, parameter in named}
     for key, vector in vectors.items():
-        for name, parameter in trained:
+        for name, parameter in named:
             arrays[f"{name}:{vector}"] = array(optimizer.state[parameter].get(key), parameter)
     arrays[":global_step"] = np.array(step if global_step is None else global_step, np.int64)
     _arrays.write(name_of_file, arrays, {"format": "pt", "optimizer": kind})
