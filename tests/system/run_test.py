@@ -176,8 +176,8 @@ class Run(cluster.ClusterTest):
                                   (["--worker", "2", "true"], 2, "--worker"),
                                   (["--workers", "0", "true"], 2, "from 1 to"),
                                   (["--rendezvous", "etcd://h:1/j", "true"], 2, "etcd has no ranks for programs"),
-                                  (["gradrail-no-such-program"], 127, "No such file.*no such program in PATH"),
-                                  ([str(script)], 127, "Permission denied.*start a script with its interpreter")):
+                                  (["gradrail-no-such-program"], 127, "no such program in PATH; check its name"),
+                                  ([str(script)], 127, "Permission denied; to run this file, give its interpreter")):
             with self.subTest(flags=flags):
                 task = self.launch("run", [cluster.binary(), "run", *flags])
                 self.assert_ends(task, code, says=[says])

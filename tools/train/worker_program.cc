@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <string>
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -63,12 +64,13 @@ void become_worker_program(const TrainOptions& options) {
   for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
   execvp(arguments[0], arguments.data());
-  const int why = errno;
-  const char* const remedy = access(command[0].c_str(), F_OK) == 0
-                                 ? "the file exists: start a script with its interpreter, as in `python3 FILE`, or "
-                                   "make it executable and give its path"
-                                 : "no such file here and no such program in PATH";
-  fmt::print(stderr, "gradrail: cannot run {}: {}: {}\n", command[0], std::strerror(why), remedy);
+  const bool is_name = errno == ENOENT && command[0].find('/') == std::string::npos;  // execvp() searches in PATH
+  const std::string why = is_name ? "no such program in PATH" : std::strerror(errno);
+  const bool exists = access(command[0].c_str(), F_OK) == 0;
+  const std::string remedy =
+      exists ? fmt::format("; to run this file, give its interpreter, as in `python3 {}`", command[0])
+             : "; check its name";
+  fmt::print(stderr, "gradrail: cannot run {}: {}{}\n", command[0], why, remedy);
   std::fflush(stderr);
   _exit(kNoSuchProgram);
 }
