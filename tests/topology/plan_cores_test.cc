@@ -21,6 +21,12 @@ Request host(int servers, int worker_count, int shards = 1) {
   return request;
 }
 
+CpuSet range_of(int first, int count) {
+  CpuSet cpus;
+  for (int cpu = first; cpu < first + count; ++cpu) cpus.insert(cpu);
+  return cpus;
+}
+
 TEST(PlanCores, FourProcessesOnTwoCoresShareThemAndAdapt) {
   const Placement placement = placed(MachineBuilder({.cores_per_node = 2}).machine(), host(1, 3));
   EXPECT_TRUE(placement.oversubscribed);
@@ -206,6 +212,122 @@ TEST(PlanCores, ATowerThatOutgrowsItsNodeStaysWithOneNeighbour) {
   EXPECT_EQ((placement.towers[0].compute | placement.towers[0].progress).to_string(), "8-15");
   EXPECT_EQ((placement.towers[1].compute | placement.towers[1].progress).to_string(), "0-7");
   EXPECT_EQ(placement.towers[0].numa_node, 3);
+}
+
+/// Two packages, with so many GPUs and a NIC each.
+MachineBuilder two_packages(int cores, int gpus, int smt = 1) {
+  MachineBuilder builder({.packages = 2, .cores_per_node = cores, .smt = smt});
+  for (const int package : {0, 1}) {
+    const int root = builder.root(package, package);
+    for (int i = 0; i < gpus; ++i) builder.gpu(builder.bridge(root));
+    builder.nic(builder.bridge(root));
+  }
+  return builder;
+}
+
+void expect_near_gpus(const Machine& machine, const Placement& placement) {
+  for (const TowerPlace& tower : placement.towers) {
+    if (tower.gpu < 0) continue;
+    const int node = machine.gpus[tower.gpu].place.numa_node;
+    EXPECT_TRUE(machine.numa_nodes[node].cpus.includes(tower.compute | tower.progress))
+        << "worker " << tower.task_index << ": " << tower.compute.to_string();
+    EXPECT_EQ(tower.numa_node, node);
+    EXPECT_THAT(tower.decisions[2].reason, HasSubstr(": beside gpu"));
+  }
+}
+
+TEST(PlanCores, FewCoresAreSharedBesideTheGpus) {
+  const Machine eight = two_packages(24, 4).machine();
+  Request request = host(1, 8);
+  request.other_threads = kRestOfTheHost;
+  request.cores = range_of(0, 8) | range_of(24, 8);
+  const Placement few = placed(eight, request);
+  EXPECT_TRUE(few.oversubscribed);
+  expect_near_gpus(eight, few);
+
+  const Placement many = placed(eight, host(1, 64));
+  EXPECT_TRUE(many.oversubscribed);
+  expect_near_gpus(eight, many);
+  std::vector<int> beside(2);
+  for (const TowerPlace& tower : many.towers) ++beside[tower.compute.first() / 24];
+  EXPECT_EQ(beside, (std::vector<int>{32, 32}));
+
+  const Machine four = two_packages(20, 2).machine();
+  request = host(1, 4);
+  request.other_threads = kRestOfTheHost;
+  request.cores = range_of(0, 4) | range_of(20, 4);
+  expect_near_gpus(four, placed(four, request));
+}
+
+TEST(PlanCores, WithoutACoreOnTheNodeOfAGpuItsPackageIsNext) {
+  MachineBuilder builder({.packages = 2, .nodes_per_package = 2, .cores_per_node = 4});
+  for (int i = 0; i < 2; ++i) builder.gpu(builder.root(1, 2));
+  Request request = host(0, 2);
+  request.cores = CpuSet{0, 1, 12, 13};  // node 0, and the other node of the package
+  request.other_threads = 1;
+  const Placement crowded = placed(builder.machine(), request);
+  EXPECT_TRUE(crowded.oversubscribed);
+  for (const TowerPlace& tower : crowded.towers) EXPECT_EQ(tower.compute, (CpuSet{12, 13}));
+  request.cores = range_of(0, 4) | range_of(12, 4);
+  const Placement roomy = placed(builder.machine(), request);
+  EXPECT_FALSE(roomy.oversubscribed);
+  for (const TowerPlace& tower : roomy.towers) EXPECT_GE((tower.compute | tower.progress).first(), 12);
+  EXPECT_THAT(roomy.towers[0].decisions[2].reason, HasSubstr("in the package of gpu0; its own node had none left"));
+}
+
+TEST(PlanCores, AFullNodeBesideAnIdleOneIsLeft) {
+  MachineBuilder builder({.packages = 2, .cores_per_node = 4});
+  for (int i = 0; i < 4; ++i) builder.gpu(builder.root(0, 0));
+  Request request = host(0, 4);
+  request.cores = CpuSet{0, 4, 5, 6};  // eight threads on one cpu, while three idle
+  EXPECT_EQ(placed(builder.machine(), request).towers[0].compute, (CpuSet{0, 4, 5, 6}));
+}
+
+TEST(PlanCores, ShardsDoNotSendThreadsOfGpusToTheOtherPackage) {
+  const Machine machine = two_packages(2, 1, 2).machine();
+  Request request = host(1, 2, 2);
+  request.processes[0].units = 2;
+  const Placement beside = placed(machine, request);
+  expect_near_gpus(machine, beside);
+  request.cores = CpuSet{0, 2, 3, 4, 6, 7};  // of package 0 one core and its sibling
+  const Placement placement = placed(machine, request);
+  EXPECT_FALSE(placement.oversubscribed);
+  EXPECT_EQ(placement.wait, SpinMode::adapt);
+  EXPECT_EQ(placement.towers[0].compute, CpuSet{0});
+  EXPECT_EQ(placement.towers[0].progress, CpuSet{4}) << "its own sibling, and not the other package";
+}
+
+TEST(PlanCores, CpuTowersStayInOnePackageAndTheirNicFollows) {
+  MachineBuilder builder({.packages = 2, .nodes_per_package = 4, .cores_per_node = 6});
+  builder.nic(builder.root(0, 1));
+  builder.nic(builder.root(1, 5));
+  Request request = host(0, 6);
+  request.progress_threads = false;
+  const Placement placement = placed(builder.machine(), request);
+  std::vector<std::string> cpus;
+  for (const TowerPlace& tower : placement.towers) {
+    cpus.push_back(tower.compute.to_string());
+    const int package = tower.compute.first() / 24;
+    EXPECT_EQ(tower.nic, package);
+    EXPECT_EQ(tower.numa_node / 4, package);
+  }
+  EXPECT_THAT(cpus, ::testing::ElementsAre("0-7", "8-15", "16-23", "24-31", "32-39", "40-47"));
+  request.progress_threads = true;
+  for (const TowerPlace& tower : placed(builder.machine(), request).towers)
+    EXPECT_EQ(tower.progress.first() / 6, tower.numa_node) << "on the node of its memory";
+}
+
+TEST(PlanCores, CpuTowersThatFitIntoANodeDoNotCrossNodes) {
+  const Machine machine = MachineBuilder({.packages = 2, .nodes_per_package = 2, .cores_per_node = 5}).machine();
+  Request request = host(0, 8);
+  request.progress_threads = false;
+  for (const TowerPlace& tower : placed(machine, request).towers)
+    EXPECT_EQ(tower.compute.first() / 5, tower.compute.to_vector().back() / 5) << tower.compute.to_string();
+  request = host(0, 2);
+  request.cores_per_tower = 3;
+  const Placement two = placed(machine, request);
+  EXPECT_EQ(two.towers[0].numa_node, 0);
+  EXPECT_EQ(two.towers[1].numa_node, 2) << "on the other package";
 }
 
 TEST(PlanCores, TwoHundredAndFiftySixCores) {

@@ -18,7 +18,7 @@ class Promise {
       for (const int cpu : core.allowed)
         if ((!request_.cores || request_.cores->contains(cpu)) && !request_.reserved.contains(cpu)) cpus.insert(cpu);
       if (cpus.empty()) continue;
-      cores_.push_back({cpus, core.numa_node});
+      cores_.push_back({cpus, core.numa_node, core.package});
       usable_ = usable_ | cpus;
     }
     for (const TowerPlace& tower : placement.towers) {
@@ -27,6 +27,8 @@ class Promise {
     }
     for (const ShardPlace& shard : placement.shards) sets_.push_back(shard.cpus);
     for (const CpuSet& set : sets_) busy_ = busy_ | set;
+    for (const TowerPlace& tower : placement.towers)
+      if (tower.gpu >= 0) feeds_gpu_ = feeds_gpu_ | tower.compute | tower.progress;
   }
 
   void all_units_are_placed() {
@@ -48,14 +50,17 @@ class Promise {
 
   void no_sharing_while_there_is_room() {
     EXPECT_EQ(placement_.oversubscribed, static_cast<int>(sets_.size()) > usable_.count());
-    EXPECT_EQ(placement_.wait == SpinMode::spin, sets_.size() <= cores_.size());
+    const bool siblings =
+        std::any_of(cores_.begin(), cores_.end(), [&](const Usable& core) { return (core.cpus & busy_).count() > 1; });
+    EXPECT_EQ(placement_.wait == SpinMode::spin, !placement_.oversubscribed && !siblings);
     if (placement_.oversubscribed) return;
     int given = 0;
     for (const CpuSet& set : sets_) given += set.count();
     EXPECT_EQ(given, busy_.count()) << "a cpu was given twice";
-    // Siblings come last, third ones after second ones.
+    // Siblings come last, third ones after second ones. Only a GPU's thread does not leave its package for a core.
     for (const auto& core : cores_) {
       for (const auto& other : cores_) {
+        if (core.cpus.intersects(feeds_gpu_) && core.package != other.package) continue;
         const int mine = (core.cpus & busy_).count(), theirs = (other.cpus & busy_).count();
         EXPECT_FALSE(mine > theirs + 1 && theirs < other.cpus.count())
             << core.cpus.to_string() << " has " << mine << " busy threads, " << other.cpus.to_string() << " " << theirs;
@@ -107,8 +112,9 @@ class Promise {
     }
   }
 
-  /// No usable NIC of the same kind (RDMA or not) is nearer than the chosen one. None of equal distance is more certain
-  /// to be up. No tower could move to an equally near NIC with a card that serves two towers fewer.
+  /// No usable NIC of the same kind (RDMA or not) is nearer than the chosen one. NICs with a tenth of the bandwidth do
+  /// not count. None of equal distance is faster, and none of equal bandwidth is more certain to be up. No tower could
+  /// move to an equal NIC with a card that serves two towers fewer.
   void nics_are_nearest_and_spread() {
     std::vector<int> usable;
     bool rdma = false;
@@ -117,23 +123,30 @@ class Promise {
       if (nic.ports[0].state == PortState::down || (request_.rdma_only && !nic.rdma)) continue;
       if (!request_.nics.empty() && !named(request_.nics, nic.name)) continue;
       usable.push_back(static_cast<int>(i));
-      rdma = rdma || nic.rdma;
     }
-    for (const ShardPlace& shard : placement_.shards) check_kind(shard.nic, usable, rdma);
+    double fastest = 0;
+    for (const int nic : usable) fastest = std::max(fastest, gbit(nic));
+    std::vector<int> fast;
+    for (const int nic : usable)
+      if (gbit(nic) > fastest / 10) fast.push_back(nic);
+    for (const int nic : fast) rdma = rdma || machine_.nics[nic].rdma;
+    for (const ShardPlace& shard : placement_.shards) check_kind(shard.nic, fast, rdma);
     std::map<int, int> load;
     for (const TowerPlace& tower : placement_.towers)
       if (tower.nic >= 0) ++load[card(tower.nic)];
     for (const TowerPlace& tower : placement_.towers) {
-      check_kind(tower.nic, usable, rdma);
+      check_kind(tower.nic, fast, rdma);
       if (tower.nic < 0 || tower.gpu < 0) continue;
       const auto path = [&](int nic) {
         return path_class(machine_, machine_.gpus[tower.gpu].place, machine_.nics[nic].place);
       };
       EXPECT_EQ(tower.path, path(tower.nic));
-      for (const int other : usable) {
+      for (const int other : fast) {
         if (machine_.nics[other].rdma != rdma) continue;
         EXPECT_GE(path(other), path(tower.nic)) << machine_.nics[other].name << " is nearer";
         if (path(other) != path(tower.nic)) continue;
+        EXPECT_GE(gbit(tower.nic), gbit(other)) << machine_.nics[other].name << " is faster";
+        if (gbit(tower.nic) != gbit(other)) continue;
         EXPECT_TRUE(active(tower.nic) || !active(other));
         if (active(other) != active(tower.nic)) continue;
         EXPECT_LE(load[card(tower.nic)], load[card(other)] + 1) << machine_.nics[other].name << " serves fewer";
@@ -158,7 +171,7 @@ class Promise {
  private:
   struct Usable {
     CpuSet cpus;
-    int numa_node;
+    int numa_node, package;
   };
 
   static bool named(const std::vector<std::string>& words, const std::string& name) {
@@ -179,6 +192,7 @@ class Promise {
   }
 
   bool active(int nic) const { return machine_.nics[nic].ports[0].state == PortState::active; }
+  double gbit(int nic) const { return machine_.nics[nic].ports[0].gbit_per_s; }
   int card(int nic) const { return machine_.nics[nic].place.address.bus; }
 
   void check_kind(int nic, const std::vector<int>& usable, bool rdma) {
@@ -206,7 +220,7 @@ class Promise {
   const Request& request_;
   const Placement& placement_;
   std::vector<Usable> cores_;
-  CpuSet usable_, busy_;
+  CpuSet usable_, busy_, feeds_gpu_;
   std::vector<CpuSet> sets_;  ///< one for each busy thread, or group of compute threads
 };
 

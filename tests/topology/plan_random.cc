@@ -56,20 +56,22 @@ void grow_bridges(Dice& dice, MachineBuilder& builder) {
   for (int i = dice.pick(0, 12); i > 0; --i) builder.bridge(dice.pick(0, static_cast<int>(machine.bridges.size()) - 1));
 }
 
-void add_devices(Dice& dice, MachineBuilder& builder) {
+void add_devices(Dice& dice, MachineBuilder& builder, int most) {
   const auto anywhere = [&] { return dice.pick(0, static_cast<int>(builder.machine().bridges.size()) - 1); };
   const auto vendor = [&] { return dice.one_in(8) ? Vendor::amd : Vendor::nvidia; };
   const auto state = [&] {
     if (dice.one_in(5)) return PortState::down;
     return dice.one_in(4) ? PortState::unknown : PortState::active;
   };
-  for (int i = dice.pick(-2, 8); i > 0; --i) builder.gpu(anywhere(), vendor());
-  for (int i = dice.pick(-1, 8); i > 0; --i) {
+  for (int i = dice.pick(-2, most); i > 0; --i) builder.gpu(anywhere(), vendor());
+  for (int i = dice.pick(-1, most); i > 0; --i) {
     if (!builder.machine().nics.empty() && dice.one_in(4)) {
       builder.nic_port(builder.machine().nics.back().rdma, state());
     } else {
       builder.nic(anywhere(), !dice.one_in(3), state());
     }
+    constexpr double kRates[] = {10, 100, 200};
+    if (dice.one_in(3)) builder.machine().nics.back().ports[0].gbit_per_s = kRates[dice.pick(0, 2)];
   }
 }
 
@@ -116,8 +118,33 @@ RandomCase random_case(uint64_t seed) {
   Dice dice(seed);
   MachineBuilder builder = random_processors(dice);
   grow_bridges(dice, builder);
-  add_devices(dice, builder);
+  add_devices(dice, builder, 8);
   Request request = random_request(dice, builder.machine());
+  return {std::move(builder.machine()), std::move(request)};
+}
+
+RandomCase small_case(uint64_t seed) {
+  Dice dice(seed);
+  const int packages = dice.pick(1, 2), nodes = dice.pick(1, 2);
+  MachineBuilder builder({.packages = packages,
+                          .nodes_per_package = nodes,
+                          .cores_per_node = dice.pick(1, 16 / (packages * nodes)),
+                          .smt = dice.pick(1, 2)});
+  grow_bridges(dice, builder);
+  add_devices(dice, builder, 4);
+  Request request;
+  for (int i = dice.pick(1, 4); i > 0; --i) request.processes.push_back({Job::worker, i, 0});
+  if (!dice.one_in(3)) request.processes.push_back({Job::ps, 0, dice.pick(1, 2)});
+  request.towers = dice.one_in(3) ? Towers::cpu : Towers::automatic;
+  request.cores_per_tower = dice.one_in(2) ? 0 : dice.pick(1, 4);
+  request.progress_threads = dice.one_in(2);
+  request.other_threads = dice.pick(0, 1);
+  if (dice.one_in(2)) {
+    const std::vector<int> cpus = builder.machine().allowed.to_vector();
+    request.cores = CpuSet{cpus[static_cast<size_t>(dice.pick(0, static_cast<int>(cpus.size()) - 1))]};
+    for (const int cpu : cpus)
+      if (dice.one_in(2)) request.cores->insert(cpu);
+  }
   return {std::move(builder.machine()), std::move(request)};
 }
 

@@ -13,6 +13,9 @@ struct RandomCase {
 };
 RandomCase random_case(uint64_t seed);
 
+/// At most 16 cores, four GPUs, four NICs, four towers and two shards: an exhaustive search ends.
+RandomCase small_case(uint64_t seed);
+
 /// Every line of a placement, for comparing.
 std::string dump(const Placement& placement);
 

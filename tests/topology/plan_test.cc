@@ -149,6 +149,73 @@ TEST(Plan, NoNicOrNoneThatWillDo) {
   EXPECT_THAT(placement.notes, Contains(HasSubstr("no NIC can be used")));
 }
 
+/// Four fast ports and a slow one, all below one root. None carries RDMA, and files have no rates of ports.
+MachineBuilder slingshot() {
+  MachineBuilder builder({.cores_per_node = 64});
+  const int root = builder.root(0, 0);
+  for (const double gbyte_per_s : {0.25, 31.5, 31.507692, 31.5, 31.5}) {
+    builder.nic(builder.bridge(root), false, PortState::unknown);
+    builder.machine().nics.back().ports[0].gbit_per_s = 0;
+    builder.machine().nics.back().pci_gbyte_per_s = gbyte_per_s;
+  }
+  return builder;
+}
+
+TEST(Plan, ASlowPortIsALastResort) {
+  Request request = workers(4);
+  request.processes.push_back({Job::ps, 0, 16});
+  const Placement placement = placed(slingshot().machine(), request);
+  std::vector<int> towers(5), shards(5);
+  for (const TowerPlace& tower : placement.towers) ++towers[tower.nic];
+  for (const ShardPlace& shard : placement.shards) ++shards[shard.nic];
+  EXPECT_EQ(towers, (std::vector<int>{0, 1, 1, 1, 1}));
+  EXPECT_EQ(shards, (std::vector<int>{0, 4, 4, 4, 4}));
+  const std::string reason = "a last resort: 2 Gb/s, an order of magnitude less than the 252 Gb/s of eth";
+  EXPECT_THAT(placement.towers[0].decisions[1].rejected[0].reason, HasSubstr(reason));
+  EXPECT_THAT(placement.shards[0].decisions[0].rejected[0].reason, HasSubstr(reason));
+}
+
+TEST(Plan, TheOnlyPortIsTakenHoweverSlow) {
+  Request request = workers(1);
+  request.nics = {"eth0"};
+  EXPECT_EQ(placed(slingshot().machine(), request).towers[0].nic, 0);
+}
+
+TEST(Plan, BandwidthIsTheSmallerOneOfPortAndPciLink) {
+  MachineBuilder builder({.cores_per_node = 16});
+  const int root = builder.root(0, 0);
+  for (const auto& [port, pci] : {std::pair(200.0, 7.9), std::pair(100.0, 15.75), std::pair(40.0, 31.5)}) {
+    builder.nic(builder.bridge(root));
+    builder.machine().nics.back().ports[0].gbit_per_s = port;
+    builder.machine().nics.back().pci_gbyte_per_s = pci;
+  }
+  const Placement placement = placed(builder.machine(), workers(2));
+  EXPECT_EQ(nics_of(placement), (std::vector<int>{1, 1})) << "bandwidth before load";
+  EXPECT_THAT(placement.towers[0].decisions[1].rejected[0].reason, HasSubstr("slower: 63 Gb/s; mlx5_1 has 100 Gb/s"));
+}
+
+TEST(Plan, NearnessComesBeforeBandwidth) {
+  MachineBuilder builder({.packages = 2, .cores_per_node = 16});
+  builder.gpu(builder.root(0, 0));
+  builder.nic(builder.root(1, 1));
+  builder.nic(builder.root(0, 0));
+  builder.machine().nics[0].ports[0].gbit_per_s = 400;
+  EXPECT_EQ(placed(builder.machine(), workers(1)).towers[0].nic, 1);
+}
+
+TEST(Plan, TheReasonForANicCountsOtherTowersOnly) {
+  MachineBuilder builder({.cores_per_node = 16});
+  const int root = builder.root(0, 0);
+  for (int i = 0; i < 3; ++i) builder.gpu(builder.bridge(root));
+  for (int i = 0; i < 2; ++i) builder.nic(builder.bridge(root));
+  const Placement placement = placed(builder.machine(), workers(1));
+  ASSERT_EQ(nics_of(placement), (std::vector<int>{0, 1, 0}));
+  EXPECT_EQ(placement.towers[1].decisions[1].rejected[0].reason,
+            "as near, and its card serves 2 of the other towers; that of mlx5_1 serves 0");
+  EXPECT_EQ(placement.towers[2].decisions[1].rejected[0].reason,
+            "as near as mlx5_0, which serves as many of the other towers");
+}
+
 TEST(Plan, GpusAreDealtInOrder) {
   MachineBuilder builder({.cores_per_node = 16});
   const int root = builder.root(0, 0);

@@ -1,6 +1,7 @@
 #include "topology/plan/available_resources.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "base/status.h"
@@ -108,7 +109,13 @@ absl::Status read_nics(const Machine& machine, const Request& request, Available
     }
     left += why.empty();
     available.nic_out.push_back(std::move(why));
+    available.nic_gbit.push_back(usable_gbit(nic));
+    if (available.nic_out.back().empty())
+      available.fastest_gbit = std::max(available.fastest_gbit, available.nic_gbit.back());
   }
+  // Nothing is recorded against them: files of hwloc have no rates of ports, and of some devices no PCI link.
+  for (int& gbit : available.nic_gbit)
+    if (gbit == 0) gbit = available.fastest_gbit;
   if (left > 0 || machine.nics.empty()) return absl::OkStatus();
   std::string all;
   for (size_t i = 0; i < machine.nics.size(); ++i) {
@@ -120,6 +127,17 @@ absl::Status read_nics(const Machine& machine, const Request& request, Available
 }
 
 }  // namespace
+
+int usable_gbit(const Nic& nic) {
+  double port_gbit = 0;
+  for (const NicPort& port : nic.ports)
+    if (port.state == PortState::active || port.state == PortState::unknown)
+      port_gbit = std::max(port_gbit, port.gbit_per_s);
+  const double pci_gbit = 8 * nic.pci_gbyte_per_s;
+  const double gbit = port_gbit > 0 && pci_gbit > 0 ? std::min(port_gbit, pci_gbit) : std::max(port_gbit, pci_gbit);
+  // A slow NIC does not become an unknown one.
+  return gbit > 0 ? std::max(static_cast<int>(std::lround(gbit)), 1) : 0;
+}
 
 absl::Status check_request(const Request& request) {
   std::set<std::pair<Job, int>> seen;

@@ -15,8 +15,13 @@ struct AvailableResources {
   std::vector<int> gpus;             ///< in the order in which they are dealt
   std::vector<std::string> gpu_out;  ///< by index into Machine::gpus: why it is out; empty: it is in
   std::vector<std::string> nic_out;  ///< likewise
+  std::vector<int> nic_gbit;         ///< likewise: usable bandwidth in whole Gb/s; not recorded: as the fastest
+  int fastest_gbit = 0;              ///< of the NICs that are in; 0: no bandwidth is recorded
   std::vector<std::string> notes;
 };
+
+/// The smaller one of the port's rate and the PCI link; 0: neither is recorded.
+int usable_gbit(const Nic& nic);
 
 /// Errors  INVALID_ARGUMENT: as plan().
 absl::StatusOr<AvailableResources> read_available_resources(const Machine& machine, const Request& request);

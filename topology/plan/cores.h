@@ -24,22 +24,28 @@ struct ThreadDemand {
   int others = 0;   ///< threads that work now and then
   int cores = 0;
   int cpus = 0;
+  int siblings = 0;       ///< threads on a core that has a busy thread already; set after the cores are granted
   bool progress = false;  ///< towers have progress threads
   bool oversubscribed() const { return threads + others > cpus; }
-  /// Without `others`: they need a cpu now and then, but no core of their own.
-  bool siblings() const { return !oversubscribed() && threads > cores; }
 };
 ThreadDemand count_threads(const std::vector<Pool>& pools, const Request& request, const Placement& placement);
 
-/// Chooses the pool for each thread's core: first one core for each unit, near pools first; then the remaining cores in
-/// turns.
+/// Chooses the pool for each thread's core: first one core for each unit, near pools first; then the remaining cores,
+/// evenly. `towers` and `shards`: where each would like to be.
 std::vector<Grant> grant_cores(const std::vector<Pool>& pools, const Request& request, const ThreadDemand& demand,
                                const std::vector<Locality>& towers, const std::vector<Locality>& shards);
+
+/// Exchanges the cpus of two threads of different units, as long as that brings threads nearer to where they should be.
+/// The grants before are a good start: one unit after the other. `far_cores`: GPU towers may have cores on other nodes.
+void exchange_cores(const std::vector<Pool>& pools, const std::vector<Locality>& towers,
+                    const std::vector<Locality>& shards, bool far_cores, std::vector<Grant>& grants);
 
 /// Which cores of its pool.
 void assign_cores(const std::vector<Pool>& pools, const std::vector<Grant>& grants, Placement& placement);
 
-/// More threads than cpus: all threads share all cpus. Where it is equally fair, a process shares the cpus of one pool.
-void share_all(const std::vector<Pool>& pools, const ThreadDemand& demand, Placement& placement);
+/// More threads than cpus: threads share the cpus of a pool, a package or the machine. The smallest one with about as
+/// many threads for each cpu as elsewhere is taken.
+void share_all(const std::vector<Pool>& pools, const ThreadDemand& demand, const std::vector<Locality>& towers,
+               const std::vector<Locality>& shards, Placement& placement);
 
 }  // namespace gradrail::topology::planning

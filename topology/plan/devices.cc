@@ -1,6 +1,7 @@
 #include "topology/plan/devices.h"
 
 #include <algorithm>
+#include <map>
 
 #include "fmt/format.h"
 
@@ -81,20 +82,31 @@ std::vector<Locality> tower_localities(const Machine& machine, const std::vector
   size_t open = 0;
   for (size_t t = 0; t < localities.size(); ++t) {
     if (placement.towers[t].gpu >= 0) localities[t] = locality_of(machine, machine.gpus[placement.towers[t].gpu].place);
-    localities[t].feeds_gpu = placement.towers[t].gpu >= 0;
-    if (localities[t].numa_node < 0 && localities[t].package < 0)
+    localities[t].feeds_gpu = localities[t].numa_node >= 0 || localities[t].package >= 0;
+    if (!localities[t].feeds_gpu)
       ++open;
     else
       for (size_t p = 0; p < pools.size(); ++p) guests[p] += distance(pools[p], localities[t]) == 0;
   }
   // The number for each pool comes first, then the assignment: so neighbors of one worker stay together.
   std::vector<int> quota(pools.size());
-  const auto share = [&](size_t p) { return static_cast<double>(pools[p].cores.size()) / (guests[p] + 1); };
-  // Each goes where a tower has the most cores with it. Towers beside their GPU count as guests already.
+  // The package first: nodes of one package share its NICs and its memory bandwidth.
+  std::map<int, std::pair<size_t, int>> packages;  // cores and guests
+  for (size_t p = 0; p < pools.size(); ++p) {
+    packages[pools[p].package].first += pools[p].cores.size();
+    packages[pools[p].package].second += guests[p];
+  }
+  // The cores that one more tower would have there. Towers beside their GPU count as guests already.
+  const auto share = [](size_t cores, int towers) { return static_cast<double>(cores) / (towers + 1); };
+  const auto merit = [&](size_t p) {
+    const auto& [cores, towers] = packages[pools[p].package];
+    return std::pair(share(cores, towers), share(pools[p].cores.size(), guests[p]));
+  };
   for (; open > 0; --open) {
     size_t best = 0;
     for (size_t p = 1; p < pools.size(); ++p)
-      if (share(p) > share(best)) best = p;
+      if (merit(p) > merit(best)) best = p;
+    ++packages[pools[best].package].second;
     ++guests[best];
     ++quota[best];
   }
@@ -108,6 +120,26 @@ std::vector<Locality> tower_localities(const Machine& machine, const std::vector
     locality.package = pools[p].package;
   }
   return localities;
+}
+
+void follow_cores(const std::vector<Pool>& pools, const Placement& placement, std::vector<Locality>& towers) {
+  for (size_t t = 0; t < towers.size(); ++t) {
+    if (towers[t].feeds_gpu) continue;
+    const CpuSet cpus = placement.towers[t].compute | placement.towers[t].progress;
+    const Pool* most = nullptr;
+    bool one_package = true, one_node = true;
+    for (const Pool& pool : pools) {
+      if (!pool.cpus.intersects(cpus)) continue;
+      if (most == nullptr) most = &pool;
+      one_package = one_package && pool.package == most->package;
+      one_node = one_node && &pool == most;
+      if ((pool.cpus & cpus).count() > (most->cpus & cpus).count()) most = &pool;
+    }
+    // Threads that share the cpus of several nodes run on any of them. Threads with cores of their own do not move.
+    const bool moves = placement.oversubscribed;
+    towers[t].numa_node = moves && !one_node ? -1 : most->numa_node;
+    towers[t].package = moves && !one_package ? -1 : most->package;
+  }
 }
 
 }  // namespace gradrail::topology::planning

@@ -12,18 +12,27 @@ namespace gradrail::topology::planning {
 /// Errors  INVALID_ARGUMENT: more towers than GPUs, with Towers::gpu.
 absl::Status deal_gpus(const Request& request, const AvailableResources& available, Placement& placement);
 
-/// Where each tower would like to compute: beside its GPU; those without are spread over the pools by their cores.
+/// Where each tower would like to compute: beside its GPU. Those without a GPU are spread over the packages and their
+/// pools by the number of cores. The cores decide later where a CPU tower is.
 std::vector<Locality> tower_localities(const Machine& machine, const std::vector<Pool>& pools,
                                        const Placement& placement);
 
-/// Rank of a NIC for a thread at `place`; better ranks first.
+/// Where each CPU tower is, after its cores are known; towers on GPUs keep theirs.
+void follow_cores(const std::vector<Pool>& pools, const Placement& placement, std::vector<Locality>& towers);
+
+/// Rank of a NIC for a thread at `place`; better ranks first. The fields are compared in this order.
 struct NicRank {
+  bool last_resort = false;  ///< an order of magnitude slower than the fastest NIC
   bool no_rdma = false;
   PathClass path = PathClass::unknown;
+  int minus_gbit = 0;  ///< usable bandwidth
   bool not_active = false;
   auto operator<=>(const NicRank&) const = default;
 };
-NicRank rank(const Machine& machine, const Nic& nic, const PciPlace& place);
+NicRank rank(const Machine& machine, const AvailableResources& available, int nic, const PciPlace& place);
+
+/// Why `lost` is behind `won`, as far as bandwidth decided: "slower: 10 Gb/s; mlx5_0 has 200 Gb/s". Else "".
+std::string why_slower(const NicRank& lost, const NicRank& won, const std::string& winner);
 
 /// The PCI place of a locality that is at no bridge.
 PciPlace place_of(const Locality& locality);

@@ -11,16 +11,14 @@ std::string count_of(int count, const char* what) { return fmt::format("{} {}{}"
 void explain_wait(const ThreadDemand& demand, Placement& placement) {
   std::string busy = count_of(demand.threads, "busy thread");
   if (demand.others > 0) busy += fmt::format(" and {} busy now and then", demand.others);
-  placement.oversubscribed = demand.oversubscribed();
   // Rule 5 of plan.h, and siblings: they share the execution units of a core, so that spinning is not free there.
-  placement.wait = demand.oversubscribed() || demand.threads > demand.cores ? SpinMode::adapt : SpinMode::spin;
+  placement.wait = demand.oversubscribed() || demand.siblings > 0 ? SpinMode::adapt : SpinMode::spin;
   if (demand.oversubscribed()) {
     placement.wait_reason = fmt::format("{} share {} of {}: a spinning thread takes time from threads with work", busy,
                                         count_of(demand.cpus, "cpu"), count_of(demand.cores, "core"));
-  } else if (demand.siblings()) {
-    placement.wait_reason =
-        fmt::format("{} on {} use {}: a spinning sibling slows the thread beside it", busy,
-                    count_of(demand.cores, "core"), count_of(demand.threads - demand.cores, "hardware sibling"));
+  } else if (demand.siblings > 0) {
+    placement.wait_reason = fmt::format("{} on {} use {}: a spinning sibling slows the thread beside it", busy,
+                                        count_of(demand.cores, "core"), count_of(demand.siblings, "hardware sibling"));
   } else {
     placement.wait_reason =
         fmt::format("{} on {}: each has one of its own", busy, count_of(demand.cores, "usable core"));
@@ -47,10 +45,9 @@ void note_shortage(const Grounds& grounds, Placement& placement) {
 void explain(Grounds grounds, Placement& placement) {
   // Both tables are inverses of the placement: reasons name the other users of a device.
   grounds.tower_of_gpu.assign(grounds.machine.gpus.size(), -1);
-  grounds.towers_on_nic.assign(grounds.machine.nics.size(), 0);
   for (size_t t = 0; t < placement.towers.size(); ++t) {
     if (placement.towers[t].gpu >= 0) grounds.tower_of_gpu[placement.towers[t].gpu] = static_cast<int>(t);
-    if (placement.towers[t].nic >= 0) ++grounds.towers_on_nic[placement.towers[t].nic];
+    if (placement.towers[t].nic >= 0) grounds.towers_on_nics.add(placement.towers[t].nic);
   }
   explain_wait(grounds.demand, placement);
   note_shortage(grounds, placement);

@@ -19,8 +19,8 @@ struct Grounds {
   const std::vector<Locality>& localities;  ///< of towers
   const ThreadDemand& demand;
   // explain() fills both; the caller leaves them empty.
-  std::vector<int> tower_of_gpu;   ///< by index into Machine::gpus; -1: no tower uses it
-  std::vector<int> towers_on_nic;  ///< by index into Machine::nics
+  std::vector<int> tower_of_gpu;  ///< by index into Machine::gpus; -1: no tower uses it
+  NicLoad towers_on_nics = NicLoad(machine);
 };
 
 /// The wait policy, the notes, and each tower's and shard's decisions.

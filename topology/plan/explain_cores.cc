@@ -58,17 +58,17 @@ std::vector<Rejected> others(const Grounds& grounds, const CpuSet& taken, const 
       rejected.push_back({pool_name(grounds.machine, pool), "for others, or not needed"});
     }
   }
-  // With more threads than cores the siblings are in use, and are no rejected choice.
-  if (grounds.demand.threads <= grounds.demand.cores) {
+  // Siblings in use are no rejected choice.
+  if (!grounds.demand.oversubscribed() && grounds.demand.siblings == 0) {
     add(siblings, "hardware siblings: they come last, when every core is busy");
   }
   return rejected;
 }
 
-/// The share of a busy thread when there are fewer cores than threads; "" when each thread has a core.
+/// Describes the other users of these cpus; "": each thread has a core.
 std::string shortage(const Grounds& grounds, const CpuSet& mine) {
   if (grounds.demand.oversubscribed()) {
-    return fmt::format("shared by all: {} busy threads, {} cpus", grounds.demand.threads + grounds.demand.others,
+    return fmt::format("; shared: {} busy threads on {} cpus", grounds.demand.threads + grounds.demand.others,
                        grounds.demand.cpus);
   }
   CpuSet siblings;
@@ -84,18 +84,29 @@ std::string nearness(const Grounds& grounds, const CpuSet& cpus, const Locality&
     return to.empty() ? "there is no NIC to be beside" : fmt::format("the position of {} is not recorded", to);
   const auto [nearest, farthest] = distances(grounds, cpus, locality);
   if (farthest == 0) return fmt::format("beside {}", to);
+  if (grounds.demand.oversubscribed() && nearest == 0) {
+    return fmt::format("beside {} and farther away, because the cpus beside it alone would be too full", to);
+  }
   // Some are near and some are not: the near ones were not enough.
   if (nearest == 0) return fmt::format("all that were left beside {}, the others farther away", to);
   if (nearest == 1) return fmt::format("in the package of {}; its own node had none left", to);
   return fmt::format("far from {}; its package had none left", to);
 }
 
-Decision decide(const Grounds& grounds, const CpuSet& cpus, const Locality& locality, const std::string& to) {
-  Decision decision{.what = "cores", .chosen = cpus.to_string(), .reason = shortage(grounds, cpus), .rejected = {}};
-  if (!grounds.demand.oversubscribed()) {
-    decision.reason =
-        fmt::format("{}: {}{}", pools_of(grounds, cpus), nearness(grounds, cpus, locality, to), decision.reason);
-  }
+/// A CPU tower has no device to be near to: its threads should be near each other.
+std::string togetherness(const Grounds& grounds, const CpuSet& cpus, const Locality& locality) {
+  const int farthest = distances(grounds, cpus, locality).second;
+  if (grounds.demand.oversubscribed()) return "where the fewest threads are";
+  if (farthest == 0) return "an even share, near each other";
+  if (farthest < kFarthest) return "an even share, of one package: more than one NUMA node has left";
+  return "an even share: more than one package has left";
+}
+
+/// `how`: how near to `to` they are.
+Decision decide(const Grounds& grounds, const CpuSet& cpus, const Locality& locality, const std::string& to,
+                const std::string& how) {
+  Decision decision{.what = "cores", .chosen = cpus.to_string(), .reason = "", .rejected = {}};
+  decision.reason = fmt::format("{}: {}{}", pools_of(grounds, cpus), how, shortage(grounds, cpus));
   decision.rejected = others(grounds, cpus, locality, to);
   return decision;
 }
@@ -108,7 +119,10 @@ Decision explain_cores(const Grounds& grounds, const TowerPlace& tower, const Lo
   // Firmware may not record the GPU's place. No nearness is claimed then.
   const bool known = tower.gpu < 0 || grounds.machine.gpus[tower.gpu].place.numa_node >= 0 ||
                      grounds.machine.gpus[tower.gpu].place.package >= 0;
-  Decision decision = decide(grounds, cpus, known ? locality : Locality{}, to);
+  const Locality seen = known ? locality : Locality{};
+  Decision decision =
+      decide(grounds, cpus, seen, to,
+             tower.gpu >= 0 ? nearness(grounds, cpus, seen, to) : togetherness(grounds, tower.compute, locality));
   if (!tower.progress.empty() && !grounds.demand.oversubscribed()) {
     decision.chosen = fmt::format("{}, progress {}", tower.compute.to_string(), tower.progress.to_string());
   }
@@ -116,9 +130,10 @@ Decision explain_cores(const Grounds& grounds, const TowerPlace& tower, const Lo
 }
 
 Decision explain_cores(const Grounds& grounds, const ShardPlace& shard) {
-  if (shard.nic < 0) return decide(grounds, shard.cpus, {}, "");
-  const Nic& nic = grounds.machine.nics[shard.nic];
-  return decide(grounds, shard.cpus, locality_of(grounds.machine, nic.place), nic.name);
+  const Nic* nic = shard.nic < 0 ? nullptr : &grounds.machine.nics[shard.nic];
+  const Locality locality = nic == nullptr ? Locality{} : locality_of(grounds.machine, nic->place);
+  const std::string to = nic == nullptr ? "" : nic->name;
+  return decide(grounds, shard.cpus, locality, to, nearness(grounds, shard.cpus, locality, to));
 }
 
 Decision explain_memory(const Grounds& grounds, const TowerPlace& tower) {

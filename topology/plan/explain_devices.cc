@@ -46,18 +46,29 @@ std::string why_not(const Grounds& grounds, int other, int chosen, const PciPlac
   const Nic& loser = grounds.machine.nics[other];
   const Nic& winner = grounds.machine.nics[chosen];
   // The fields are compared in the order of NicRank: the first difference decided.
-  const NicRank lost = rank(grounds.machine, loser, place);
-  const NicRank won = rank(grounds.machine, winner, place);
+  const NicRank lost = rank(grounds.machine, grounds.available, other, place);
+  const NicRank won = rank(grounds.machine, grounds.available, chosen, place);
+  if (lost.last_resort != won.last_resort) return why_slower(lost, won, winner.name);
   if (lost.no_rdma != won.no_rdma) return fmt::format("plain Ethernet, and {} carries RDMA", winner.name);
   if (lost.path != won.path) {
     return fmt::format("{}; {} is {}", path_words(grounds, loser, place, from), winner.name,
                        path_words(grounds, winner, place, from));
   }
+  if (lost.minus_gbit != won.minus_gbit) return "as near, but " + why_slower(lost, won, winner.name);
   if (lost.not_active != won.not_active) {
     return fmt::format("as near, but its state is not recorded; {} is active", winner.name);
   }
-  return fmt::format("as near, and serves {} of the towers ({} serves {})", grounds.towers_on_nic[other], winner.name,
-                     grounds.towers_on_nic[chosen]);
+  // Without the tower itself: its choice is no reason for its choice.
+  const NicLoad& load = grounds.towers_on_nics;
+  if (!load.one_card(other, chosen) && load.card(other) != load.card(chosen) - 1) {
+    return fmt::format("as near, and its card serves {} of the other towers; that of {} serves {}", load.card(other),
+                       winner.name, load.card(chosen) - 1);
+  }
+  if (load.nic(other) != load.nic(chosen) - 1) {
+    return fmt::format("as near, and serves {} of the other towers; {} serves {}", load.nic(other), winner.name,
+                       load.nic(chosen) - 1);
+  }
+  return fmt::format("as near as {}, which serves as many of the other towers", winner.name);
 }
 
 }  // namespace
@@ -97,7 +108,7 @@ Decision explain_nic(const Grounds& grounds, const TowerPlace& tower, const Loca
   const std::string from = seen_from(grounds, tower, locality);
   Decision decision{.what = "NIC", .chosen = machine.nics[tower.nic].name, .reason = "", .rejected = {}};
   decision.reason = path_words(grounds, machine.nics[tower.nic], place, from);
-  const int sharing = grounds.towers_on_nic[tower.nic];
+  const int sharing = grounds.towers_on_nics.nic(tower.nic);
   if (sharing > 1) decision.reason += fmt::format("; {} towers share it", sharing);
   for (size_t i = 0; i < machine.nics.size(); ++i) {
     const int other = static_cast<int>(i);

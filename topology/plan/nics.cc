@@ -1,19 +1,22 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <queue>
 #include <tuple>
 
+#include "fmt/format.h"
 #include "topology/plan/devices.h"
 
 namespace gradrail::topology::planning {
 namespace {
 
 /// The NICs with the best rank as seen from `place`.
-std::vector<int> best_nics(const Machine& machine, const std::vector<int>& nics, const PciPlace& place) {
+std::vector<int> best_nics(const Machine& machine, const AvailableResources& available, const std::vector<int>& nics,
+                           const PciPlace& place) {
   std::vector<int> best;
   NicRank best_rank;
   for (const int nic : nics) {
-    const NicRank seen = rank(machine, machine.nics[nic], place);
+    const NicRank seen = rank(machine, available, nic, place);
     if (!best.empty() && seen > best_rank) continue;
     if (best.empty() || seen < best_rank) best.clear();
     best_rank = seen;
@@ -33,18 +36,57 @@ int least_loaded(const NicLoad& load, const std::vector<int>& nics) {
   });
 }
 
-/// Would a tower on `from` find less company on `to`?
+/// Whether the loads are more even with one tower less on `from` and one more on `to`: those of cards, then of NICs.
 bool lighter(const NicLoad& load, int to, int from) {
-  // + 1: the move adds this tower to the target. Without it two NICs would exchange a tower forever.
-  if (load.one_card(to, from)) return load.nic(to) + 1 < load.nic(from);
-  return load.card(to) + 1 < load.card(from);
+  const int cards = load.one_card(to, from) ? 0 : load.card(to) + 1 - load.card(from);
+  return std::pair(cards, load.nic(to) + 1 - load.nic(from)) < std::pair(0, 0);
+}
+
+/// Takes one tower from `from`, where that makes the loads more even. It may go to a NIC that gives one of its towers
+/// to the next NIC in turn: sets of equally near NICs overlap.
+bool relieve(int from, const std::vector<std::vector<int>>& candidates, NicLoad& load,
+             std::vector<TowerPlace>& towers) {
+  std::map<int, size_t> arrival;  // by NIC that can be reached: the tower that moves there
+  std::queue<int> open({from});
+  for (; !open.empty(); open.pop()) {
+    for (size_t t = 0; t < towers.size(); ++t) {
+      if (towers[t].nic != open.front()) continue;
+      for (const int to : candidates[t]) {
+        if (to == from || !arrival.emplace(to, t).second) continue;
+        open.push(to);
+        if (!lighter(load, to, from)) continue;
+        for (int nic = to; nic != from;) {
+          TowerPlace& tower = towers[arrival.at(nic)];
+          load.add(tower.nic, -1);
+          load.add(nic);
+          std::swap(nic, tower.nic);
+        }
+        return true;
+      }
+    }
+  }
+  return false;
 }
 
 }  // namespace
 
-NicRank rank(const Machine& machine, const Nic& nic, const PciPlace& place) {
+NicRank rank(const Machine& machine, const AvailableResources& available, int nic, const PciPlace& place) {
+  const int gbit = available.nic_gbit[nic];
   // Compared field by field: RDMA counts more than nearness (rule 1 in plan.h).
-  return {.no_rdma = !nic.rdma, .path = path_class(machine, place, nic.place), .not_active = !active(nic)};
+  return {.last_resort = gbit < available.fastest_gbit && int64_t{10} * gbit <= available.fastest_gbit,
+          .no_rdma = !machine.nics[nic].rdma,
+          .path = path_class(machine, place, machine.nics[nic].place),
+          .minus_gbit = -gbit,
+          .not_active = !active(machine.nics[nic])};
+}
+
+std::string why_slower(const NicRank& lost, const NicRank& won, const std::string& winner) {
+  if (lost.last_resort != won.last_resort) {
+    return fmt::format("a last resort: {} Gb/s, an order of magnitude less than the {} Gb/s of {}", -lost.minus_gbit,
+                       -won.minus_gbit, winner);
+  }
+  if (lost.minus_gbit == won.minus_gbit) return "";
+  return fmt::format("slower: {} Gb/s; {} has {} Gb/s", -lost.minus_gbit, winner, -won.minus_gbit);
 }
 
 PciPlace place_of(const Locality& locality) {
@@ -89,7 +131,7 @@ void choose_tower_nics(const Machine& machine, const AvailableResources& availab
   std::vector<TowerPlace>& towers = placement.towers;
   std::vector<std::vector<int>> candidates;
   for (size_t t = 0; t < towers.size(); ++t)
-    candidates.push_back(best_nics(machine, nics, place_of(machine, towers[t], localities[t])));
+    candidates.push_back(best_nics(machine, available, nics, place_of(machine, towers[t], localities[t])));
   // Towers with fewer equally near NICs choose first. Such sets are mostly nested or disjoint; then the least loaded
   // NIC is optimal for all towers.
   std::vector<size_t> order(candidates.size());
@@ -98,19 +140,9 @@ void choose_tower_nics(const Machine& machine, const AvailableResources& availab
                    [&](size_t a, size_t b) { return candidates[a].size() < candidates[b].size(); });
   NicLoad load(machine);
   for (const size_t t : order) load.add(towers[t].nic = least_loaded(load, candidates[t]));
-  // Where sets overlap without being nested, a move may still improve the result. Each move makes the loads more even,
-  // so the loop ends. The bound guards against an error in this code.
-  bool moved = true;
-  for (size_t round = 0; moved && round < towers.size(); ++round) {
-    moved = false;
-    for (const size_t t : order) {
-      for (const int other : candidates[t]) {
-        if (other == towers[t].nic || !lighter(load, other, towers[t].nic)) continue;
-        load.add(towers[t].nic, -1);
-        load.add(towers[t].nic = other);
-        moved = true;
-      }
-    }
+  // Where sets overlap without being nested, moves may still improve the result. Each makes the loads more even, so
+  // that the loop ends.
+  while (std::any_of(nics.begin(), nics.end(), [&](int nic) { return relieve(nic, candidates, load, towers); })) {
   }
   for (TowerPlace& tower : towers)
     if (tower.gpu >= 0) tower.path = path_class(machine, machine.gpus[tower.gpu].place, machine.nics[tower.nic].place);

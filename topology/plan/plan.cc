@@ -15,12 +15,12 @@ namespace {
 
 using namespace planning;
 
-/// For each tower (or shard) the node where most of its cores are; of equals the first.
-std::vector<int> majority_nodes(const std::vector<Pool>& pools, const std::vector<Grant>& grants, ThreadRole role,
+/// For each tower (or shard) the node where most of its threads are; of equals the first.
+std::vector<int> majority_nodes(const std::vector<Pool>& pools, const std::vector<Grant>& grants, bool shards,
                                 size_t owners) {
   std::vector<std::vector<int>> counts(owners, std::vector<int>(pools.size()));
   for (const Grant& grant : grants)
-    if (grant.role == role) ++counts[grant.owner][grant.pool];
+    if ((grant.role == ThreadRole::shard) == shards) ++counts[grant.owner][grant.pool];
   std::vector<int> nodes;
   nodes.reserve(counts.size());
   for (const std::vector<int>& count : counts)
@@ -32,8 +32,8 @@ void place_memory(const Machine& machine, const std::vector<Pool>& pools, const 
                   Placement& placement) {
   // A policy for a node outside the process's cpuset would fail.
   const auto open = [&](int node) { return node >= 0 && machine.numa_nodes[node].allowed ? node : -1; };
-  const std::vector<int> computes = majority_nodes(pools, grants, ThreadRole::compute, placement.towers.size());
-  const std::vector<int> shards = majority_nodes(pools, grants, ThreadRole::shard, placement.shards.size());
+  const std::vector<int> computes = majority_nodes(pools, grants, false, placement.towers.size());
+  const std::vector<int> shards = majority_nodes(pools, grants, true, placement.shards.size());
   for (size_t t = 0; t < placement.towers.size(); ++t) {
     TowerPlace& tower = placement.towers[t];
     // Data staged for a GPU passes its PCI root: the memory belongs there even when the tower's cores are elsewhere.
@@ -61,21 +61,27 @@ absl::StatusOr<Placement> plan(const Machine& machine, const Request& request) {
 
   const std::vector<Pool> pools = make_pools(machine, available.cpus);
   // Devices before cores: towers have cores beside their GPU, and shards beside their NIC.
-  const std::vector<Locality> localities = tower_localities(machine, pools, placement);
+  std::vector<Locality> localities = tower_localities(machine, pools, placement);
   choose_tower_nics(machine, available, localities, placement);
   const std::vector<Locality> shard_localities =
       choose_shard_nics(machine, request, available, pools, localities, placement);
 
-  const ThreadDemand demand = count_threads(pools, request, placement);
+  ThreadDemand demand = count_threads(pools, request, placement);
+  placement.oversubscribed = demand.oversubscribed();
   std::vector<Grant> grants;
   if (demand.oversubscribed()) {
-    share_all(pools, demand, placement);
+    share_all(pools, demand, localities, shard_localities, placement);
   } else {
     grants = grant_cores(pools, request, demand, localities, shard_localities);
     assign_cores(pools, grants, placement);
+    demand.siblings = static_cast<int>(
+        std::count_if(grants.begin(), grants.end(), [](const Grant& grant) { return grant.level > 0; }));
   }
+  // The NICs of CPU towers were a guess so far.
+  follow_cores(pools, placement, localities);
+  choose_tower_nics(machine, available, localities, placement);
   place_memory(machine, pools, grants, placement);
-  explain({machine, request, available, pools, localities, demand, {}, {}}, placement);
+  explain({machine, request, available, pools, localities, demand, {}}, placement);
   return placement;
 }
 

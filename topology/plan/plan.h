@@ -87,16 +87,19 @@ struct Placement {
 
 /// Assigns each tower and shard of this host. Pure and deterministic: equal input gives equal output.
 /// Rules, in this order:
-///   1. GPUs go to workers in order. A tower's NIC is an RDMA device where one can be used; proximity of plain Ethernet
-///      does not outweigh it. The nearest RDMA device by PathClass is taken. Among equals an active one comes before
-///      one of unknown state, then the one with the least loaded card. A NIC that is down is never taken.
-///   2. No two busy threads share a physical core while another is free; second siblings come last.
+///   1. GPUs go to workers in order. NICs with a tenth of the best bandwidth are a last resort. Then count:
+///      RDMA, PathClass, bandwidth of port and PCI link, active state, towers on the card. A NIC that is down is
+///      never taken.
+///   2. No two busy threads share a physical core while another is free; second siblings come last. A thread of a GPU
+///      takes a sibling in the GPU's package before a core of another package.
 ///   3. A tower's cores are those of its GPU's NUMA node; when that node has none left, a core of its package, else
-///      any. CPU towers are spread over NUMA nodes and share the remaining cores evenly. A progress thread runs next to
-///      its tower, or on a slow core where cores are unequal.
+///      any. CPU towers share the remaining cores evenly. Their blocks cross as few packages and NUMA nodes as
+///      possible. Memory and NIC follow the cores. A progress thread runs next to its tower, or on a slow core where
+///      cores are unequal.
 ///   4. A shard's core is near the NIC that serves it, and away from towers where there is room.
-///   5. When threads outnumber cpus, siblings included, they share the remaining cpus. No thread is then bound to a
-///      single cpu, and waits spin briefly or not at all.
+///   5. When threads outnumber cpus, siblings included, they share the remaining cpus. GPU towers share those of the
+///      GPU's node, then of its package, then any. The others share those with the fewest threads. No thread is then
+///      bound to a single cpu, and waits spin briefly or not at all.
 /// Errors  INVALID_ARGUMENT: a flag names a missing device ("--gpu 7: this machine has 4, 0 to 3"), or cores that are
 ///         not allowed. There are more towers than GPUs with Towers::gpu, or no cpus are left.
 absl::StatusOr<Placement> plan(const Machine& machine, const Request& request);

@@ -10,7 +10,7 @@ namespace gradrail::topology::planning {
 struct Locality {
   int numa_node = -1;
   int package = -1;
-  bool feeds_gpu = false;  ///< the work is done there: a further core away from it is of no use
+  bool feeds_gpu = false;  ///< the place of a GPU: a further core away from it is of no use
 };
 
 /// The usable cores of one NUMA node of one package: the unit of nearness. Machines without recorded nodes have one for

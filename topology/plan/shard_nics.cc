@@ -33,12 +33,8 @@ class Room {
     return pool < 0 ? 0 : std::max(free_[pool], 0);
   }
 
-  /// Takes a core there, and says where that is.
-  Locality take(const Locality& locality) {
-    const int pool = roomiest(locality);
-    if (pool < 0) return locality;
-    --free_[pool];
-    return {.numa_node = pools_[pool].numa_node, .package = pools_[pool].package};
+  void take(const Locality& locality) {
+    if (const int pool = roomiest(locality); pool >= 0) --free_[pool];
   }
 
  private:
@@ -48,7 +44,8 @@ class Room {
 
 /// Criteria for a NIC, in this order; smaller is better.
 struct Merit {
-  bool no_rdma, not_active, no_room;
+  NicRank rank;  ///< without a path: the shard goes to its NIC, so that no NIC is near or far yet
+  bool no_room;
   // The card before the NIC: ports of one card share its PCI link.
   int card_shards, nic_shards, package_shards, card_towers, minus_room, index;
   auto operator<=>(const Merit&) const = default;
@@ -56,8 +53,12 @@ struct Merit {
 
 /// Why `lost` is behind `won`: the first thing in which they differ.
 std::string why(const Merit& lost, const Merit& won, const std::string& winner) {
-  if (lost.no_rdma != won.no_rdma) return fmt::format("plain Ethernet, and {} carries RDMA", winner);
-  if (lost.not_active != won.not_active) return fmt::format("its state is not recorded; {} is active", winner);
+  if (lost.rank.last_resort != won.rank.last_resort) return why_slower(lost.rank, won.rank, winner);
+  if (lost.rank.no_rdma != won.rank.no_rdma) return fmt::format("plain Ethernet, and {} carries RDMA", winner);
+  if (lost.rank.minus_gbit != won.rank.minus_gbit) return why_slower(lost.rank, won.rank, winner);
+  if (lost.rank.not_active != won.rank.not_active) {
+    return fmt::format("its state is not recorded; {} is active", winner);
+  }
   if (lost.no_room != won.no_room) return fmt::format("no core beside it is left; {} has {}", winner, -won.minus_room);
   if (lost.card_shards != won.card_shards)
     return fmt::format("its card feeds {} of the shards already; that of {} fed {}", lost.card_shards, winner,
@@ -117,18 +118,16 @@ std::vector<Locality> choose_shard_nics(const Machine& machine, const Request& r
   for (ShardPlace& shard : placement.shards) {
     std::vector<Merit> merits;
     for (const int nic : nics) {
-      // Without a place: the shard goes to its NIC, so that no NIC is near or far yet.
-      const NicRank seen = rank(machine, machine.nics[nic], {});
       const Locality locality = locality_of(machine, machine.nics[nic].place);
       const int left = room.at(locality);
       // `minus_room`: smaller is better in all fields, and more free cores are better.
-      merits.push_back({seen.no_rdma, seen.not_active, left == 0, shards.card(nic), shards.nic(nic),
+      merits.push_back({rank(machine, available, nic, {}), left == 0, shards.card(nic), shards.nic(nic),
                         packages[locality.package], towers.card(nic), -left, nic});
     }
     if (merits.empty()) {
       shard.decisions = {no_nic(machine, available)};
-      // Without a NIC a shard goes where most cores are free: shared memory reaches it anywhere.
-      localities.push_back(room.take({}));
+      // Without a NIC a shard may be anywhere: shared memory reaches it.
+      localities.emplace_back();
       continue;
     }
     const Merit won = *std::min_element(merits.begin(), merits.end());
@@ -137,7 +136,8 @@ std::vector<Locality> choose_shard_nics(const Machine& machine, const Request& r
     shards.add(won.index);
     const Locality locality = locality_of(machine, machine.nics[won.index].place);
     ++packages[locality.package];
-    localities.push_back(room.take(locality));
+    localities.push_back(locality);
+    room.take(locality);
   }
   return localities;
 }
