@@ -2,6 +2,7 @@
 
 #include "gtest/gtest.h"
 #include "topology/discover/discover.h"
+#include "topology/plan/plan.h"
 
 namespace gradrail::topology {
 namespace {
@@ -162,6 +163,34 @@ TEST_F(SavedMachines, LassenIsNumberedByCuda) {
                        {"mlx5_3", "hsi3", "0033:01:00.1", 1, true, true}});
   EXPECT_EQ(lassen.gpus[0].model, "Tesla V100-SXM2-16GB");
   EXPECT_EQ(lassen.gpus[0].uuid, "GPU-04732404-7fc3-5ae6-cddd-c879b3a379bb");
+}
+
+/// With few cores of each package, as a batch system gives them. No tower leaves a GPU's node that has one of them.
+TEST_F(SavedMachines, FewCoresKeepTowersBesideTheirGpus) {
+  for (const char* name : {"jwb0001.xml", "jrc0386.xml", "coral-lassen.xml"}) {
+    const Machine saved = machine(name);
+    for (const int cores_of_a_package : {1, 2, 4, 8}) {
+      SCOPED_TRACE(std::string(name) + " with cores of a package: " + std::to_string(cores_of_a_package));
+      Request request{.processes = {{Job::ps, 0, 1}}, .other_threads = kRestOfTheHost, .cores = CpuSet()};
+      for (int task = 0; task < 4; ++task) request.processes.push_back({Job::worker, task, 0});
+      std::vector<int> taken(saved.packages.size());
+      for (const Core& core : saved.cores)
+        if (taken[core.package]++ < cores_of_a_package) request.cores->insert(core.cpus.front());
+      const absl::StatusOr<Placement> placement = plan(saved, request);
+      ASSERT_TRUE(placement.ok()) << placement.status();
+      for (const TowerPlace& tower : placement->towers) {
+        ASSERT_GE(tower.gpu, 0);
+        const PciPlace& place = saved.gpus[tower.gpu].place;
+        CpuSet package;
+        for (const Core& core : saved.cores)
+          if (core.package == place.package) package.insert(core.cpus.front());
+        const CpuSet near = *request.cores & (place.cpus.intersects(*request.cores) ? place.cpus : package);
+        EXPECT_TRUE(tower.compute.intersects(near)) << tower.task_index << ": " << tower.compute.to_string();
+        if (placement->oversubscribed || cores_of_a_package > 2)
+          EXPECT_TRUE(package.includes(tower.compute)) << tower.task_index << ": " << tower.compute.to_string();
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -71,6 +71,15 @@ absl::Status read_gpus(const Machine& machine, const Request& request, Available
                                                     machine.gpus[i].place.address.to_string(), available.gpu_out[i]));
     }
   }
+  for (const Vendor vendor : {Vendor::amd, Vendor::intel, Vendor::other}) {
+    std::string names, why;
+    for (size_t i = 0; i < machine.gpus.size() && request.towers != Towers::cpu; ++i) {
+      if (machine.gpus[i].vendor != vendor) continue;
+      names += (names.empty() ? "" : ", ") + machine.gpus[i].name;
+      why = available.gpu_out[i];
+    }
+    if (!names.empty()) available.notes.push_back(fmt::format("GPUs are not used: {}: {}", names, why));
+  }
   if (request.towers == Towers::cpu) {
     for (std::string& why : available.gpu_out)
       if (why.empty()) why = "towers on CPUs were asked for";
