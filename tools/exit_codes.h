@@ -10,11 +10,11 @@ namespace gradrail::tools {
 enum ExitCode : int {
   /// The run is complete.
   kGood = 0,
-  /// A requirement or a verification does not hold, or an error without a known remedy.
+  /// A verification does not hold, or an error without a known remedy.
   kFailed = 1,
   /// The command line is wrong: the parser rejected it, or the status is a usage_error().
   kUsage = 2,
-  /// Flags, files or environment are wrong; the message names which.
+  /// Flags, files or environment are wrong, or --require does not hold; the message names which.
   kConfiguration = 4,
   kRetry = 200,  ///< 128 and above: worth trying again, as TensorFlow's supervisors understand it
 };

@@ -53,7 +53,7 @@ class Doctor(cluster.ClusterTest):
 
     def test_what_is_required_decides_the_exit_code(self):
         root = self.recorded({"/proc/sys/kernel/osrelease": "5.4.0-150-generic"})
-        text = self.doctor("--root", root, "--require", "rdma", code=cluster.FAILED,
+        text = self.doctor("--root", root, "--require", "rdma", code=cluster.CONFIGURATION,
                            says=[r"^  warning +kernel +/proc/sys/kernel/osrelease: 5\.4\.0-150-generic, older than 5\.12",
                                  r"^  does not hold +rdma +rdma-devices is missing"])
         self.assertNotIn("\033", text)
@@ -77,7 +77,7 @@ class Doctor(cluster.ClusterTest):
             listens.listen()
             there = f"127.0.0.1:{listens.getsockname()[1]}"
             self.doctor("--no-proof", "--ps_hosts", there, "--require", "tasks", says=[there + ": connected"])
-        self.doctor("--no-proof", "--ps_hosts", there, "--require", "tasks", code=cluster.FAILED,
+        self.doctor("--no-proof", "--ps_hosts", there, "--require", "tasks", code=cluster.CONFIGURATION,
                     says=[there + ": Connection refused"])
 
     def test_a_gpu_that_only_the_driver_reports(self):

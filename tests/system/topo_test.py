@@ -113,7 +113,7 @@ class Topo(cluster.ClusterTest):
         self.topo("--topology", self.saved(TWO_OF_EACH), "--require", "rdma")
         for topology in (self.saved(machine(2, [("gpu", 0)])), "pack:1 core:4 pu:1"):
             self.topo("--topology", topology)
-            self.topo("--topology", topology, "--require", "rdma", code=cluster.FAILED,
+            self.topo("--topology", topology, "--require", "rdma", code=cluster.CONFIGURATION,
                       says=[r"^gradrail: --require rdma: worker/0 tower 0 has no NIC with RDMA; `gradrail doctor"])
 
     def test_what_is_not_there_is_named(self):
@@ -127,6 +127,7 @@ class Topo(cluster.ClusterTest):
                             (("--shards", 0), r"--shards: '0' is not"), (("--cores", "a-b"), r"--cores: 'a-b' is not"),
                             (("--require", "speed"), r"--require: speed not in")):
             self.topo("--topology", saved, *flags, code=cluster.USAGE, says=[says])
+        self.topo("--topology", "", code=cluster.USAGE, says=[r"--topology: '' is an empty value"])
         self.topo("--svg", "/nowhere/picture.svg", code=cluster.CONFIGURATION, says=[r"--svg /nowhere/picture\.svg"])
 
     def test_what_is_no_machine_is_refused(self):

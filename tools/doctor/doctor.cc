@@ -56,7 +56,7 @@ void add_doctor_flags(CLI::App& command, DoctorFlags& flags) {
   };
   command.option_defaults()->group("Report");
   add("--require", flags.require,
-      "exit code 1 unless all of these hold: rdma, gpu, gpu-direct, nccl, tasks, or transports' names");
+      "exit code 4 unless all of these hold: rdma, gpu, gpu-direct, nccl, tasks, or transports' names");
   command.add_flag("--no-proof,--no_proof", flags.no_proof, "skip the transfers");
   command.add_flag("--json", flags.json, "one JSON object instead of the report");
   add("--root", flags.root, "examine a recorded machine instead of this one, without transfers");

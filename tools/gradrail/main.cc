@@ -44,13 +44,13 @@ int examine(const DoctorFlags& flags, const std::string& plugin_dir) {
   if (absl::Status plugins = use_plugin_dir(plugin_dir); !plugins.ok()) return finish(plugins);
   const absl::StatusOr<bool> all_hold = run_doctor(flags);
   if (!all_hold.ok()) return finish(all_hold.status());
-  return *all_hold ? kGood : kFailed;
+  return *all_hold ? kGood : kConfiguration;
 }
 
 int show_topology(const TopoFlags& flags) {
   const absl::StatusOr<bool> all_hold = run_topo(flags);
   if (!all_hold.ok()) return finish(all_hold.status());
-  return *all_hold ? kGood : kFailed;
+  return *all_hold ? kGood : kConfiguration;
 }
 
 int inspect(const CheckpointFlags& flags) {

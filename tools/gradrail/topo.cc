@@ -102,7 +102,7 @@ void add_topo_flags(CLI::App& command, TopoFlags& flags) {
   add("--cores", flags.cores, "CPUs to use, such as 0-3,8; default: all")->transform(accepted_by(CpuSet::parse));
   add("--reserve", flags.reserve, "CPUs to leave free for the system")->transform(accepted_by(CpuSet::parse));
   add("--nic", flags.nic, "NICs to plan with: names, interfaces or PCI addresses; default: all");
-  add("--require", flags.require, "rdma: exit code 1 unless each tower and each shard has a NIC with RDMA")
+  add("--require", flags.require, "rdma: exit code 4 unless each tower and each shard has a NIC with RDMA")
       ->check(CLI::IsMember({"rdma"}));
   command.option_defaults()->group("Cluster");
   add("--ps", flags.ps, "parameter servers on this host")->transform(count);

@@ -446,6 +446,8 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
     const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);
     return found.ok() && !(*found)->plugin;
   };
+  if (flags.require == "rdma" && trains_alone(options))
+    return absl::InvalidArgumentError("--ps 0 --require rdma: without a ps no path exists; omit one of the flags");
   if (flags.require == "rdma" && std::all_of(options.transports.begin(), options.transports.end(), without_device)) {
     return absl::InvalidArgumentError(fmt::format(
         "--transport {} --require rdma: none of these uses an RDMA device; name ucx or ofi", flags.transport));
