@@ -10,11 +10,10 @@ import package
 CALLS = 1000
 
 PROGRAM = """
-import concurrent.futures, gc, random, warnings
+import concurrent.futures, gc, random
 
 seed = int(os.environ["MISUSE_SEED"])
 rng = random.Random(seed)
-warnings.simplefilter("ignore")  # a cast of complex numbers
 NAMES = ["w", "b", "one", "no such tensor", "", 3, None]
 SHAPES = {"w": (20, 30), "b": (7,), "one": ()}
 VALUES = [np.zeros((20, 30)), np.zeros((20, 30), np.float32).T, np.zeros((30, 20), np.float16).T, np.arange(7), 1.5,
@@ -148,6 +147,10 @@ loss = lambda: model(x).pow(2).mean()
     def test_models_and_options_are_checked(self):
         self.check("""
 refused(I, "learning_rate", gradrail.torch.Exchange, model, lr=0)
+refused(I, "the argument of an Exchange is lr", gradrail.torch.Exchange, model, learning_rate=0.1)
+refused(I, "optimizer 'mean': must be one of sgd", gradrail.torch.Exchange, model, optimizer="mean")
+refused(I, "mode: a MeanExchange has none", gradrail.torch.MeanExchange, model, mode="async")
+refused(I, "must be a torch.nn.Module, not generator", gradrail.torch.Exchange, model.parameters())
 for parameter in model.parameters():
     parameter.requires_grad_(False)
 refused(I, "no parameter that requires a gradient", gradrail.torch.Exchange, model)
@@ -197,6 +200,19 @@ with gradrail.torch.Exchange(model, lr=0.1) as exchange:
     exchange.zero_grad()  # does not hide the change
     loss().backward()
     refused(F, "make the Exchange after load_state_dict", exchange.step)
+""")
+
+    def test_replaced_parameters_are_refused(self):
+        # The servers updated the former parameter, and the model kept the new one.
+        for change in ("model.weight = torch.nn.Parameter(torch.zeros(3, 4))", "model.bias = None"):
+            with self.subTest(change):
+                self.check(f"""
+with gradrail.torch.Exchange(model, lr=0.1) as exchange:
+    loss().backward()
+    exchange.step()
+    {change}
+    loss().backward()
+    refused(F, "was replaced by the program", exchange.step)
 """)
 
     def test_a_second_average_is_refused(self):

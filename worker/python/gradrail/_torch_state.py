@@ -10,6 +10,8 @@ from . import _arrays, errors
 
 def trained(model: torch.nn.Module) -> "List[tuple[str, torch.nn.Parameter]]":
     """Returns the parameters that are exchanged. A shared parameter has its first name."""
+    if not isinstance(model, torch.nn.Module):
+        raise errors.InvalidArgument(f"model: must be a torch.nn.Module, not {type(model).__name__}")
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     if not named:
         raise errors.InvalidArgument("the model has no parameter that requires a gradient")

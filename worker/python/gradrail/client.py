@@ -80,6 +80,8 @@ class Tensors(collections.abc.Mapping):
         given = np.asarray(values)
         if given.shape != target.shape:
             raise errors.InvalidArgument(f"tensor {name!r} has shape {target.shape}; the values have {given.shape}")
+        if given.dtype.kind == "c":
+            raise errors.InvalidArgument(f"tensor {name!r} is float32; the values are complex: pass .real or .imag")
         target[...] = given
 
     def __iter__(self) -> Iterator[str]:

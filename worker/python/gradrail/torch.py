@@ -21,6 +21,8 @@ from ._torch_state import load_state, save_state, shape_of, trained
 __all__ = ["Exchange", "MeanExchange", "ddp_mean_hook", "load_state", "save_state"]
 
 
+# Optimizers of Exchange and their names at the servers. "adam" of the servers adds epsilon elsewhere, as TensorFlow.
+_OPTIMIZERS = {"sgd": "sgd", "momentum": "momentum", "nesterov": "nesterov", "adam": "torch_adam", "adamw": "adamw"}
 # A tensor beside the parameters: which of them have a gradient at this worker. No parameter has this name.
 _PRESENT = ".has_gradient"
 
@@ -28,9 +30,11 @@ _PRESENT = ".has_gradient"
 class _Slot:
     """A parameter of the model beside its place in the registered memory."""
 
-    def __init__(self, name: str, parameter: torch.nn.Parameter, may_share: bool = True):
+    def __init__(self, model: torch.nn.Module, name: str, parameter: torch.nn.Parameter, may_share: bool = True):
         self.name = name
         self.parameter = parameter
+        module, _, self._key = name.rpartition(".")
+        self._siblings = model.get_submodule(module)._parameters
         self.fresh: torch.Tensor = parameter  # views of the registered memory, after bind()
         self.gradient: torch.Tensor = parameter
         self.in_place = may_share and parameter.device.type == "cpu" and parameter.dtype == torch.float32
@@ -56,8 +60,15 @@ class _Slot:
         given = self.parameter.grad
         return (0, 0) if given is None else (id(given), given._version)
 
+    def is_replaced(self) -> bool:
+        """Whether the model has another parameter of this name, or none."""
+        return self._siblings.get(self._key) is not self.parameter
+
     def check(self) -> None:
         """Refuses what the servers would not see."""
+        if self.is_replaced():
+            raise errors.FailedPrecondition(f"{self.name} was replaced by the program, and the servers have the former "
+                                            "parameter: make the Exchange after that")
         if self.sent is not None and self.sent != self.state():
             raise errors.FailedPrecondition(f"the gradient of {self.name} was changed between backward() and step(), when "
                                             "it had left: use `with exchange.accumulate(): loss.backward()`, for "
@@ -85,7 +96,6 @@ class _Slot:
             self.gradient.copy_(given.to_dense())
         elif given.data_ptr() != self.gradient.data_ptr():
             self.gradient.copy_(given)
-
 
     def take_mean(self) -> None:
         """The gradient of the parameter is the mean, which the registered memory has."""
@@ -130,14 +140,17 @@ class Exchange:
 
     def __init__(self, model: torch.nn.Module, *, optimizer: str = "sgd", lr: Optional[float] = None,
                  mode: str = "async", **options: Any):
-        self._slots: List[_Slot] = [_Slot(name, parameter) for name, parameter in trained(model)]
+        self._slots: List[_Slot] = [_Slot(model, name, parameter) for name, parameter in trained(model)]
+        if optimizer not in _OPTIMIZERS:
+            raise errors.InvalidArgument(f"optimizer {optimizer!r}: must be one of {', '.join(_OPTIMIZERS)}; MeanExchange "
+                                         "averages gradients for each optimizer of torch")
+        if "learning_rate" in options:
+            raise errors.InvalidArgument("learning_rate: the argument of an Exchange is lr")
         if optimizer == "adamw":
             options.setdefault("weight_decay", 0.01)
         self._lr = 0.001 if lr is None else lr
         self.client = client.join({slot.name: shape_of(slot.parameter) for slot in self._slots},
-                                  # The servers' adam is TensorFlow's, which adds epsilon elsewhere.
-                                  optimizer="torch_adam" if optimizer == "adam" else optimizer,
-                                  learning_rate=lr, mode=mode, **options)
+                                  optimizer=_OPTIMIZERS[optimizer], learning_rate=lr, mode=mode, **options)
         self._sends_early = True
         self._error: Optional[Exception] = None
         self._hooks_lock = threading.Lock()  # backward has a thread for each device
@@ -288,9 +301,11 @@ class MeanExchange:
     def __init__(self, model: torch.nn.Module, **options: Any):
         named = trained(model)
         # DDP changes its buckets after the first step: parameters identify the gradients.
-        self._slots = {parameter: _Slot(name, parameter, may_share=False) for name, parameter in named}
-        self._places = [(model.get_submodule(name.rpartition(".")[0])._parameters, name.rpartition(".")[2],
-                         (parameter.device, parameter.dtype)) for name, parameter in named]
+        for fixed in ("optimizer", "mode", "learning_rate"):
+            if fixed in options:
+                raise errors.InvalidArgument(f"{fixed}: a MeanExchange has none; the optimizer of torch makes the updates")
+        self._slots = {parameter: _Slot(model, name, parameter, may_share=False) for name, parameter in named}
+        self._placed = [(parameter.device, parameter.dtype) for _, parameter in named]
         self._used: Optional[str] = None  # average() or ddp_mean_hook, after the first call
         self._waiting: List[Any] = []  # buckets of this backward pass, with their futures
         shapes = {name: shape_of(parameter) for name, parameter in named}
@@ -340,9 +355,8 @@ class MeanExchange:
 
     def _check(self) -> None:
         """Refuses gradients that the optimizer of the program would not see, or that are no new ones."""
-        for (parameters, name, placed), slot in zip(self._places, self._slots.values()):
-            parameter = slot.parameter
-            if parameters.get(name) is not parameter or (parameter.device, parameter.dtype) != placed:
+        for placed, slot in zip(self._placed, self._slots.values()):
+            if slot.is_replaced() or (slot.parameter.device, slot.parameter.dtype) != placed:
                 raise errors.FailedPrecondition(f"{slot.name} was moved, converted or replaced: make the MeanExchange after that")
         grads = [slot.parameter.grad for slot in self._slots.values() if slot.parameter.grad is not None]
         if grads and all(getattr(grad, "_mean_version", None) == grad._version for grad in grads):
