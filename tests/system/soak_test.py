@@ -55,6 +55,21 @@ def slope(histories, value):
     return 3600 * above / below if below > 0 else 0.0
 
 
+def position(task):
+    """Returns the steps that this process of a worker has reported."""
+    for line in reversed(task.lines()):
+        found = re.match(r"Step: .* Epoch: +(\d+),  Batch: +(\d+) of", line.text)
+        if found:
+            return (int(found[1]) - 1) * BATCHES + int(found[2])
+    return 0
+
+
+def speed(task):
+    """Returns the steps per second of a worker that has ended. The median counts: the first steps are slower."""
+    times = [line.time for line in task.lines() if line.text.startswith("Step: ")]
+    return LOG_EVERY / max(statistics.median(later - earlier for earlier, later in zip(times, times[1:])), 0.001)
+
+
 class Soak(faults.Faults):
     """Two ps tasks, each with a backup, and four workers, each on its own host. Rounds in sync and async alternate. A sync
     round must end with the parameters of an undisturbed run, so that its faults are too short for the loss of a worker."""
@@ -88,19 +103,6 @@ class Soak(faults.Faults):
 
     def clock_of(self, host):
         return self.folder / f"clock-{host}" if "GRADRAIL_JUMPING_CLOCK" in os.environ else None
-
-    def position(self, task):
-        """Returns the steps that this process of a worker has reported."""
-        for line in reversed(task.lines()):
-            found = re.match(r"Step: .* Epoch: +(\d+),  Batch: +(\d+) of", line.text)
-            if found:
-                return (int(found[1]) - 1) * BATCHES + int(found[2])
-        return 0
-
-    def speed(self, task):
-        """Returns the steps per second of a worker that has ended, from its first report to its last."""
-        times = [line.time for line in task.lines() if line.text.startswith("Step: ")]
-        return (len(times) - 1) * LOG_EVERY / max(times[-1] - times[0], 0.01)
 
     def mend_all(self):
         for host in range(self.HOSTS):
@@ -207,7 +209,7 @@ class Soak(faults.Faults):
         return any(self.now[host].process.poll() == cluster.GOOD for host in self.WORKERS)
 
     def is_late(self):
-        return self.is_over() or max(self.position(self.now[host]) for host in self.WORKERS) > self.limit
+        return self.is_over() or max(position(self.now[host]) for host in self.WORKERS) > self.limit
 
     def assert_recovers(self, fault, began):
         """Waits until all workers make steps again and the backups are complete. Returns the time of the former."""
@@ -317,7 +319,7 @@ class Soak(faults.Faults):
         self.begin_round(f"measure-{mode}", mode, 4)
         self.end_round(4)
         self.piece["steps"] = 0
-        speed = min(self.speed(self.every[host][-1]) for host in self.WORKERS)
+        speed = min(speed(self.every[host][-1]) for host in self.WORKERS)
         # In async a restarted worker makes all its steps, so that the round takes longer.
         return max(2, round(ROUND * (0.6 if mode == "async" else 0.9) * speed / BATCHES))
 
@@ -379,15 +381,17 @@ class Compared(faults.Faults):
     MODEL = "mlp"
     LASTS = [0.5, 2]  # too short for a loss: the others could end the run during an absence
     APART = 2.0  # seconds between two faults
+    LATEST = 0.7  # share of the steps: a ps that is killed after the last step is not missed by a worker
 
-    def run_through(self, chosen, *flags):
-        """Returns the chief and the number of faults before the end of the run."""
+    def run_through(self, chosen, epochs, *flags):
+        """Returns the chief and the number of faults before LATEST."""
         self.folder = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
-        self.start_all_hosts(*flags, "--checkpoint_dir", self.folder / "saved", "--save_secs", 2, "--log_every", 50)
+        self.start_all_hosts(*flags, "--epochs", epochs, "--checkpoint_dir", self.folder / "saved", "--save_secs", 2,
+                             "--log_every", LOG_EVERY)
         count = 0
         deadline = time.monotonic() + RUN
         while any(self.now[host].running() for host in self.WORKERS) and time.monotonic() < deadline:
-            if count < len(chosen):
+            if count < len(chosen) and self.furthest() < self.LATEST * epochs * BATCHES:
                 try:
                     print(f"  {chosen[count]()}", flush=True)
                 except ProcessLookupError:
@@ -403,11 +407,13 @@ class Compared(faults.Faults):
             self.assert_ends(self.now[host], cluster.GOOD)
         return self.now[1], count
 
+    def furthest(self):
+        return max(position(self.now[host]) for host in self.WORKERS)
+
     def epochs_that_last(self, seconds, *flags):
-        """Returns a number of epochs that takes this time, so that the run does not end before the faults."""
-        began = time.monotonic()
-        self.run_through([], *flags, "--epochs", self.SHORT)
-        return max(self.SHORT, round(self.SHORT * seconds / (time.monotonic() - began)))
+        """Returns a number of epochs that takes this time."""
+        chief, _ = self.run_through([], self.SHORT, *flags)
+        return max(self.SHORT, round(seconds * speed(chief) / BATCHES))
 
 
 class SameBits(Compared):
@@ -416,13 +422,13 @@ class SameBits(Compared):
     def test_sync_ends_in_the_bits_of_an_undisturbed_run(self):
         flags = ["--mode", "sync", "--optimizer", "adam"]
         list_of_faults = [self.garbage, self.stop, self.kill_ps, self.link_down, self.slow]  # kill_ps needs a checkpoint
-        flags += ["--epochs", self.epochs_that_last(SECONDS / 2, *flags)]
-        undisturbed, _ = self.run_through([], *flags)
+        epochs = self.epochs_that_last(SECONDS / 2, *flags)
+        undisturbed, _ = self.run_through([], epochs, *flags)
         for _ in range(ROUNDS):
-            disturbed, count = self.run_through(list_of_faults, *flags)
+            disturbed, count = self.run_through(list_of_faults, epochs, *flags)
             self.assertGreaterEqual(count, 3, disturbed.transcript())
             self.assertEqual(cluster.hash_of(disturbed), cluster.hash_of(undisturbed))
-            print(f"{count} faults, {flags[-1]} epochs, the same parameters bit for bit", flush=True)
+            print(f"{count} faults, {epochs} epochs, the same parameters bit for bit", flush=True)
 
 
 class Accuracy(Compared):
@@ -432,11 +438,11 @@ class Accuracy(Compared):
     def test_async_learns_as_well_with_faults_as_without(self):
         flags = ["--mode", "async", "--optimizer", "adam"]
         disturbing = [self.kill, self.stop, self.garbage, self.kill_ps, self.link_down, self.slow]
-        flags += ["--epochs", self.epochs_that_last(SECONDS / 2, *flags)]
+        epochs = self.epochs_that_last(SECONDS / 2, *flags)
         found = {"without": [], "with": []}
         for _ in range(ROUNDS):
             for name, chosen in (("without", []), ("with", disturbing)):
-                chief, count = self.run_through(chosen, *flags)
+                chief, count = self.run_through(chosen, epochs, *flags)
                 found[name].append(float(chief.wait_for(r"^Test-Accuracy: ([0-9.]+)").group(1)))
                 if chosen:
                     self.assertGreaterEqual(count, 3, chief.transcript())
