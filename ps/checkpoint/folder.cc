@@ -76,14 +76,14 @@ absl::Status check_fits(const std::string& folder, const CheckpointHeader& heade
   if (is_of_other_run(header, expected.run)) {
     return other_model(folder, fmt::format("at step {} is of another run", header.global_step));
   }
-  if (const std::string differs = difference(expected.schema, header.schema); !differs.empty()) {
+  constexpr Sides kSides = {.ours = "in the model", .theirs = "in the checkpoint"};
+  if (const std::string differs = difference(expected.schema, header.schema, kSides); !differs.empty()) {
     if (is_reordered(expected.schema, header.schema)) {
-      return other_model(folder,
-                         fmt::format("has the tensors of this model in another order: {} (there: the checkpoint); "
-                                     "import a file in the order of the model",
-                                     differs));
+      return other_model(folder, fmt::format("has the tensors of this model in another order: {}; "
+                                             "import a file in the order of the model",
+                                             differs));
     }
-    return other_model(folder, fmt::format("is of another model: {} (there: the checkpoint); use another checkpoint "
+    return other_model(folder, fmt::format("is of another model: {}; use another checkpoint "
                                            "folder, or the model of the run that saved it",
                                            differs));
   }

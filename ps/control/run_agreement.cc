@@ -107,13 +107,16 @@ absl::Status RunAgreement::agree(const proto::JoinRequest& request, bool may_res
 
 absl::Status RunAgreement::compare(const proto::JoinRequest& request, const Schema& schema,
                                    const Training& training) const {
+  const std::string worker = fmt::format("at worker {}", request.member().task_index());
+  const Sides sides = {.ours = "in the run", .theirs = worker};
   // The most frequent mistake, another model, is reported first.
-  if (const std::string differs = difference(agreed().schema, schema); !differs.empty()) {
-    return absl::FailedPreconditionError(fmt::format("schema mismatch: {} (there: this worker)", differs));
-  }
-  if (const std::string differs = difference(agreed().training, training); !differs.empty()) {
+  if (const std::string differs = difference(agreed().schema, schema, sides); !differs.empty()) {
     return absl::FailedPreconditionError(
-        fmt::format("training options differ from the first worker's: {} (there: this worker)", differs));
+        fmt::format("schema mismatch: {}: start all workers with the same model", differs));
+  }
+  if (const std::string differs = difference(agreed().training, training, sides); !differs.empty()) {
+    return absl::FailedPreconditionError(
+        fmt::format("training options differ: {}: start all workers with the same options", differs));
   }
   if (request.first_shard() != agreed().first_shard || request.total_shards() != agreed().map.shard_count()) {
     return absl::FailedPreconditionError(

@@ -24,7 +24,13 @@ using Schema = std::vector<Tensor>;
 ///         too many elements.
 GRADRAIL_EXPORT absl::Status validate(const Schema& schema);
 
+/// The places of two values in a text about their difference.
+struct Sides {
+  std::string_view ours = "here";
+  std::string_view theirs = "there";
+};
+
 /// The first difference, for people: "tensor 2: 'b1' [100] here, 'b1' [128] there". "" if equal.
-std::string difference(const Schema& ours, const Schema& theirs);
+std::string difference(const Schema& ours, const Schema& theirs, const Sides& sides = {});
 
 }  // namespace gradrail::ps

@@ -78,13 +78,15 @@ absl::Status validate(const Schema& schema) {
   return absl::OkStatus();
 }
 
-std::string difference(const Schema& ours, const Schema& theirs) {
+std::string difference(const Schema& ours, const Schema& theirs, const Sides& sides) {
   for (size_t i = 0; i < std::min(ours.size(), theirs.size()); ++i) {
     if (ours[i] != theirs[i]) {
-      return fmt::format("tensor {}: {} here, {} there", i, describe(ours[i]), describe(theirs[i]));
+      return fmt::format("tensor {}: {} {}, {} {}", i, describe(ours[i]), sides.ours, describe(theirs[i]),
+                         sides.theirs);
     }
   }
-  if (ours.size() != theirs.size()) return fmt::format("{} tensors here, {} there", ours.size(), theirs.size());
+  if (ours.size() != theirs.size())
+    return fmt::format("{} tensors {}, {} {}", ours.size(), sides.ours, theirs.size(), sides.theirs);
   return "";
 }
 

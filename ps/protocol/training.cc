@@ -127,9 +127,9 @@ absl::StatusOr<Training> from_proto(const proto::Training& message) {
       .mode = mode, .optimizer = config, .bucket_bytes = message.bucket_bytes(), .agreement = message.agreement()};
 }
 
-std::string difference(const Training& ours, const Training& theirs) {
-  const auto say = [](std::string_view what, const auto& here, const auto& there) {
-    return fmt::format("{} {} here, {} there", what, here, there);
+std::string difference(const Training& ours, const Training& theirs, const Sides& sides) {
+  const auto say = [&](std::string_view what, const auto& here, const auto& there) {
+    return fmt::format("{} {} {}, {} {}", what, here, sides.ours, there, sides.theirs);
   };
   // The number of workers may differ, because a cluster may grow.
   const std::string mode = mode_text(ours.mode);

@@ -48,7 +48,7 @@ inline uint64_t with_process(uint64_t group, uint64_t process) {
 }
 
 /// The first difference, for people: "learning_rate 0.01 here, 0.001 there". "" if equal.
-std::string difference(const Training& ours, const Training& theirs);
+std::string difference(const Training& ours, const Training& theirs, const Sides& sides = {});
 
 /// The checkpoint set that a ps task began from. All tasks of a run begin from the same one.
 struct BeganFrom {

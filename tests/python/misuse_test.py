@@ -215,6 +215,32 @@ with gradrail.torch.Exchange(model, lr=0.1) as exchange:
     refused(F, "was replaced by the program", exchange.step)
 """)
 
+    def test_added_parameters_are_refused(self):
+        for begin, step in (("Exchange(model, lr=0.1)", "exchange.step"), ("MeanExchange(model)", "exchange.average")):
+            for change, name in (("model.extra = torch.nn.Linear(2, 2)", "extra.bias, extra.weight"),
+                                 ("model.bias.requires_grad_()", "bias")):
+                with self.subTest(begin, change=change):
+                    self.check(f"""
+model.bias.requires_grad_(False)
+with gradrail.torch.{begin} as exchange:
+    model.kept = torch.nn.ReLU()  # has no parameter
+    loss().backward()
+    {step}()
+    {change}
+    loss().backward()
+    refused(F, "{name}: requires a gradient since the", {step})
+""")
+
+    def test_a_second_client_of_one_worker_is_refused_at_once(self):
+        self.check("""
+began = time.monotonic()
+with gradrail.torch.Exchange(model, lr=0.1) as exchange:
+    refused(gradrail.AlreadyExists, "call leave() of its Client or Exchange first", lambda: gradrail.torch.Exchange(model))
+    assert time.monotonic() - began < 20
+    loss().backward()
+    exchange.step()
+""")
+
     def test_a_second_average_is_refused(self):
         self.check("""
 with gradrail.torch.MeanExchange(model) as mean:

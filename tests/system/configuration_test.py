@@ -215,20 +215,20 @@ class Agreement(cluster.ClusterTest):
 
     def test_another_model(self):
         self.second_worker("--model", "mlp", "--data_dir", digits.write(self.folder),
-                           says=[r"schema mismatch: .*'?w'?.* here, .* there"])
+                           says=[r"schema mismatch: .*'?w'?.* in the run, .* at worker \d+"])
 
     def test_another_learning_rate(self):
-        self.second_worker("--learning_rate", 0.5, says=[r"differ from the first worker's: learning_rate 0\.1 here, 0\.5 t"])
+        self.second_worker("--learning_rate", 0.5, says=[r"options differ: learning_rate 0\.1 in the run, 0\.5 at worker 1: start all"])
 
     def test_another_mode(self):
         self.second_worker("--mode", "sync", "--worker_hosts", "localhost:1,localhost:2",
-                           says=[r"mode async here, sync there"])
+                           says=[r"mode async in the run, sync at worker 1"])
 
     def test_another_optimizer(self):
-        self.second_worker("--optimizer", "adam", says=[r"optimizer sgd here, adam there"])
+        self.second_worker("--optimizer", "adam", says=[r"optimizer sgd in the run, adam at worker 1"])
 
     def test_another_bucket_size(self):
-        self.second_worker("--bucket_kib", 4, says=[r"bucket_bytes 1048576 here, 4096 there"])
+        self.second_worker("--bucket_kib", 4, says=[r"bucket_bytes 1048576 in the run, 4096 at worker 1"])
 
     def test_another_list_of_servers(self):
         flags = ["--model", "linear", *self.addresses(2, ps=2)]

@@ -147,6 +147,21 @@ class Run(cluster.ClusterTest):
     def test_a_killed_server_is_replaced_by_its_backup(self):
         self.kill_a_server("--ps", 2, "--backup-ps", 1, replaced=r"\[ps/1\] the backup at .* has everything")
 
+    def test_a_server_that_is_not_started_again_asks_for_a_restart(self):
+        # The exit code of the ps counts, not those of the programs, which fail as a consequence.
+        task = self.run_program("--workers", 2, steps=10 ** 9)
+        pid = int(task.wait_for(r"^# ps/0: pid (\d+)", cluster.START).group(1))
+        task.wait_for(r"^# worker/1: pid", cluster.START)
+        time.sleep(cluster.PATIENCE)
+        os.kill(pid, signal.SIGKILL)
+        self.assert_ends(task, cluster.RETRY, says=[r"ps/0 is not started again: 0 of 0 restarts are used \(--restarts\)"])
+
+    def test_a_second_join_fails_soon_after_the_end_of_the_run(self):
+        late = "c.leave()\n    time.sleep(2)\n    gradrail.join({'w': (1,)})"
+        task = self.run_program(late=late)
+        self.assert_ends(task, cluster.FAILED, 60 * cluster.PATIENCE,
+                         says=[r"DeadlineExceeded: parameter server 0 .* did not come up in time"])
+
     def test_ctrl_c_ends_a_blocked_worker(self):
         task = self.run_program("--workers", 2, each="if c.task_index == 1: time.sleep(1000)", steps=10 ** 9)
         task.wait_for("worker/1: pid", cluster.START)

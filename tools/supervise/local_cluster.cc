@@ -56,9 +56,9 @@ int poll_timeout_ms(TimePoint until) {
   return static_cast<int>(std::clamp<int64_t>(left, 0, INT_MAX));
 }
 
-int report(const std::string& name, const absl::Status& status) {
+int report(const absl::Status& status, const std::string& task = "") {
   if (status.ok()) return kGood;
-  fmt::print(stderr, "gradrail: {}: {}\n", name, message_of(status));
+  fmt::print(stderr, "gradrail: {}{}{}\n", task, task.empty() ? "" : ": ", message_of(status));
   return exit_code(status);
 }
 
@@ -75,7 +75,9 @@ class LocalCluster {
   bool start_ps();
   TaskProcess spawn_ps(uint32_t index, Pipe* port_pipe);
   bool may_restart(const TaskProcess& process) const;
-  bool run_goes_on() const;
+  bool is_stopping() const { return asked_at_ != TimePoint::max() || stop_at_ != TimePoint::max(); }
+  bool workers_run() const;
+  bool run_goes_on() const { return !is_stopping() && workers_run(); }
   void restart_tasks();
   TaskProcess spawn_worker(uint32_t index, bool is_again);
   void start_workers();
@@ -107,7 +109,7 @@ class LocalCluster {
   uint32_t restarts_ = 0;  ///< of all ps together
   int stop_signal_ = SIGTERM;
   bool killing_ = false;
-  int failed_code_ = kGood;  ///< of the first worker program that failed
+  int failed_code_ = kGood;  ///< with worker programs: of the first task that failed
   TimePoint stop_at_ = TimePoint::max();
   TimePoint kill_at_ = TimePoint::max();
   WorkerBars bars_{isatty(STDOUT_FILENO) != 0};
@@ -163,7 +165,7 @@ TaskProcess LocalCluster::spawn_ps(uint32_t index, Pipe* port_pipe) {
       if (!options.program.empty() && worker < options.flags.workers) has_joined(worker) = true;
     };
     SignalThread signals(SignalThread::Task::kLocalPs);
-    return report(name, run_ps(options, plan_, signals, listening, joined));
+    return report(run_ps(options, plan_, signals, listening, joined), name);
   });
   process.index = index;
   return process;
@@ -194,15 +196,16 @@ TaskProcess LocalCluster::spawn_worker(uint32_t index, bool is_again) {
   // A copy: each task gets its own index, and `options_` has the addresses of all ps.
   TrainOptions options = options_;
   options.task = {"worker", index};
-  // The run may end before it joins. A ps that is lost at the same time is back earlier.
-  if (is_again)
+  // The run may end before a worker joins that is started again, and before a second join() of a program. The ps tasks
+  // listen already; one that is lost at the same time is back earlier.
+  const bool is_program = !options.program.empty();
+  if (is_again || is_program)
     options.flags.join_timeout_seconds = std::min(options.flags.join_timeout_seconds, kLongestReturnSeconds);
   const std::string name = fmt::format("worker/{}", index);
   const auto train = [&] {
     SignalThread signals(SignalThread::Task::kLocalWorker);
-    return report(name, run_worker(options, plan_, signals, [&] { has_joined(index) = true; }));
+    return report(run_worker(options, plan_, signals, [&] { has_joined(index) = true; }), name);
   };
-  const bool is_program = !options.program.empty();
   TaskProcess process = spawn(
       name,
       [&] {
@@ -277,14 +280,13 @@ void LocalCluster::asked_to_stop(int signal_number) {
 bool LocalCluster::may_restart(const TaskProcess& process) const {
   const bool is_lost =
       process.is_group ? process.exit_code != kGood : !process.is_worker && process.exit_code >= kRetry;
-  const bool goes_on = process.is_group ? asked_at_ == TimePoint::max() && stop_at_ == TimePoint::max() : run_goes_on();
+  const bool goes_on = process.is_group ? !is_stopping() : run_goes_on();
   return is_lost && goes_on && restarts_ < options_.flags.max_restarts;
 }
 
-bool LocalCluster::run_goes_on() const {
-  const bool workers_run =
-      std::any_of(processes_.begin(), processes_.end(), [](const TaskProcess& p) { return p.running && p.is_worker; });
-  return asked_at_ == TimePoint::max() && stop_at_ == TimePoint::max() && workers_run;
+bool LocalCluster::workers_run() const {
+  return std::any_of(processes_.begin(), processes_.end(),
+                     [](const TaskProcess& p) { return p.running && p.is_worker; });
 }
 
 /// Each lost ps returns at its former address, where the workers search for it.
@@ -304,7 +306,7 @@ void LocalCluster::restart_tasks() {
 /// async wait for the other workers, too; `backup:B` can do without B of them.
 bool LocalCluster::is_awaited_in_vain(const TaskProcess& process) const {
   if (!options_.program.empty() || !process.is_worker || has_joined(process.index)) return false;
-  if (asked_at_ != TimePoint::max() || stop_at_ != TimePoint::max()) return false;
+  if (is_stopping()) return false;
   if (process.is_chief) return true;
   const auto missing = std::count_if(processes_.begin(), processes_.end(), [this](const TaskProcess& other) {
     return other.is_worker && !other.running && !has_joined(other.index);
@@ -332,14 +334,14 @@ void LocalCluster::program_failed(TaskProcess& process) {
 
 /// Ends the run if a program ended before it joined and others may wait for it. Returns whether others may join later.
 bool LocalCluster::find_absent_program() {
+  if (options_.program.empty() || is_stopping()) return false;
   TaskProcess* absent = nullptr;
   bool others_wait = false;
   for (TaskProcess& p : processes_) {
     others_wait = others_wait || (p.is_worker && p.running && has_joined(p.index));
     if (p.is_worker && !p.running && p.exit_code == kGood && !has_joined(p.index)) absent = &p;
   }
-  const bool goes_on = asked_at_ == TimePoint::max() && stop_at_ == TimePoint::max();
-  if (options_.program.empty() || !goes_on || absent == nullptr) return false;
+  if (absent == nullptr) return false;
   if (!others_wait) return true;
   fmt::print(stderr, "gradrail: {} ended before it joined, and other workers wait for it\n", absent->name);
   absent->exit_code = kFailed;
@@ -379,13 +381,16 @@ void LocalCluster::ended(TaskProcess& process, int status) {
   // is lost, the tasks that have joined end without a signal. A task that still waits to join gets a signal.
   if (process.exit_code == kGood) return;
   if (!process.is_worker && process.exit_code >= kRetry && run_goes_on()) {
-    fmt::print(stderr, "gradrail: {} is not started again: {} of {} restarts are used (--max-restarts)\n", process.name,
-               restarts_, options_.flags.max_restarts);
+    fmt::print(stderr, "gradrail: {} is not started again: {} of {} restarts are used ({})\n", process.name, restarts_,
+               options_.flags.max_restarts, options_.program.empty() ? "--max-restarts" : "--restarts");
   }
   // With a backup the run also survives the loss of a ps.
   const bool may_go = process.is_worker || options_.flags.backup_ps > 0;
   const bool others_go_on = may_go && process.exit_code >= kRetry;
-  if (!others_go_on) stop_at_ = std::min(stop_at_, Clock::now() + kFailureGracePeriod);
+  if (others_go_on) return;
+  stop_at_ = std::min(stop_at_, Clock::now() + kFailureGracePeriod);
+  // The programs fail as a consequence.
+  if (!process.is_worker && !options_.program.empty() && failed_code_ == kGood) failed_code_ = process.exit_code;
 }
 
 void LocalCluster::reap() {
@@ -426,10 +431,8 @@ void LocalCluster::supervise() {
       stop_tasks(false);  // the ps stay until the last of them has left
       kill_at_ = std::min(kill_at_, Clock::now() + kSaveGrace);
     }
-    const bool workers_run = std::any_of(processes_.begin(), processes_.end(),
-                                         [](const TaskProcess& p) { return p.running && p.is_worker; });
     // Without workers the ps have no reason to stay.
-    if (!workers_run)
+    if (!workers_run())
       stop_at_ = std::min(stop_at_, Clock::now() + (workers_signaled ? Duration::zero() : kOutputGracePeriod));
     if (Clock::now() >= stop_at_ && !all_signaled) {
       all_signaled = true;
@@ -483,17 +486,11 @@ int run_local_cluster(TrainOptions options) {
   if (!chosen) setenv(kComponents, "-cuda,-nvml,-rsmi,-levelzero,-opencl,-gl", 1);
   absl::StatusOr<HostPlan> plan = plan_host(options);
   if (!chosen) unsetenv(kComponents);
-  if (!plan.ok()) {
-    fmt::print(stderr, "gradrail: {}\n", message_of(plan.status()));
-    return exit_code(plan.status());
-  }
+  if (!plan.ok()) return report(plan.status());
   static_assert(std::atomic<bool>::is_always_lock_free);
   absl::StatusOr<SharedMemory> joined =
       SharedMemory::create("gradrail-joined", options.flags.workers * sizeof(std::atomic<bool>));
-  if (!joined.ok()) {
-    fmt::print(stderr, "gradrail: {}\n", message_of(joined.status()));
-    return exit_code(joined.status());
-  }
+  if (!joined.ok()) return report(joined.status());
   return LocalCluster(std::move(options), *std::move(plan), *std::move(joined)).run();
 }
 

@@ -322,32 +322,33 @@ class ClientRefusal : public ::testing::Test {
 
 TEST_F(ClientRefusal, OtherShape) {
   expect(cluster_.options(1), {{"w", {40}}, {"b", {4}}}, absl::StatusCode::kFailedPrecondition,
-         "schema mismatch: tensor 1: 'b' [3] here, 'b' [4] there");
+         "schema mismatch: tensor 1: 'b' [3] in the run, 'b' [4] at worker 1: start all workers with the same model");
 }
 
 TEST_F(ClientRefusal, OtherLearningRate) {
   ClientOptions options = cluster_.options(1);
   options.optimizer.learning_rate = 0.5f;
-  expect(options, kSmall, absl::StatusCode::kFailedPrecondition, "learning_rate 1 here, 0.5 there");
+  expect(options, kSmall, absl::StatusCode::kFailedPrecondition,
+         "learning_rate 1 in the run, 0.5 at worker 1: start all workers with the same options");
 }
 
 TEST_F(ClientRefusal, OtherMode) {
   ClientOptions options = cluster_.options(1);
   options.mode = ModeKind::sync;
-  expect(options, kSmall, absl::StatusCode::kFailedPrecondition, "mode async here, sync there");
+  expect(options, kSmall, absl::StatusCode::kFailedPrecondition, "mode async in the run, sync at worker 1");
 }
 
 /// It would not fit into the other mode either: what it did wrong is the mode.
 TEST_F(ClientRefusal, OtherModeAndAnIndexThatModeHasNoPlaceFor) {
   ClientOptions options = cluster_.options(5);
   options.mode = ModeKind::sync;
-  expect(options, kSmall, absl::StatusCode::kFailedPrecondition, "mode async here, sync there");
+  expect(options, kSmall, absl::StatusCode::kFailedPrecondition, "mode async in the run, sync at worker 5");
 }
 
 TEST_F(ClientRefusal, OtherBucketBytes) {
   ClientOptions options = cluster_.options(1);
   options.bucket_bytes = 64;
-  expect(options, kSmall, absl::StatusCode::kFailedPrecondition, "bucket_bytes 4096 here, 64 there");
+  expect(options, kSmall, absl::StatusCode::kFailedPrecondition, "bucket_bytes 4096 in the run, 64 at worker 1");
 }
 
 TEST_F(ClientRefusal, OtherListOfServers) {

@@ -18,6 +18,36 @@ def trained(model: torch.nn.Module) -> "List[tuple[str, torch.nn.Parameter]]":
     return named
 
 
+class Watch:
+    """Finds parameters that a model gets after trained()."""
+
+    def __init__(self, model: torch.nn.Module):
+        self._model = model
+        self._note()
+
+    def _note(self) -> None:
+        self._modules = list(self._model.modules())
+        self._size = self._count()
+        named = list(self._model.named_parameters())
+        self._trained = {name for name, parameter in named if parameter.requires_grad}
+        self._frozen = [(name, parameter) for name, parameter in named if not parameter.requires_grad]
+
+    def _count(self) -> int:
+        return sum(len(module._parameters) + len(module._modules) for module in self._modules)
+
+    def check(self, user: str) -> None:
+        """Part of each step. `user` has the other parameters, and is to be made again."""
+        added = {name for name, parameter in self._frozen if parameter.requires_grad}
+        if self._count() != self._size:
+            known = self._trained
+            self._note()
+            added |= self._trained - known
+            self._trained |= known
+        if added:
+            raise errors.FailedPrecondition(f"{', '.join(sorted(added))}: requires a gradient since the {user} was made: make "
+                                            f"the {user} after that")
+
+
 def shape_of(parameter: torch.nn.Parameter) -> "tuple[int, ...]":
     return tuple(parameter.shape) or (1,)
 
@@ -135,23 +165,22 @@ def save_state(path: "Union[str, os.PathLike[str]]", model: torch.nn.Module,
     if global_step is not None and not (isinstance(global_step, int) and 0 <= global_step < 2**63):
         raise errors.InvalidArgument(f"global_step {global_step}: must be a whole number, at least 0")
     vectors = _vectors(optimizer, model)
-    if "m" in vectors.values():
-        kind = _adam(optimizer)
-    elif vectors:
-        kind = "nesterov" if optimizer.param_groups[0]["nesterov"] else "momentum"
-    else:
-        kind = "sgd"
     named = trained(model)
     step = 0
-    if "m" in vectors.values():
+    if isinstance(optimizer, torch.optim.SGD):
+        kind = "sgd"
+        if vectors:
+            kind = "nesterov" if optimizer.param_groups[0]["nesterov"] else "momentum"
+    else:
+        kind = _adam(optimizer)
         steps = {int(optimizer.state[parameter].get("step", 0)): name for name, parameter in named}
         if len(steps) > 1:
             made = ", ".join(f"{name} {count}" for count, name in sorted(steps.items()))
             raise errors.InvalidArgument(f"the parameters have made different numbers of steps ({made}): the servers count "
                                          "one for all")
         step, = steps
-    if global_step is not None and "m" in vectors.values() and global_step != step:
-        raise errors.InvalidArgument(f"global_step {global_step}: the optimizer has made {step} steps")
+        if global_step is not None and global_step != step:
+            raise errors.InvalidArgument(f"global_step {global_step}: the optimizer has made {step} steps")
 
     def array(values: Optional[torch.Tensor], parameter: torch.nn.Parameter) -> np.ndarray:
         if values is None:  # no step yet

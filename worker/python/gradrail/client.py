@@ -111,7 +111,9 @@ class Client:
         The gradients that the next step() or exchange() sends.
     """
 
-    def __init__(self, pointer: int, shapes: Dict[str, Tuple[int, ...]], interrupted: Any, pending: list):
+    def __init__(self, pointer: int, shapes: Dict[str, Tuple[int, ...]], interrupted: Any, pending: list,
+                 place: "Tuple[str, str]"):
+        self._place = place
         self._handle = _Handle(pointer, interrupted)
         self._pending = pending
         self._idle: list = [None]  # a call takes the item: pop() of one thread succeeds, and costs less than a lock
@@ -382,6 +384,13 @@ def _schema(tensors: Mapping[str, Any]) -> Tuple[Dict[str, Tuple[int, ...]], Any
     return shapes, described
 
 
+def _place(ps_hosts: Union[None, str, Iterable[str]], task_index: Optional[int]) -> "Tuple[str, str]":
+    """Returns the parameter servers and the task index of a worker, which two clients of a process do not share."""
+    if ps_hosts is None:
+        return os.environ.get("GRADRAIL_PS_HOSTS", ""), os.environ.get("GRADRAIL_TASK_INDEX", "0")
+    return (ps_hosts if isinstance(ps_hosts, str) else ",".join(map(str, ps_hosts))), str(task_index or 0)
+
+
 def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: Optional[float] = None,
          momentum: Optional[float] = None, beta1: Optional[float] = None, beta2: Optional[float] = None,
          epsilon: Optional[float] = None, weight_decay: float = 0.0, mode: str = "async", ps_hosts: Union[None, str, Iterable[str]] = None,
@@ -424,6 +433,11 @@ def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: O
     InvalidArgument, DeadlineExceeded, AlreadyExists, FailedPrecondition, Unavailable
     """
     shapes, described = _schema(tensors)
+    place = _place(ps_hosts, task_index)
+    for other in list(_clients):
+        if other._place == place and not other._left and other._handle.process == _process:
+            raise errors.AlreadyExists(f"this process is worker {place[1]} of these parameter servers already: call leave() "
+                                       "of its Client or Exchange first")
     options = Options(struct_bytes=ctypes.sizeof(Options))
     options.ps_hosts = _hosts("ps_hosts", ps_hosts)
     options.worker_hosts = _hosts("worker_hosts", worker_hosts)
@@ -458,7 +472,7 @@ def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: O
     pointer = ctypes.c_void_p()
     code = LIBRARY.gradrail_join(ctypes.byref(options), described, len(shapes), ctypes.byref(pointer))
     text = last_error() if code else ""
-    client = None if code else Client(pointer.value, shapes, options.interrupted, pending)
+    client = None if code else Client(pointer.value, shapes, options.interrupted, pending, place)
     if pending:
         _raise_pending(pending)
     if client is None:

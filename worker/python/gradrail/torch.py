@@ -9,14 +9,14 @@
 import contextlib
 import threading
 import weakref
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterable, Iterator, List, Optional
 
 import numpy as np
 import torch
 import torch.distributed
 
 from . import client, errors
-from ._torch_state import load_state, save_state, shape_of, trained
+from ._torch_state import Watch, load_state, save_state, shape_of, trained
 
 __all__ = ["Exchange", "MeanExchange", "ddp_mean_hook", "load_state", "save_state"]
 
@@ -106,6 +106,17 @@ class _Slot:
         given._mean_version = given._version  # average() recognizes a gradient that is no new one
 
 
+def _start(joined: client.Client, slots: Iterable[_Slot]) -> None:
+    """The chief offers the parameters of the model. A worker that cannot start leaves the run."""
+    for slot in slots:
+        slot.bind(joined.parameters[slot.name], joined.gradients[slot.name])
+    try:
+        joined.start()
+    except BaseException as error:
+        joined.__exit__(type(error), error, None)
+        raise
+
+
 def _hook(exchange: "weakref.ref[Exchange]", slot: _Slot) -> Any:
     """The hook does not keep the exchange: a program that drops it without leave() leaves."""
 
@@ -141,6 +152,7 @@ class Exchange:
     def __init__(self, model: torch.nn.Module, *, optimizer: str = "sgd", lr: Optional[float] = None,
                  mode: str = "async", **options: Any):
         self._slots: List[_Slot] = [_Slot(model, name, parameter) for name, parameter in trained(model)]
+        self._watch = Watch(model)
         if optimizer not in _OPTIMIZERS:
             raise errors.InvalidArgument(f"optimizer {optimizer!r}: must be one of {', '.join(_OPTIMIZERS)}; MeanExchange "
                                          "averages gradients for each optimizer of torch")
@@ -154,13 +166,7 @@ class Exchange:
         self._sends_early = True
         self._error: Optional[Exception] = None
         self._hooks_lock = threading.Lock()  # backward has a thread for each device
-        for slot in self._slots:
-            slot.bind(self.client.parameters[slot.name], self.client.gradients[slot.name])
-        try:
-            self.client.start()
-        except BaseException as error:
-            self.client.__exit__(type(error), error, None)
-            raise
+        _start(self.client, self._slots)
         for slot in self._slots:
             slot.take()
             slot.clear()
@@ -208,6 +214,7 @@ class Exchange:
         """
         if self._error is not None:
             raise self._error
+        self._watch.check("Exchange")
         for slot in self._slots:
             slot.check()
         for slot in self._slots:
@@ -306,17 +313,12 @@ class MeanExchange:
                 raise errors.InvalidArgument(f"{fixed}: a MeanExchange has none; the optimizer of torch makes the updates")
         self._slots = {parameter: _Slot(model, name, parameter, may_share=False) for name, parameter in named}
         self._placed = [(parameter.device, parameter.dtype) for _, parameter in named]
+        self._watch = Watch(model)
         self._used: Optional[str] = None  # average() or ddp_mean_hook, after the first call
         self._waiting: List[Any] = []  # buckets of this backward pass, with their futures
         shapes = {name: shape_of(parameter) for name, parameter in named}
         self.client = client.join({**shapes, _PRESENT: len(named)}, optimizer="mean", mode="sync", **options)
-        for slot in self._slots.values():
-            slot.bind(self.client.parameters[slot.name], self.client.gradients[slot.name])
-        try:
-            self.client.start()
-        except BaseException as error:
-            self.client.__exit__(type(error), error, None)
-            raise
+        _start(self.client, self._slots.values())
         self._missed = self.client.global_step  # the servers have parameters before the first step, and means after it
         if not self._missed:
             for slot in self._slots.values():
@@ -355,6 +357,7 @@ class MeanExchange:
 
     def _check(self) -> None:
         """Refuses gradients that the optimizer of the program would not see, or that are no new ones."""
+        self._watch.check("MeanExchange")
         for placed, slot in zip(self._placed, self._slots.values()):
             if slot.is_replaced() or (slot.parameter.device, slot.parameter.dtype) != placed:
                 raise errors.FailedPrecondition(f"{slot.name} was moved, converted or replaced: make the MeanExchange after that")
