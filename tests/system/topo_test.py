@@ -105,6 +105,18 @@ class Topo(cluster.ClusterTest):
         for words in ("GPU 0", "NIC mlx5_0", "NUMA node 0", "worker/0 tower 0", "ps/0 shard 0", 'Machine <script>&"'):
             self.assertIn(words, texts)
 
+    def test_the_picture_distinguishes_sixteen_workers(self):
+        picture = os.path.join(os.path.dirname(self.saved(machine(2))), "picture.svg")
+        self.topo("--topology", "pack:2 [numa] core:16 pu:1", "--workers", 16, "--svg", picture)
+        root = xml.parse(picture).getroot()
+        texts = [node.text or "" for node in root.iter("{http://www.w3.org/2000/svg}text")]
+        for worker in range(16):
+            # In the legend and on the cores.
+            self.assertGreater(sum(f"w{worker}.0" in text.split() for text in texts), 1, worker)
+        # No text is wider than its box: 5 px are the least width of a digit of 10 px.
+        cells = [float(node.get("width")) for node in root.iter("{http://www.w3.org/2000/svg}rect") if node.get("height") == "34.0"]
+        self.assertGreater(min(cells), 5 * len("w15.0"))
+
     def test_a_description_is_a_machine(self):
         self.topo("--topology", "pack:2 [numa] core:4 pu:2", "--workers", 2,
                   says=[r"Package 1", r"NUMA node 1", r"^worker/1 tower 0 "])

@@ -19,6 +19,7 @@ namespace gradrail::topology {
 namespace {
 
 constexpr const char* kRemedy = "save it again with lstopo FILE.xml";
+constexpr const char* kRemedyOfHwloc3 = "hwloc 3 has saved it: save it again with lstopo --export-xml-flags 2 FILE.xml";
 constexpr Duration kImportTimeout = std::chrono::seconds(30);  // hwloc needs 1 s for 16384 cpus
 constexpr size_t kMaxDescriptionBytes = size_t{64} << 20;      // 100 bytes for each core
 
@@ -63,8 +64,10 @@ absl::StatusOr<std::string> describe(const std::string& text) {
   GRADRAIL_ASSIGN_OR_RETURN(Topology topology, new_topology());
   if (hwloc_topology_set_xmlbuffer(topology.get(), text.c_str(), static_cast<int>(text.size()) + 1) != 0 ||
       hwloc_topology_load(topology.get()) != 0) {
+    const std::string cause = messages.cause();
+    const bool is_newer = cause.find("cannot import XML version 3") != std::string::npos;
     return absl::InvalidArgumentError(
-        fmt::format("hwloc cannot make a machine of it: {} ({})", messages.cause(), kRemedy));
+        fmt::format("hwloc cannot make a machine of it: {} ({})", cause, is_newer ? kRemedyOfHwloc3 : kRemedy));
   }
   hwloc_topology_check(topology.get());  // aborts if objects contradict each other
   Machine machine;

@@ -42,9 +42,13 @@ class OutlineMaker {
  public:
   OutlineMaker(const Machine& machine, const Placement& placement) : machine_(machine), placement_(placement) {
     for (const TowerPlace& tower : placement.towers)
-      tenants_.push_back({fmt::format("worker/{} tower {}", tower.task_index, tower.tower), true});
+      tenants_.push_back({.name = fmt::format("worker/{} tower {}", tower.task_index, tower.tower),
+                          .mark = fmt::format("w{}.{}", tower.task_index, tower.tower),
+                          .is_tower = true});
     for (const ShardPlace& shard : placement.shards)
-      tenants_.push_back({fmt::format("ps/{} shard {}", shard.task_index, shard.shard), false});
+      tenants_.push_back({.name = fmt::format("ps/{} shard {}", shard.task_index, shard.shard),
+                          .mark = fmt::format("s{}.{}", shard.task_index, shard.shard),
+                          .is_tower = false});
   }
 
   Outline make() {

@@ -11,6 +11,7 @@ namespace gradrail::topology {
 /// A thread group on a core or a user of a device: "worker/0 tower 1", "ps/0 shard 0".
 struct Occupant {
   std::string name;
+  std::string mark;  ///< the same in a few characters: "w0.1", "s0.0"
   bool is_tower = true;
 };
 

@@ -17,20 +17,26 @@ constexpr double kPad = 10;
 constexpr double kLine = 18;  ///< of text
 constexpr double kBoldCharacter = 8.2;
 constexpr double kCharacter = 6.9;  ///< of 12 px sans-serif, on the wide side
-constexpr double kCellHeight = 24;
+constexpr double kCellHeight = 34;  ///< the cpus above the marks of the threads
 constexpr double kCellGap = 4;
-constexpr double kChip = 12;
+constexpr double kChip = 14;
+constexpr double kMarkCharacter = 5.8;  ///< of 10 px
 // The least width of the legend: below the picture of a small machine it would become a column.
 constexpr double kNarrowLegend = 600;
 // A divisor of most core counts: rows of 12 are full on processors with 24, 48 or 96 cores.
 constexpr size_t kCellsPerRow = 12;
+constexpr size_t kMostMarks = 4;       ///< in a cell
 constexpr size_t kLongestDetail = 64;  ///< bytes; the tree has the rest
 
-// Palette of Okabe and Ito (2008): distinguishable with any colour vision. After the last colour the first one follows.
+// Palette of Okabe and Ito (2008): distinguishable with any colour vision. After the last colour the first one follows,
+// and the mark distinguishes threads of one colour.
 constexpr std::array<const char*, 8> kColours = {"#56b4e9", "#e69f00", "#009e73", "#f0e442",
                                                  "#cc79a7", "#0072b2", "#d55e00", "#9ad0a0"};
 
 const char* colour_of(int occupant) { return kColours[static_cast<size_t>(occupant) % kColours.size()]; }
+
+/// Black on the blue of the palette is not readable.
+bool is_dark(int occupant) { return std::string_view(colour_of(occupant)) == "#0072b2"; }
 
 std::string escape(std::string_view text) {
   std::string safe;
@@ -69,6 +75,8 @@ std::string shortened(const std::string& text) {
 // An estimate: the fonts of the viewer are not known here.
 double text_width(std::string_view text) { return static_cast<double>(text.size()) * kCharacter; }
 
+double mark_width(std::string_view mark) { return static_cast<double>(mark.size()) * kMarkCharacter + 6; }
+
 double title_width(const Box& box) { return static_cast<double>(box.title.size()) * kBoldCharacter + 8; }
 
 std::string cpu_list(const CoreSlot& slot) {
@@ -95,11 +103,24 @@ size_t columns_of(const Box& box) {
   return large >= 4 ? 2 : 1;
 }
 
-void lay_cells(Laid& laid) {
+std::string marks_of(const CoreSlot& slot, const std::vector<Occupant>& occupants) {
+  std::string marks;
+  for (size_t i = 0; i < slot.occupants.size(); ++i) {
+    // A core of a crowded host may have many threads; the table has all of them.
+    if (i == kMostMarks) return marks + fmt::format(" +{}", slot.occupants.size() - i);
+    marks += (i > 0 ? " " : "") + occupants[static_cast<size_t>(slot.occupants[i])].mark;
+  }
+  return marks;
+}
+
+void lay_cells(Laid& laid, const std::vector<Occupant>& occupants) {
   const std::vector<CoreSlot>& slots = laid.box->slots;
   if (slots.empty()) return;
   // Cells of a box are equally wide, so that they form a grid.
-  for (const CoreSlot& slot : slots) laid.cell_width = std::max(laid.cell_width, text_width(cpu_list(slot)) + 8);
+  for (const CoreSlot& slot : slots) {
+    laid.cell_width =
+        std::max({laid.cell_width, text_width(cpu_list(slot)) + 8, mark_width(marks_of(slot, occupants))});
+  }
   const size_t columns = std::min(slots.size(), kCellsPerRow);
   const size_t rows = (slots.size() + columns - 1) / columns;
   laid.cells_y = laid.height;
@@ -127,14 +148,15 @@ void lay_inside(Laid& laid) {
   }
 }
 
-Laid lay(const Box& box) {
+Laid lay(const Box& box, const std::vector<Occupant>& occupants) {
   Laid laid{.box = &box};
-  const double chips = static_cast<double>(box.occupants.size()) * (kChip + 4);
+  double chips = 0;
+  for (const int occupant : box.occupants) chips += mark_width(occupants[static_cast<size_t>(occupant)].mark) + 4;
   // The head of a box decides on its least width: title, detail and the marks of its users.
   laid.width = 2 * kPad + title_width(box) + text_width(shortened(box.detail)) + chips;
   laid.height = kPad / 2 + kLine + kPad / 2;
-  lay_cells(laid);
-  for (const Box& inner : box.inside) laid.inside.push_back(lay(inner));
+  lay_cells(laid, occupants);
+  for (const Box& inner : box.inside) laid.inside.push_back(lay(inner, occupants));
   lay_inside(laid);
   return laid;
 }
@@ -153,7 +175,7 @@ class Picture {
   explicit Picture(const Outline& outline) : outline_(outline) {}
 
   std::string draw() {
-    Laid machine = lay(outline_.machine);
+    Laid machine = lay(outline_.machine, outline_.occupants);
     stretch(machine);
     // Drawn first, because the size of the picture depends on it; elements that follow do not overlap it.
     const double legend = draw_legend(machine.height + 2 * kPad, std::max(machine.width, kNarrowLegend));
@@ -206,17 +228,25 @@ class Picture {
     double chip_x = x + laid.width - kPad / 2;
     // From the right edge to the left, so that the marks end at the edge and keep their order.
     for (auto occupant = box.occupants.rbegin(); occupant != box.occupants.rend(); ++occupant) {
-      chip_x -= kChip + 4;
-      draw_chip(*occupant, chip_x, baseline - kChip + 1);
+      chip_x -= mark_width(outline_.occupants[static_cast<size_t>(*occupant)].mark) + 4;
+      draw_chip(*occupant, chip_x, baseline - kChip + 2);
     }
     draw_cells(laid, x, y);
     for (const Laid& inner : laid.inside) draw_box(inner, x + inner.x, y + inner.y);
   }
 
-  /// Shards are round, towers square: colours may repeat, shapes say which job.
+  /// Shards are round, towers square.
   void draw_chip(int occupant, double x, double y) {
-    const bool tower = outline_.occupants[static_cast<size_t>(occupant)].is_tower;
-    rectangle(x, y, kChip, kChip, colour_of(occupant), tower ? "stroke=\"#1b1f24\"" : "rx=\"6\" stroke=\"#1b1f24\"");
+    const Occupant& thread = outline_.occupants[static_cast<size_t>(occupant)];
+    const double width = mark_width(thread.mark);
+    rectangle(x, y, width, kChip, colour_of(occupant),
+              thread.is_tower ? "stroke=\"#1b1f24\"" : "rx=\"7\" stroke=\"#1b1f24\"");
+    mark(x + width / 2, y + kChip - 3.5, thread.mark, occupant);
+  }
+
+  void mark(double x, double y, std::string_view words, int occupant) {
+    text(x, y, words,
+         fmt::format("text-anchor=\"middle\" font-size=\"10\" fill=\"{}\"", is_dark(occupant) ? "#ffffff" : "#1b1f24"));
   }
 
   void draw_cells(const Laid& laid, double x, double y) {
@@ -240,31 +270,37 @@ class Picture {
       rectangle(x + static_cast<double>(i) * stripe, y, stripe, kCellHeight, colour_of(slot.occupants[i]),
                 stripes == 1 ? frame : "");
     }
-    text(x + width / 2, y + kCellHeight - 8, cpu_list(slot), "text-anchor=\"middle\" fill=\"#1b1f24\"");
+    const bool dark = stripes > 0 && is_dark(slot.occupants[stripes / 2]);
+    text(x + width / 2, y + 14, cpu_list(slot),
+         fmt::format("text-anchor=\"middle\" fill=\"{}\"", dark ? "#ffffff" : "#1b1f24"));
+    if (stripes > 0)
+      mark(x + width / 2, y + kCellHeight - 6, marks_of(slot, outline_.occupants), slot.occupants[stripes / 2]);
   }
 
   /// Returns where it ends.
   double draw_legend(double y, double width) {
     double x = kPad;
-    const auto entry = [&](const std::string& words, auto draw_mark) {
-      const double entry_width = kChip + 8 + text_width(words) + 2 * kPad;
+    const auto entry = [&](const std::string& words, double mark_wide, auto draw_mark) {
+      const double entry_width = mark_wide + 8 + text_width(words) + 2 * kPad;
       if (x > kPad && x + entry_width > width) {
         x = kPad;
         y += kLine;
       }
       draw_mark(x, y);
-      text(x + kChip + 6, y + kChip - 2, words, "fill=\"#1b1f24\"");
+      text(x + mark_wide + 6, y + kChip - 2, words, "fill=\"#1b1f24\"");
       x += entry_width;
       legend_width_ = std::max(legend_width_, x);
     };
     for (size_t i = 0; i < outline_.occupants.size(); ++i) {
-      entry(outline_.occupants[i].name, [&](double at_x, double at_y) { draw_chip(static_cast<int>(i), at_x, at_y); });
+      const Occupant& thread = outline_.occupants[i];
+      entry(thread.name, mark_width(thread.mark),
+            [&](double at_x, double at_y) { draw_chip(static_cast<int>(i), at_x, at_y); });
     }
     // Always present, also if the machine has neither: pictures of two machines then have the same legend.
-    entry("progress thread", [&](double at_x, double at_y) {
+    entry("progress thread", kChip, [&](double at_x, double at_y) {
       rectangle(at_x, at_y, kChip, kChip, "#ffffff", "stroke=\"#1b1f24\" stroke-width=\"2\" stroke-dasharray=\"3 2\"");
     });
-    entry("closed to this process",
+    entry("closed to this process", kChip,
           [&](double at_x, double at_y) { rectangle(at_x, at_y, kChip, kChip, "#d0d4da", "stroke=\"#8a8f98\""); });
     return y + kLine;
   }
