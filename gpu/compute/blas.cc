@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "fmt/format.h"
+#include "gpu/compute/device_memory.h"
 #include "gpu/driver/library.h"
 
 namespace gradrail::gpu {
@@ -19,10 +20,10 @@ absl::StatusOr<std::unique_ptr<const BlasLibrary>> load() {
   const absl::StatusOr<const Driver*> driver = Driver::get();
   const absl::StatusOr<Library> library =
       // Without a driver every version is tried: the message then lists them all.
-      Library::open(blas_library_names(driver.ok() ? (*driver)->version() : INT_MAX));
+      Library::find(blas_library_names(driver.ok() ? (*driver)->version() : INT_MAX));
   if (!library.ok()) {
     return absl::FailedPreconditionError(
-        fmt::format("no cuBLAS ({}): install CUDA's libcublas, or add its folder to LD_LIBRARY_PATH",
+        fmt::format("no cuBLAS ({}): install CUDA's libcublas, or set GRADRAIL_CUDA_LIBRARIES to its folder",
                     message_of(library.status())));
   }
   auto blas = std::make_unique<BlasLibrary>();
@@ -74,7 +75,7 @@ absl::StatusOr<std::unique_ptr<Blas>> Blas::create(SharedContext context, const 
   cublas::Handle handle = nullptr;
   const cublas::Status created = api.cublasCreate_v2(&handle);
   // The object owns the handle before the first check, so that each return below destroys it.
-  std::unique_ptr<Blas> blas(new Blas(std::move(context), api, handle));
+  std::unique_ptr<Blas> blas(new Blas(std::move(context), api, handle, stream.handle()));
   GRADRAIL_RETURN_IF_ERROR(blas->status(created, "starting cuBLAS"));
   GRADRAIL_RETURN_IF_ERROR(blas->status(api.cublasSetStream_v2(handle, stream.handle()), "cublasSetStream"));
   // fp32 without TF32. This is the default of cuBLAS; it is set because blas.h promises it.
@@ -94,16 +95,17 @@ absl::Status Blas::product(const ProductShape& shape, const float* a, const floa
     return absl::InternalError(fmt::format("{}: a product of {} x {} x {}: cuBLAS counts to {}", context_->label(),
                                            shape.m, shape.k, shape.n, INT_MAX));
   }
+  if (shape.k == 0) return accumulate ? absl::OkStatus() : clear(c, shape.m * shape.n);
   const float alpha = 1.0f;
   // With 0 cuBLAS does not read c, which may hold NaN from an earlier use of the memory.
   const float beta = accumulate ? 1.0f : 0.0f;
   const int m = static_cast<int>(shape.m), k = static_cast<int>(shape.k), n = static_cast<int>(shape.n);
   // Row-major C read column-major is its transpose, and Cᵀ = Bᵀ · Aᵀ: the operands change places, nothing moves.
-  // max(1, …): cuBLAS refuses a leading dimension of 0, also for k = 0.
-  const cublas::Status result = api_.cublasSgemm_v2(handle_, shape.transposed_b ? cublas::kTransposed : cublas::kNormal,
-                                                    shape.transposed_a ? cublas::kTransposed : cublas::kNormal, n, m, k,
-                                                    &alpha, b, std::max(1, shape.transposed_b ? k : n), a,
-                                                    std::max(1, shape.transposed_a ? m : k), &beta, c, n);
+  const cublas::Status result =
+      api_.cublasSgemm_v2(handle_, shape.transposed_b ? cublas::kTransposed : cublas::kNormal,
+                          shape.transposed_a ? cublas::kTransposed : cublas::kNormal, n, m, k, &alpha, b,
+                          shape.transposed_b ? k : n, a, shape.transposed_a ? m : k, &beta, c, n);
+  if (result == cublas::kSuccess) return absl::OkStatus();
   return status(result, fmt::format("cublasSgemm {} x {} x {}", m, k, n));
 }
 
@@ -113,13 +115,19 @@ absl::Status Blas::column_sums(size_t rows, size_t columns, const float* x, cons
     return absl::InternalError(
         fmt::format("{}: sums of {} x {}: cuBLAS counts to {}", context_->label(), rows, columns, INT_MAX));
   }
+  if (rows == 0) return clear(sums, columns);
   const float alpha = 1.0f;
   const float beta = 0.0f;
   // A product with a vector of ones needs no atomic operation: equal runs give equal bits.
   const int m = static_cast<int>(columns), n = static_cast<int>(rows);
   const cublas::Status result =
       api_.cublasSgemv_v2(handle_, cublas::kNormal, m, n, &alpha, x, m, ones, 1, &beta, sums, 1);
+  if (result == cublas::kSuccess) return absl::OkStatus();
   return status(result, fmt::format("cublasSgemv {} x {}", m, n));
+}
+
+absl::Status Blas::clear(float* values, size_t count) const {
+  return context_->status(context_->api().cuMemsetD32Async(address_of(values), 0, count, stream_), "clearing a result");
 }
 
 absl::Status Blas::status(cublas::Status result, std::string_view operation) const {

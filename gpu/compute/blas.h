@@ -39,13 +39,16 @@ class Blas {
   absl::Status column_sums(size_t rows, size_t columns, const float* x, const float* ones, float* sums);
 
  private:
-  Blas(SharedContext context, const cublas::Functions& api, cublas::Handle handle)
-      : context_(std::move(context)), api_(api), handle_(handle) {}
+  Blas(SharedContext context, const cublas::Functions& api, cublas::Handle handle, cuda::Stream stream)
+      : context_(std::move(context)), api_(api), handle_(handle), stream_(stream) {}
   absl::Status status(cublas::Status result, std::string_view operation) const;
+  /// cuBLAS leaves the result of an empty sum as it is.
+  absl::Status clear(float* values, size_t count) const;
 
   SharedContext context_;
   const cublas::Functions& api_;
   cublas::Handle handle_;
+  const cuda::Stream stream_;
 };
 
 }  // namespace gradrail::gpu

@@ -62,8 +62,8 @@ absl::StatusOr<std::unique_ptr<Pin>> DeviceCompute::pin(void* data, size_t bytes
 
 void DeviceCompute::upload(void* to, const void* from, size_t bytes) {
   if (bytes == 0 || !begin() || !wait_if_pageable(from, bytes)) return;
-  check(context_->api().cuMemcpyAsync(address_of(to), address_of(from), bytes, compute_.handle()),
-        fmt::format("copying {} bytes to it", bytes));
+  const cuda::Result copied = context_->api().cuMemcpyAsync(address_of(to), address_of(from), bytes, compute_.handle());
+  if (copied != cuda::kSuccess) fail(copied, fmt::format("copying {} bytes to it", bytes));
 }
 
 void DeviceCompute::launch_kernel(const char* kernel, size_t work_items, void** arguments) {
@@ -148,8 +148,7 @@ void DeviceCompute::give_up() {
   marks_.forget();
 }
 
-bool DeviceCompute::check(cuda::Result result, std::string_view operation) {
-  if (result == cuda::kSuccess) return true;
+bool DeviceCompute::fail(cuda::Result result, std::string_view operation) {
   const bool lasts = is_lasting(result);
   // A device that is lost hides what went wrong before.
   if (error_.ok() || (lasts && !error_lasts_)) error_ = context_->status(result, operation);

@@ -88,7 +88,11 @@ class DeviceCompute final : public Compute {
   /// False when nothing may be enqueued any more; makes the device current otherwise.
   bool begin();
   /// Turns what the driver said into the sticky error; true when it was good.
-  bool check(cuda::Result result, std::string_view operation);
+  bool check(cuda::Result result, std::string_view operation) {
+    return result == cuda::kSuccess || fail(result, operation);
+  }
+  /// Always false.
+  bool fail(cuda::Result result, std::string_view operation);
   absl::Status take_error();
 
   /// False after an error.

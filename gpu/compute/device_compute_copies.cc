@@ -18,8 +18,9 @@ CopyTicket DeviceCompute::download(void* to, const void* from, size_t bytes) {
   if (!behind) return ticket;
   // No bytes: the mark alone. wait_if_pageable() and finish() use it as a wait for all work so far.
   if (bytes > 0) {
-    check(context_->api().cuMemcpyAsync(address_of(to), address_of(from), bytes, copies_.handle()),
-          fmt::format("copying {} bytes from it", bytes));
+    const cuda::Result copied =
+        context_->api().cuMemcpyAsync(address_of(to), address_of(from), bytes, copies_.handle());
+    if (copied != cuda::kSuccess) fail(copied, fmt::format("copying {} bytes from it", bytes));
   }
   if (error_.ok()) check(marks_.mark(copies_, ticket), "marking a copy");
   return ticket;

@@ -88,6 +88,7 @@ inline constexpr int kUnifiedAddressing = 41;
 inline constexpr int kComputeCapabilityMajor = 75;
 inline constexpr int kComputeCapabilityMinor = 76;
 inline constexpr int kCanUseHostPointerForRegisteredMemory = 91;
+inline constexpr int kPageableMemoryUsesHostPageTables = 100;
 // From here on attributes that older drivers lack: a query fails there and counts as 0 (device.cc).
 inline constexpr int kGpuDirectRdmaSupported = 116;
 inline constexpr int kGpuDirectRdmaFlushWritesOptions = 117;
@@ -109,6 +110,7 @@ inline constexpr unsigned kMemoryTypeDevice = 2;
 // GPUDirect RDMA: how and for which reader the writes of a NIC are flushed or ordered.
 inline constexpr int kFlushWritesOptionHost = 1;
 inline constexpr int kWritesOrderingOwner = 100;
+inline constexpr int kWritesOrderingAllDevices = 200;
 inline constexpr int kFlushWritesTargetCurrentContext = 0;
 inline constexpr int kFlushWritesToOwner = 100;
 

@@ -25,10 +25,21 @@ int attribute(const Driver& driver, cuda::Device device, int which) {
   return driver.api().cuDeviceGetAttribute(&value, which, device) == cuda::kSuccess ? value : 0;
 }
 
-WritesFlush writes_flush(const Driver& driver, cuda::Device device) {
-  // Ordered for the owner: a kernel that starts after the notice sees the bytes.
-  if (attribute(driver, device, cuda::kGpuDirectRdmaWritesOrdering) >= cuda::kWritesOrderingOwner)
-    return WritesFlush::none;
+/// GPU and processor share page tables, as on Grace Hopper: writes of a NIC take another way than over PCIe.
+bool is_coherent(const Driver& driver, cuda::Device device) {
+#if defined(__aarch64__)
+  return true;
+#endif
+  return attribute(driver, device, cuda::kPageableMemoryUsesHostPageTables) != 0;
+}
+
+/// The attribute states the order of writes for a CPU that reads them. The order for a kernel that starts after the
+/// notice is guaranteed for all devices, or on Hopper and newer for the owner, behind PCIe.
+WritesFlush writes_flush(const Driver& driver, cuda::Device device, int compute_major) {
+  const int ordering = attribute(driver, device, cuda::kGpuDirectRdmaWritesOrdering);
+  if (ordering >= cuda::kWritesOrderingAllDevices) return WritesFlush::none;
+  const bool is_ordered = ordering >= cuda::kWritesOrderingOwner && compute_major >= 9 && !is_coherent(driver, device);
+  if (is_ordered) return WritesFlush::none;
   const int options = attribute(driver, device, cuda::kGpuDirectRdmaFlushWritesOptions);
   const bool by_host = (options & cuda::kFlushWritesOptionHost) != 0 && driver.api().cuFlushGPUDirectRDMAWrites;
   return by_host ? WritesFlush::by_host : WritesFlush::read_back;
@@ -42,7 +53,7 @@ void describe(const Driver& driver, DeviceInfo& info) {
   info.dma_buf = value(cuda::kDmaBufSupported) != 0 && driver.api().cuMemGetHandleForAddressRange != nullptr;
   info.gpu_direct_rdma = value(cuda::kGpuDirectRdmaSupported) != 0;
   info.pinned_addresses = value(cuda::kCanUseHostPointerForRegisteredMemory) != 0;
-  info.writes_flush = writes_flush(driver, info.handle);
+  info.writes_flush = writes_flush(driver, info.handle, info.compute_major);
 }
 
 absl::StatusOr<DeviceInfo> read_device(const Driver& driver, int ordinal) {
@@ -122,6 +133,13 @@ absl::StatusOr<SharedContext> PrimaryContext::retain(const Driver& driver, const
   cuda::Context context = nullptr;
   // The primary context, because cuBLAS, NCCL and UCX use it too: memory of one is then valid in all.
   const cuda::Result result = driver.api().cuDevicePrimaryCtxRetain(&context, device.handle);
+  // In an operation this error is a lost GPU. Here another process has the GPU, and a new start would not change that.
+  if (result == cuda::kDeviceUnavailable) {
+    return absl::FailedPreconditionError(fmt::format(
+        "{}: opening it: {} (its compute mode permits one process or none: stop the process that nvidia-smi "
+        "shows, choose another GPU, or permit several processes with nvidia-smi -c DEFAULT)",
+        device.label(), driver.name_of(result)));
+  }
   if (result != cuda::kSuccess) return to_status(driver, result, device.label(), "opening it");
   return SharedContext(new PrimaryContext(driver, device, context));
 }

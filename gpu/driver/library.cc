@@ -1,13 +1,51 @@
 #include "gpu/driver/library.h"
 
 #include <dlfcn.h>
+#include <glob.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <vector>
 
+#include "absl/strings/str_split.h"
+#include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 
 namespace gradrail::gpu {
+namespace {
+
+std::string variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+/// Adds the folders that match, newest version first.
+void add_matches(const std::string& pattern, std::vector<std::string>& folders) {
+  glob_t found = {};
+  if (glob(pattern.c_str(), GLOB_ONLYDIR, nullptr, &found) == 0) {
+    for (size_t i = found.gl_pathc; i-- > 0;) folders.emplace_back(found.gl_pathv[i]);
+  }
+  globfree(&found);
+}
+
+std::vector<std::string> cuda_folders() {
+  const std::string given = variable("GRADRAIL_CUDA_LIBRARIES");
+  if (!given.empty()) return absl::StrSplit(given, ':', absl::SkipEmpty());
+  std::vector<std::string> folders;
+  if (const std::string home = variable("CUDA_HOME"); !home.empty()) folders.push_back(home + "/lib64");
+  add_matches("/usr/local/cuda*/lib64", folders);
+  for (const char* environment : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
+    const std::string prefix = variable(environment);
+    if (!prefix.empty()) add_matches(prefix + "/lib/python3*/site-packages/nvidia/*/lib", folders);
+  }
+  if (const std::string home = variable("HOME"); !home.empty())
+    add_matches(home + "/.local/lib/python3*/site-packages/nvidia/*/lib", folders);
+  add_matches("/usr/local/lib/python3*/dist-packages/nvidia/*/lib", folders);
+  return folders;
+}
+
+}  // namespace
 
 absl::StatusOr<Library> Library::open(absl::Span<const char* const> names) {
   // The handle is never closed: static tables hold functions of the library until the process ends.
@@ -19,6 +57,23 @@ absl::StatusOr<Library> Library::open(absl::Span<const char* const> names) {
     reasons.emplace_back(dlerror());
   }
   return absl::NotFoundError(fmt::format("{}", fmt::join(reasons, "; ")));
+}
+
+absl::StatusOr<Library> Library::find(absl::Span<const char* const> names) {
+  absl::StatusOr<Library> library = open(names);
+  if (library.ok()) return library;
+  std::string reasons(message_of(library.status()));
+  // By name first: the newest version of all folders, not the first folder with any version.
+  for (const char* name : names) {
+    for (const std::string& folder : cuda_folders()) {
+      const std::string path = fmt::format("{}/{}", folder, name);
+      if (access(path.c_str(), F_OK) != 0) continue;
+      library = open({path.c_str()});
+      if (library.ok()) return library;
+      reasons += fmt::format("; {}", message_of(library.status()));
+    }
+  }
+  return absl::NotFoundError(reasons);
 }
 
 void* Library::symbol(const char* name) const { return dlsym(handle_, name); }

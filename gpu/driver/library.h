@@ -14,6 +14,10 @@ class Library {
   /// The first of `names` that loads.
   /// Errors  NOT_FOUND: none does; says why for each.
   static absl::StatusOr<Library> open(absl::Span<const char* const> names);
+  /// As open(), and then in the folders where CUDA's toolkit and NVIDIA's Python wheels put libraries, in this order:
+  /// $CUDA_HOME/lib64, /usr/local/cuda*/lib64, and nvidia/*/lib of the Python environments ($VIRTUAL_ENV,
+  /// $CONDA_PREFIX, the user's, the host's). $GRADRAIL_CUDA_LIBRARIES, separated by colons, replaces these folders.
+  static absl::StatusOr<Library> find(absl::Span<const char* const> names);
 
   /// Null when the library has no such symbol.
   void* symbol(const char* name) const;
@@ -22,7 +26,7 @@ class Library {
  private:
   Library(void* handle, std::string name) : handle_(handle), name_(std::move(name)) {}
   void* handle_;
-  // The one of `names` that loaded: versions of a library differ in it.
+  // The one of `names` that loaded, or its path: versions of a library differ in it.
   std::string name_;
 };
 

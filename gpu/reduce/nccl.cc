@@ -17,10 +17,10 @@ std::string version_words(int version) {
 }
 
 absl::StatusOr<std::unique_ptr<const NcclLibrary>> load() {
-  const absl::StatusOr<Library> library = Library::open({"libnccl.so.2"});
+  const absl::StatusOr<Library> library = Library::find({"libnccl.so.2"});
   if (!library.ok()) {
     return absl::FailedPreconditionError(fmt::format(
-        "no NCCL ({}): install libnccl2, or add its folder to LD_LIBRARY_PATH", message_of(library.status())));
+        "no NCCL ({}): install libnccl2, or set GRADRAIL_CUDA_LIBRARIES to its folder", message_of(library.status())));
   }
   auto nccl = std::make_unique<NcclLibrary>();
   const char* missing = nullptr;

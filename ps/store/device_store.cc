@@ -26,8 +26,8 @@ namespace gradrail::ps {
 namespace {
 
 constexpr std::string_view kGpuPrefix = "gpu:";
-// NVIDIA's driver maps GPU memory for other devices in pages of 64 KiB.
-constexpr size_t kGpuPage = size_t{64} << 10;
+/// The driver puts smaller pieces of memory together: the range that a NIC maps could begin before its piece.
+constexpr size_t kOwnAllocation = size_t{2} << 20;
 
 gpu::UpdateRule rule_of(OptimizerKind kind) {
   switch (kind) {
@@ -88,7 +88,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   absl::Status allocate() {
     const size_t bytes = count_ * sizeof(float);
     // The space for patterns lies behind the parameters: one registration covers both.
-    GRADRAIL_RETURN_IF_ERROR(allocate(on_device_, whole_pages(check_offset() + kCheckBytes)));
+    GRADRAIL_RETURN_IF_ERROR(allocate(on_device_, own_allocation(check_offset() + kCheckBytes)));
     for (int i = 0; i < state_vectors(optimizer_.kind); ++i) GRADRAIL_RETURN_IF_ERROR(allocate(state_[i], bytes));
     // Without this pin, an additional copy after each kernel downloads the parameters to the host.
     copy_pin_ = pin(ParameterStore::parameters());
@@ -140,7 +140,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
 
   absl::StatusOr<DeviceSlots> allocate_slots(NicGpuTransfer way, size_t bytes) override {
     std::unique_ptr<gpu::Memory> memory;
-    GRADRAIL_RETURN_IF_ERROR(allocate(memory, whole_pages(bytes)));
+    GRADRAIL_RETURN_IF_ERROR(allocate(memory, own_allocation(bytes)));
     std::byte* const data = memory->data();
     GRADRAIL_ASSIGN_OR_RETURN(const MemorySpan span,
                               reachable_by_nics(way, {.data = data, .bytes = bytes, .kind = MemoryKind::cuda}));
@@ -246,8 +246,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   }
 
  private:
-  /// Other devices take whole pages of the GPU only.
-  static size_t whole_pages(size_t bytes) { return (bytes + kGpuPage - 1) / kGpuPage * kGpuPage; }
+  static size_t own_allocation(size_t bytes) { return (bytes + kOwnAllocation - 1) / kOwnAllocation * kOwnAllocation; }
 
   absl::StatusOr<MemorySpan> reachable_by_nics(NicGpuTransfer way, MemorySpan memory) {
     std::unique_ptr<GpuMemorySource>& source = sources_[static_cast<size_t>(way)];

@@ -59,7 +59,7 @@ void check_product(Bed& bed, const ProductShape& shape, bool accumulate, size_t 
 }
 
 TEST_P(ComputeLayers, ProductsInEveryOrientation) {
-  const ProductShape sizes[] = {{1, 1, 1}, {3, 5, 7}, {17, 1, 9}, {1, 33, 1}, {20, 100, 31}};
+  const ProductShape sizes[] = {{1, 1, 1}, {3, 5, 7}, {17, 1, 9}, {1, 33, 1}, {20, 100, 31}, {3, 0, 5}};
   for (ProductShape shape : sizes) {
     for (const int orientation : {0, 1, 2, 3}) {
       shape.transposed_a = (orientation & 1) != 0;
@@ -129,7 +129,7 @@ TEST_P(ComputeLayers, StepBackThroughActivation) {
 }
 
 TEST_P(ComputeLayers, ColumnSums) {
-  const std::pair<size_t, size_t> shapes[] = {{1, 1}, {100, 3}, {33, 32}, {1, 100}, {400, 17}};
+  const std::pair<size_t, size_t> shapes[] = {{1, 1}, {100, 3}, {33, 32}, {1, 100}, {400, 17}, {0, 5}};
   for (const auto& [rows, columns] : shapes) {
     const std::vector<float> x = bed().normal(rows * columns);
     std::vector<double> expected(columns);

@@ -2,11 +2,18 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <tuple>
 
 #include "base/status.h"
+#include "fmt/format.h"
 #include "gpu/compute/blas.h"
 #include "gpu/compute/compute.h"
 #include "gpu/driver/device.h"
+#include "gpu/driver/library.h"
 #include "gpu/kernels/image.h"
 #include "tests/gpu/simulation.h"
 
@@ -123,6 +130,54 @@ TEST(Driver, DescribesItsDevices) {
   EXPECT_EQ(device.compute_major, 9);
   EXPECT_TRUE(device.dma_buf && device.gpu_direct_rdma && device.pinned_addresses);
   EXPECT_EQ(device.writes_flush, WritesFlush::none);
+}
+
+TEST(Libraries, AreFoundInTheFoldersOfCudaAndOfPythonWheels) {
+  GRADRAIL_NEEDS_SIMULATION();
+  const std::filesystem::path root = std::filesystem::path(::testing::TempDir()) / fmt::format("cuda-{}", getpid());
+  const std::string real = fmt::format("{}/libnccl.so.2", std::getenv("LD_LIBRARY_PATH"));
+  constexpr const char* kName = "libgradrail-of-a-folder.so.2";
+  EXPECT_FALSE(Library::find({kName}).ok());
+  for (const auto& [variable, value, folder] :
+       {std::tuple{"GRADRAIL_CUDA_LIBRARIES", "/nowhere:{}/given", "given"},
+        std::tuple{"CUDA_HOME", "{}/toolkit", "toolkit/lib64"},
+        std::tuple{"VIRTUAL_ENV", "{}/venv", "venv/lib/python3.11/site-packages/nvidia/cu13/lib"}}) {
+    std::filesystem::create_directories(root / folder);
+    std::filesystem::create_symlink(real, root / folder / kName);
+    setenv(variable, fmt::format(fmt::runtime(value), root.string()).c_str(), 1);
+    const absl::StatusOr<Library> found = Library::find({"libgradrail-nowhere.so.3", kName});
+    unsetenv(variable);
+    ASSERT_TRUE(found.ok()) << variable << ": " << found.status();
+    EXPECT_EQ(found->name(), (root / folder / kName).string());
+    EXPECT_NE(found->symbol("ncclGetVersion"), nullptr);
+  }
+  std::filesystem::remove_all(root);
+}
+
+TEST(Driver, FlushesWritesOfNicsWhereTheirOrderDoesNotReachKernels) {
+  GRADRAIL_NEEDS_SIMULATION();
+  const std::vector<std::pair<const char*, WritesFlush>> cases = {
+      {"ordering=200,compute=8", WritesFlush::none},
+      {"ordering=100,compute=9", WritesFlush::none},
+      {"ordering=100,compute=8", WritesFlush::by_host},
+      {"ordering=0,compute=9", WritesFlush::by_host},
+      {"ordering=200,coherent=1", WritesFlush::none},
+      {"ordering=100,coherent=1", WritesFlush::by_host},
+      {"ordering=100,compute=8,flush=0", WritesFlush::read_back}};
+  for (const auto& [words, expected] : cases) {
+    Simulation::configure(words);
+    const auto devices = list_devices();
+    ASSERT_TRUE(devices.ok()) << devices.status();
+    EXPECT_EQ((*devices)[0].writes_flush, expected) << words;
+  }
+}
+
+TEST(Driver, AGpuThatAnotherProcessHasForItselfIsAConfigurationError) {
+  GRADRAIL_NEEDS_SIMULATION();
+  Simulation::configure("open=46");
+  const absl::Status refused = open_device(0).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(message_of(refused)), AllOf(HasSubstr("compute mode"), HasSubstr("nvidia-smi")));
 }
 
 TEST(Ordinals, AreFoundByAddressHoweverItIsWritten) {

@@ -72,7 +72,7 @@ absl::Status DeviceNetwork::allocate() {
     return absl::Status(refused.code(), fmt::format("{} needs {} MiB: {}", plan_.name,
                                                     ((sizes.bytes() + variable_bytes) >> 20) + 1, message_of(refused)));
   }
-  GRADRAIL_ASSIGN_OR_RETURN(host_costs_, SharedMemory::create("gradrail-costs", plan_.batch * sizeof(float)));
+  GRADRAIL_ASSIGN_OR_RETURN(host_step_, SharedMemory::create("gradrail-step", host_step_bytes()));
   memory_ = *std::move(memory);
   variables_ = *std::move(variables);
   return absl::OkStatus();
@@ -198,8 +198,8 @@ absl::Status DeviceNetwork::backward(Gradients gradients, const GradientReady& r
   return absl::OkStatus();
 }
 
-absl::Status DeviceNetwork::run(absl::Span<const float> images, absl::Span<const uint8_t> labels, Parameters parameters,
-                                Gradients gradients, const GradientReady& ready) {
+absl::Status DeviceNetwork::run(absl::Span<const float> images, Parameters parameters, Gradients gradients,
+                                const GradientReady& ready) {
   leaving_.clear();
   announced_ = 0;
   if (parameters_from_ != nullptr) {
@@ -208,11 +208,11 @@ absl::Status DeviceNetwork::run(absl::Span<const float> images, absl::Span<const
     upload_parameters(parameters);
   }
   device_->upload(images_, images.data(), images.size() * sizeof(float));
-  device_->upload(labels_, labels.data(), labels.size());
+  device_->upload(labels_, host_labels().data(), host_labels().size());
   forward();
   device_->softmax_cross_entropy(plan_.batch, plan_.classes, labels_, logits(), costs_);
   // Only the costs come back: the kernel has replaced the logits by their gradient.
-  const gpu::CopyTicket costs = device_->download(host_costs_.data(), costs_, plan_.batch * sizeof(float));
+  const gpu::CopyTicket costs = device_->download(host_costs().data(), costs_, plan_.batch * sizeof(float));
   GRADRAIL_RETURN_IF_ERROR(backward(gradients, ready));
   return device_->wait(costs);
 }
@@ -223,13 +223,14 @@ absl::StatusOr<float> DeviceNetwork::step(absl::Span<const float> images, absl::
   GRADRAIL_CHECK(gradients.size() == plan_.schema.size());
   // The device uses each label as an index, without a check of its own.
   GRADRAIL_CHECK(*std::max_element(labels.begin(), labels.end()) < plan_.classes);
-  pins_.cover(*device_, host_costs());
+  pins_.cover(*device_, absl::MakeSpan(reinterpret_cast<std::byte*>(host_step_.data()), host_step_bytes()));
   if (!stays_) {
     pins_.cover_all(*device_, parameters);
     pins_.cover_all(*device_, gradients);
   }
-  step_labels_.assign(labels.begin(), labels.end());
-  const absl::Status done = run(images, labels, parameters, gradients, ready);
+  std::copy(labels.begin(), labels.end(), host_labels().begin());
+  has_step_ = true;
+  const absl::Status done = run(images, parameters, gradients, ready);
   if (!done.ok()) {
     device_->finish().IgnoreError();  // nothing writes into the caller's memory any more
     return done;
@@ -246,7 +247,7 @@ absl::StatusOr<float> DeviceNetwork::step(BatchLoader& loader, Parameters parame
 }
 
 std::optional<float> DeviceNetwork::batch_accuracy() {
-  if (step_labels_.empty()) return std::nullopt;
+  if (!has_step_) return std::nullopt;
   // A failure of the device is the result of the next step.
   if (!device_->wait(device_->download(host_logits_.data(), logits(), host_logits_.size() * sizeof(float))).ok())
     return std::nullopt;
@@ -255,8 +256,8 @@ std::optional<float> DeviceNetwork::batch_accuracy() {
   for (size_t row = 0; row < plan_.batch; ++row) {
     float* const values = host_logits_.data() + row * plan_.classes;
     // The gradient of a row is (probability - 1 at the label) / batch: its largest value shows the class.
-    values[step_labels_[row]] += share;
-    if (std::max_element(values, values + plan_.classes) == values + step_labels_[row]) ++correct;
+    values[host_labels()[row]] += share;
+    if (std::max_element(values, values + plan_.classes) == values + host_labels()[row]) ++correct;
   }
   return static_cast<float>(correct) / static_cast<float>(plan_.batch);
 }

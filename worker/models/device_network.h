@@ -57,11 +57,15 @@ class DeviceNetwork final : public Network {
   absl::Status warm_up();
   size_t elements() const;
   size_t gradients_at() const;
-  absl::Span<float> host_costs() { return {reinterpret_cast<float*>(host_costs_.data()), plan_.batch}; }
+  absl::Span<float> host_costs() { return {reinterpret_cast<float*>(host_step_.data()), plan_.batch}; }
+  absl::Span<uint8_t> host_labels() {
+    return {reinterpret_cast<uint8_t*>(host_step_.data()) + plan_.batch * sizeof(float), plan_.batch};
+  }
+  size_t host_step_bytes() const { return plan_.batch * (sizeof(float) + sizeof(uint8_t)); }
   void upload_parameters(Parameters parameters);
   void forward();
-  absl::Status run(absl::Span<const float> images, absl::Span<const uint8_t> labels, Parameters parameters,
-                   Gradients gradients, const GradientReady& ready);
+  absl::Status run(absl::Span<const float> images, Parameters parameters, Gradients gradients,
+                   const GradientReady& ready);
   void parameter_gradients(size_t layer);
   void input_gradient(size_t layer);
   absl::Status backward(Gradients gradients, const GradientReady& ready);
@@ -83,14 +87,15 @@ class DeviceNetwork final : public Network {
   uint8_t* labels_ = nullptr;
   float* costs_ = nullptr;
   std::vector<float*> parameters_, gradients_;  // on the device, by tensor
-  SharedMemory host_costs_;  // pages of its own, to be pinned: else each step would stop until the cost is there
+  // Costs and labels of a step. Pages of its own, to be pinned: else each step would stop for their copies.
+  SharedMemory host_step_;
   std::vector<float> host_logits_;
-  std::vector<uint8_t> step_labels_;  // of the last step
-  std::vector<Leaving> leaving_;      // in this step
-  size_t announced_ = 0;              // of those
-  gpu::TowerSum* sum_ = nullptr;      // null: gradients are this tower's own
-  size_t tower_ = 0;                  // within sum_
-  DevicePins pins_;                   // last: unpinned before the device goes
+  bool has_step_ = false;         // host_labels() are those of the last step
+  std::vector<Leaving> leaving_;  // in this step
+  size_t announced_ = 0;          // of those
+  gpu::TowerSum* sum_ = nullptr;  // null: gradients are this tower's own
+  size_t tower_ = 0;              // within sum_
+  DevicePins pins_;               // last: unpinned before the device goes
 };
 
 /// A DeviceNetwork of the sizes that `options` ask for.

@@ -100,13 +100,16 @@ GRADRAIL_SIMULATED Result cuDeviceGetAttribute(int* value, int attribute, cuda::
       *value = 1;
       break;
     case cuda::kGpuDirectRdmaWritesOrdering:
-      *value = Machine::get().configuration().orders_writes ? cuda::kWritesOrderingOwner : 0;
+      *value = Machine::get().configuration().ordering;
       break;
     case cuda::kGpuDirectRdmaFlushWritesOptions:
       *value = Machine::get().configuration().flushes_writes ? cuda::kFlushWritesOptionHost : 0;
       break;
     case cuda::kCanUseHostPointerForRegisteredMemory:
       *value = Machine::get().configuration().pinned_addresses ? 1 : 0;
+      break;
+    case cuda::kPageableMemoryUsesHostPageTables:
+      *value = Machine::get().configuration().coherent ? 1 : 0;
       break;
     case cuda::kDmaBufSupported:
       *value = Machine::get().configuration().dma_buf ? 1 : 0;
@@ -127,6 +130,7 @@ GRADRAIL_SIMULATED Result cuDevicePrimaryCtxRetain(cuda::Context* context, cuda:
   Device* device = Machine::get().device(handle);
   if (device == nullptr) return cuda::kInvalidDevice;
   if (device->error != cuda::kSuccess) return device->error;
+  if (const Result result = Machine::get().configuration().open_result; result != cuda::kSuccess) return result;
   ++device->retained;
   *context = context_of(device);
   return cuda::kSuccess;

@@ -106,6 +106,7 @@ GRADRAIL_SIMULATED Result cuMemcpyAsync(DevicePointer to, DevicePointer from, si
     return !memory().contains(address) && !memory().is_pinned(address, bytes);
   };
   const bool waits = is_pageable(from) || is_pageable(to);
+  if (waits) ++Machine::get().pageable_copies;
   if (waits) stream.drain();  // the real one may do so before it stages the bytes, however long it takes
   enqueue(stream, [=, device = ready.device] {
     if (memory().is_usable(to, bytes) && memory().is_usable(from, bytes)) {

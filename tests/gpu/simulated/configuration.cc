@@ -67,7 +67,11 @@ Configuration Configuration::parse(const std::string& words) {
     else if (key == "dma_buf")
       result.dma_buf = whole() != 0;
     else if (key == "ordering")
-      result.orders_writes = whole() != 0;
+      result.ordering = whole();
+    else if (key == "coherent")
+      result.coherent = whole() != 0;
+    else if (key == "open")
+      result.open_result = whole();
     else if (key == "flush")
       result.flushes_writes = whole() != 0;
     else if (key == "image")

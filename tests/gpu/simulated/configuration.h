@@ -19,13 +19,17 @@ struct Configuration {
   bool pinned_addresses = true;           ///< pinned_addresses=0: kernels do not know the host's
   int ipc_result = 0;                     ///< ipc: what mapping another process' memory answers
   bool dma_buf = true;                    ///< dma_buf=0: without
-  bool orders_writes = true;              ///< ordering=0: what NICs write must be flushed, or the next launch fails
-  bool flushes_writes = true;             ///< flush=0: and cannot be
-  std::string image;                      ///< image=refuse: modules are refused, as by a device without fitting code;
-                                          ///< image=nojit: as by a driver that lacks its compiler
-  std::map<int, uint64_t> lose;           ///< lose=D@N: device D fails at its launch N, counted from 1
-  std::map<int, uint64_t> hang;           ///< hang=D@N: … never comes to an end
-  std::map<int, uint64_t> fault;          ///< fault=D@N: … uses an illegal address
+  int ordering = 100;     ///< ordering: of what NICs write, as the attribute. Writes that are not ordered
+                          ///< for kernels must be flushed, or the next launch fails
+  bool coherent = false;  ///< coherent=1: processor and GPU share page tables
+  bool orders_writes() const { return ordering >= 200 || (ordering >= 100 && compute_major >= 9 && !coherent); }
+  int open_result = 0;            ///< open: what opening a context answers
+  bool flushes_writes = true;     ///< flush=0: and cannot be
+  std::string image;              ///< image=refuse: modules are refused, as by a device without fitting code;
+                                  ///< image=nojit: as by a driver that lacks its compiler
+  std::map<int, uint64_t> lose;   ///< lose=D@N: device D fails at its launch N, counted from 1
+  std::map<int, uint64_t> hang;   ///< hang=D@N: … never comes to an end
+  std::map<int, uint64_t> fault;  ///< fault=D@N: … uses an illegal address
 
   static Configuration parse(const std::string& words);
   static Configuration from_environment();

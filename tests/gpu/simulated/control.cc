@@ -16,7 +16,8 @@ void gradrail_simulated_objects(SimulatedObjects* objects) {
               .streams = static_cast<int>(machine.streams.size()),
               .events = static_cast<int>(machine.events.size()),
               .modules = machine.modules,
-              .contexts = contexts};
+              .contexts = contexts,
+              .pageable_copies = machine.pageable_copies};
 }
 
 void gradrail_simulated_release_hang() {

@@ -7,7 +7,7 @@
 
 #define GRADRAIL_SIMULATED_CONTROL extern "C" __attribute__((visibility("default")))
 
-/// Objects that exist and were not freed.
+/// Objects that exist and were not freed, and a count of copies.
 struct SimulatedObjects {
   int allocations;
   int pins;
@@ -15,6 +15,7 @@ struct SimulatedObjects {
   int events;
   int modules;
   int contexts;
+  int pageable_copies;  ///< all copies of pageable memory so far: each one waits for its stream
 };
 
 /// From now on as with these words in GRADRAIL_SIMULATED_GPU; devices work again. To be called while nothing runs.

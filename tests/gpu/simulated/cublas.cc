@@ -128,6 +128,7 @@ GRADRAIL_SIMULATED_CONTROL Status cublasSgemm_v2(Handle handle, int operation_a,
   const bool good =
       is_matrix(a, ta ? k : m, ta ? m : k, lda) && is_matrix(b, tb ? n : k, tb ? k : n, ldb) && is_matrix(c, m, n, ldc);
   if (!good) return kInvalidValue;
+  if (m == 0 || n == 0 || k == 0) return cublas::kSuccess;  // as cuBLAS, also with beta 0: c stays as it is
   return launch(run_product, Product{handle->stream, ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, *alpha, *beta, a, b, c,
                                      lda, ldb, ldc});
 }
@@ -139,5 +140,6 @@ GRADRAIL_SIMULATED_CONTROL Status cublasSgemv_v2(Handle handle, int operation, i
   const bool good = x_step == 1 && y_step == 1 && is_matrix(a, m, n, lda) &&
                     is_matrix(x, transposed ? m : n, 1, m + n) && is_matrix(y, transposed ? n : m, 1, m + n);
   if (!good) return kInvalidValue;
+  if (m == 0 || n == 0) return cublas::kSuccess;  // as cuBLAS, also with beta 0: y stays as it is
   return launch(run_vector_product, VectorProduct{handle->stream, transposed, m, n, *alpha, *beta, a, x, y, lda});
 }

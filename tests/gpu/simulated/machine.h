@@ -80,6 +80,7 @@ class Machine {
   std::map<gpu::cuda::Stream, std::shared_ptr<Stream>> streams ABSL_GUARDED_BY(mutex);
   std::map<gpu::cuda::Event, std::shared_ptr<Event>> events ABSL_GUARDED_BY(mutex);
   std::atomic<int> modules = 0;
+  std::atomic<int> pageable_copies = 0;
 
  private:
   Machine();
