@@ -26,6 +26,8 @@ absl::Span<const unsigned char> kernel_image() {
   return {gradrail_fatbin_begin, static_cast<size_t>(gradrail_fatbin_end - gradrail_fatbin_begin)};
 }
 
+int kernel_image_version() { return GRADRAIL_FATBIN_VERSION; }
+
 std::string_view kernel_image_description() { return GRADRAIL_FATBIN_TARGETS; }
 
 }  // namespace gradrail::gpu

@@ -13,6 +13,8 @@ absl::Span<const unsigned char> kernel_image() {
   return {reinterpret_cast<const unsigned char*>(kWords.data()), kWords.size() + 1};
 }
 
+int kernel_image_version() { return 0; }
+
 std::string_view kernel_image_description() { return kWords; }
 
 }  // namespace gradrail::gpu

@@ -12,6 +12,7 @@
 #include "fmt/format.h"
 #include "gpu/compute/blas.h"
 #include "gpu/compute/compute.h"
+#include "gpu/compute/device_compute.h"
 #include "gpu/driver/device.h"
 #include "gpu/driver/library.h"
 #include "gpu/kernels/image.h"
@@ -78,6 +79,22 @@ TEST(Driver, AWrongOrdinalHearsWhichThereAre) {
     const absl::Status status = open_device(ordinal).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
     EXPECT_THAT(words(status), AllOf(HasSubstr("GPU 0 (Simulated GPU, 0000:a0:00.0)"), HasSubstr("GPU 1")));
+  }
+}
+
+TEST(Driver, OneThatIsTooOldForTheKernelsSaysWhichIsNeeded) {
+  GRADRAIL_NEEDS_SIMULATION();
+  Simulation::configure("driver=12040");
+  const auto driver = Driver::load(kLibrary);
+  ASSERT_TRUE(driver.ok()) << driver.status();
+  const absl::Status opened = DeviceCompute::open(**driver, 0).status();
+  // Code of nvcc 12 runs on each driver for CUDA 12; that of nvcc 13 does not.
+  if (kernel_image_version() <= 12000) {
+    EXPECT_TRUE(opened.ok()) << opened;
+  } else {
+    EXPECT_EQ(opened.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(words(opened), AllOf(HasSubstr("CUDA 13.0 (driver 580)"), HasSubstr("supports CUDA 12.4"),
+                                     HasSubstr("build with nvcc 12")));
   }
 }
 

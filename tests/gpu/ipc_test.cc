@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
+#include <csignal>
 #include <filesystem>
 #include <numeric>
 
@@ -92,6 +94,8 @@ class Peer {
     return read_all(from_, words.data(), words.size()) ? words : "";
   }
 
+  void kill() { ::kill(process_, SIGKILL); }
+
   /// Its exit code.
   int end() {
     if (to_ < 0) return code_;
@@ -137,6 +141,46 @@ TEST_F(Ipc, AKernelOfOneProcessWorksInTheMemoryOfAnother) {
     ASSERT_TRUE(compute_->finish().ok());
   }
   EXPECT_EQ(peer.end(), 0);
+}
+
+TEST_F(Ipc, MapsTheSameMemoryTwice) {
+  Peer peer;
+  const std::string exported = peer.exported();
+  const auto first = map_memory(*compute_, exported);
+  ASSERT_TRUE(first.ok()) << first.status();
+  const std::vector<float> all = pattern();
+  for (int time = 0; time < 2; ++time) {
+    const auto second = map_memory(*compute_, exported);
+    ASSERT_TRUE(second.ok()) << second.status();
+    float value = 0;
+    ASSERT_TRUE(compute_->wait(compute_->download(&value, (*second)->data(), sizeof(value))).ok());
+    EXPECT_EQ(value, all[kFirst]);
+  }
+  // The end of the second mapping does not end the first.
+  float value = 0;
+  ASSERT_TRUE(compute_->wait(compute_->download(&value, (*first)->as<float>() + 1, sizeof(value))).ok());
+  EXPECT_EQ(value, all[kFirst + 1]);
+}
+
+TEST_F(Ipc, AnExporterThatIsKilledUnderKernelsBlocksNothing) {
+  Peer peer;
+  {
+    const auto mapped = map_memory(*compute_, peer.exported());
+    ASSERT_TRUE(mapped.ok()) << mapped.status();
+    float* const run = (*mapped)->as<float>();
+    const float* sources[] = {run, run};
+    for (int i = 0; i < 1000; ++i) compute_->sum(sources, kRun, 0.5f, run);
+    peer.kill();
+    for (int i = 0; i < 1000; ++i) compute_->sum(sources, kRun, 0.5f, run);
+    const auto began = std::chrono::steady_clock::now();
+    const absl::Status finished = compute_->finish();
+    EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(30));
+    // CUDA keeps the memory for the mapping, or the device reports an error.
+    if (!finished.ok()) {
+      EXPECT_NE(finished.code(), absl::StatusCode::kInvalidArgument) << finished;
+    }
+  }
+  EXPECT_TRUE(open_device(0).ok());
 }
 
 TEST_F(Ipc, WhatWasNotExportedIsRefused) {

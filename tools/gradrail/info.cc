@@ -91,7 +91,9 @@ void print_gpus() {
   fmt::print("GPUs:\n  {:9} {}\n", "driver",
              words(driver, [](const gpu::Driver* found) { return "CUDA " + found->version_text(); }));
   if (driver.ok()) print_devices();
-  fmt::print("  {:9} {}\n", "kernels", gpu::kernel_image_description());
+  const int version = gpu::kernel_image_version();
+  fmt::print("  {:9} {}{}\n", "kernels", gpu::kernel_image_description(),
+             version == 0 ? "" : fmt::format(", for drivers of CUDA {}.0 and newer", version / 1000));
   fmt::print("  {:9} {}\n", "cuBLAS",
              words(gpu::blas_library(), [](const gpu::BlasLibrary* library) { return library->name; }));
   fmt::print("  {:9} {}\n", "NCCL",

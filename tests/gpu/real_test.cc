@@ -1,0 +1,158 @@
+// Facts about a GPU and its driver that the design relies on. The simulated driver runs the same tests.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/file_descriptor.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "gpu/compute/device_compute.h"
+#include "gpu/direct/dma_buf.h"
+#include "tests/gpu/simulation.h"
+
+namespace gradrail::gpu {
+namespace {
+
+constexpr size_t kMiB = size_t{1} << 20;
+
+class RealGpu : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const absl::StatusOr<const Driver*> driver = Driver::get();
+    absl::StatusOr<std::unique_ptr<DeviceCompute>> opened =
+        driver.ok() ? DeviceCompute::open(**driver, 0) : driver.status();
+    if (!opened.ok() && Simulation::tolerates(opened.status())) GTEST_SKIP() << message_of(opened.status());
+    ASSERT_TRUE(opened.ok()) << opened.status();
+    compute_ = *std::move(opened);
+  }
+
+  const DeviceInfo& device() const { return compute_->context()->device(); }
+
+  std::unique_ptr<Memory> allocate(size_t bytes) {
+    absl::StatusOr<std::unique_ptr<Memory>> memory = compute_->allocate(bytes);
+    EXPECT_TRUE(memory.ok()) << memory.status();
+    return memory.ok() ? *std::move(memory) : nullptr;
+  }
+
+  /// Seconds until everything so far is done.
+  double finish() {
+    const TimePoint began = Clock::now();
+    EXPECT_TRUE(compute_->finish().ok());
+    return std::chrono::duration<double>(Clock::now() - began).count();
+  }
+
+  std::unique_ptr<DeviceCompute> compute_;
+};
+
+/// A line of the record of this machine.
+void report(const std::string& fact, const std::string& value) {
+  ::testing::Test::RecordProperty(fact, value);
+  fmt::print("fact: {} = {}\n", fact, value);
+}
+
+TEST_F(RealGpu, AnswersTheAttributesThatDecideAboutDirectTransfers) {
+  for (const auto& [name, number] : {std::pair{"can_flush_remote_writes", 98}, std::pair{"uses_host_page_tables", 100},
+                                     std::pair{"gpu_direct_rdma", 116}, std::pair{"flush_writes_options", 117},
+                                     std::pair{"writes_ordering", 118}, std::pair{"dma_buf", 124}}) {
+    int value = -1;
+    EXPECT_EQ(compute_->context()->api().cuDeviceGetAttribute(&value, number, device().handle), cuda::kSuccess) << name;
+    EXPECT_GE(value, 0) << name;
+    report(name, std::to_string(value));
+  }
+  report("device", device().label());
+  report("driver", compute_->context()->driver().version_text());
+}
+
+TEST_F(RealGpu, ExportsAlignedUnalignedAndSmallMemoryAsDmaBuf) {
+  if (!device().dma_buf) GTEST_SKIP() << device().label() << " does not support dma-buf";
+  struct Case {
+    const char* name;
+    size_t allocated, first, bytes;
+  };
+  for (const Case& c : {Case{"aligned", 4 * kMiB, 0, 4 * kMiB}, Case{"unaligned", 4 * kMiB, 5000, 10000},
+                        Case{"small", 2 * kMiB, 0, 4096}}) {
+    const std::unique_ptr<Memory> memory = allocate(c.allocated);
+    ASSERT_NE(memory, nullptr);
+    const absl::StatusOr<DmaBuf> exported = export_dma_buf(*compute_, memory->data() + c.first, c.bytes);
+    ASSERT_TRUE(exported.ok()) << c.name << ": " << exported.status();
+    EXPECT_GE(exported->fd.get(), 0);
+    EXPECT_LE(exported->offset + c.bytes, exported->bytes) << c.name;
+    // The range must not reach memory in front of the allocation.
+    EXPECT_LE(exported->offset, c.first) << c.name;
+  }
+}
+
+TEST_F(RealGpu, FlushesWritesOfNicsOrNeedsNoFlush) {
+  report("writes_flush", device().writes_flush == WritesFlush::none      ? "none"
+                         : device().writes_flush == WritesFlush::by_host ? "by_host"
+                                                                         : "read_back");
+  const absl::Status flushed = flush_nic_writes(*compute_);
+  EXPECT_EQ(flushed.ok(), device().writes_flush != WritesFlush::read_back) << flushed;
+}
+
+TEST_F(RealGpu, PinsSharedMemoryAtTwoAddresses) {
+  // A worker and a ps on one host pin the same pages, each at its own address.
+  const FileDescriptor file(memfd_create("gradrail-real-test", MFD_CLOEXEC));
+  ASSERT_EQ(ftruncate(file.get(), 4 * kMiB), 0);
+  void* addresses[2];
+  for (void*& address : addresses) {
+    address = mmap(nullptr, 4 * kMiB, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+    ASSERT_NE(address, MAP_FAILED);
+  }
+  {
+    const auto first = compute_->pin(addresses[0], 4 * kMiB), second = compute_->pin(addresses[1], 4 * kMiB);
+    ASSERT_TRUE(first.ok() && second.ok()) << first.status() << second.status();
+    auto* const written = static_cast<float*>(addresses[0]);
+    std::iota(written, written + kMiB, 1.0f);
+    const std::unique_ptr<Memory> memory = allocate(4 * kMiB);
+    ASSERT_NE(memory, nullptr);
+    // The kernel reads the second address, which the host has not written.
+    const float* source = static_cast<float*>(addresses[1]);
+    compute_->sum(absl::MakeConstSpan(&source, 1), kMiB, 2.0f, memory->as<float>());
+    std::vector<float> back(kMiB);
+    ASSERT_TRUE(compute_->wait(compute_->download(back.data(), memory->data(), 4 * kMiB)).ok());
+    for (size_t i = 0; i < kMiB; i += 4099) ASSERT_EQ(back[i], 2.0f * static_cast<float>(i + 1)) << i;
+  }
+  for (void* address : addresses) munmap(address, 4 * kMiB);
+}
+
+TEST_F(RealGpu, CopiesToTheHostOverlapWithKernels) {
+  const size_t bytes = (Simulation::is_here() ? 4 : 64) * kMiB, count = bytes / sizeof(float);
+  const std::unique_ptr<Memory> a = allocate(bytes), b = allocate(bytes);
+  ASSERT_TRUE(a != nullptr && b != nullptr);
+  std::vector<float> host(count);
+  const auto pinned = compute_->pin(host.data(), bytes);
+  ASSERT_TRUE(pinned.ok()) << pinned.status();
+  const float* source = a->as<float>();
+  const auto kernels = [&] {
+    for (int i = 0; i < 20; ++i) compute_->sum(absl::MakeConstSpan(&source, 1), count, 1.0f, b->as<float>());
+  };
+  compute_->upload(a->data(), host.data(), bytes);
+  kernels();
+  finish();  // the first launch loads the kernel
+  kernels();
+  const double computing = finish();
+  compute_->download(host.data(), a->data(), bytes);
+  const double copying = finish();
+  // download() is behind the work so far and beside the work later.
+  compute_->download(host.data(), a->data(), bytes);
+  kernels();
+  const double both = finish();
+  report("copy_ms", fmt::format("{:.3f}", copying * 1e3));
+  report("kernels_ms", fmt::format("{:.3f}", computing * 1e3));
+  report("both_ms", fmt::format("{:.3f}", both * 1e3));
+  // The streams of the simulated driver share the cores of this machine, so that their times prove nothing.
+  if (!Simulation::is_here()) {
+    EXPECT_LT(both, 0.9 * (copying + computing));
+  }
+}
+
+}  // namespace
+}  // namespace gradrail::gpu
