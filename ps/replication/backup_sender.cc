@@ -81,8 +81,9 @@ void BackupSender::accept_welcome(const std::string& slots_key) {
 absl::Status BackupSender::fill_slot(uint32_t bucket) {
   std::byte* slot = slots_.memory.data() + options_.layout.slot_offset(bucket);
   const size_t count = options_.layout.elements(bucket);
-  std::memcpy(options_.layout.values(slot, bucket, -1), store_.parameters_at(options_.layout.first(bucket)),
-              count * sizeof(float));
+  GRADRAIL_ASSIGN_OR_RETURN(const float* const parameters,
+                            store_.fresh_parameters(options_.layout.first(bucket), count));
+  std::memcpy(options_.layout.values(slot, bucket, -1), parameters, count * sizeof(float));
   for (int i = 0; i < options_.layout.state_vectors(); ++i) {
     GRADRAIL_RETURN_IF_ERROR(
         store_.copy_state(i, options_.layout.first(bucket), {options_.layout.values(slot, bucket, i), count}));

@@ -170,6 +170,7 @@ void ShardExchange::answer(const Action& action) {
   if (peer == nullptr) return;  // its connection is lost: the worker repeats its request when it returns
   if (action.dropped) ++dropped_;
   write_header(*peer, action);
+  if (has_failed_) return;
   const ElementRange range = partition_.bucket_range(action.bucket);
   const bool is_mapped = peer->parameters_mapped != nullptr;
   // apply() has stored this version into the memory of contributors; others are answered with a copy.
@@ -201,13 +202,22 @@ void ShardExchange::write_header(ShardPeer& peer, const Action& action) {
   if (!peer.arrived_at.empty()) header.waited_ns = nanoseconds(decided_at_ - peer.arrived_at[action.bucket]);
   if (has_crc == 0) return;
   const size_t bytes = partition_.bucket_range(action.bucket).count * sizeof(float);
-  const float* sent = partition_.store().parameters_at(partition_.offset(action.bucket));
+  const float* sent = fresh_parameters(action.bucket);
+  if (sent == nullptr) return;
   if (const transport::LocalSlice copy = private_copy(peer, action.bucket); copy.region != nullptr) {
     std::byte* const target = peer.slots.memory.data() + copy.offset;
     std::memcpy(target, sent, bytes);
     sent = reinterpret_cast<const float*>(target);
   }
   header.crc32c = crc32c(sent, bytes);
+}
+
+/// Null after a failure of the store.
+const float* ShardExchange::fresh_parameters(uint32_t bucket) {
+  const absl::StatusOr<const float*> values =
+      partition_.store().fresh_parameters(partition_.offset(bucket), partition_.bucket_range(bucket).count);
+  fail_shard_on_error(values.status());
+  return values.ok() ? *values : nullptr;
 }
 
 /// An answer with a checksum must not change while it is sent, but pushes of other workers change the parameters. It is
@@ -231,6 +241,8 @@ bool ShardExchange::post_answer(ShardPeer& peer, uint32_t bucket) {
   assert(bucket < peer.parameters_sent.size());
   if (!peer.parameters_sent[bucket]) {
     const uint64_t offset = partition_.bucket_range(bucket).first * sizeof(float);
+    // A failed shard answers nothing more.
+    if (!peer.uses_gpu() && fresh_parameters(bucket) == nullptr) return true;
     const absl::Status posted =
         peer.connection->put(parameters_source(peer, bucket), {.region = peer.offer.parameters, .offset = offset}, {});
     if (absl::IsResourceExhausted(posted)) return false;

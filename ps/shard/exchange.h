@@ -62,6 +62,7 @@ class ShardExchange {
   void initialise(const Action& action);
   void apply(const Action& action);
   void write_header(ShardPeer& peer, const Action& action);
+  const float* fresh_parameters(uint32_t bucket);
   bool post_answer(ShardPeer& peer, uint32_t bucket);
   const float* gradient(const ShardPeer& peer, uint32_t bucket) const;
   transport::LocalSlice parameters_source(const ShardPeer& peer, uint32_t bucket) const;

@@ -43,7 +43,8 @@ absl::Status Partition::copy_to(Checkpoint& copy) const {
   if (!is_set_up_ || !protocol_->initialised()) {
     return absl::FailedPreconditionError("checkpoint: the parameters are not initialized yet");
   }
-  copy.parameters.assign(store_->parameters_at(0), store_->parameters_at(0) + range().count);
+  GRADRAIL_ASSIGN_OR_RETURN(const float* const parameters, store_->fresh_parameters(0, range().count));
+  copy.parameters.assign(parameters, parameters + range().count);
   copy.state.resize(static_cast<size_t>(state_vectors(setup_.optimizer.kind)));
   for (size_t i = 0; i < copy.state.size(); ++i) {
     copy.state[i].resize(range().count);

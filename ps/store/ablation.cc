@@ -44,6 +44,9 @@ class AblationStore final : public ParameterStore {
   DeviceMemory* device_memory() override { return inner_->device_memory(); }
   bool returns_parameters() const override { return !left_out_.no_return; }
 
+  absl::StatusOr<const float*> fresh_parameters(size_t offset, size_t count) override {
+    return inner_->fresh_parameters(offset, count);
+  }
   absl::Status copy_out(size_t offset, size_t count, float* target) override {
     return left_out_.no_return ? absl::OkStatus() : inner_->copy_out(offset, count, target);
   }

@@ -76,7 +76,39 @@ class ReachableMemory {
   std::multimap<const std::byte*, Range> ranges_;
 };
 
-/// Parameters and state in GPU memory, a copy of the parameters in host memory. A kernel of the device writes both.
+/// Runs of elements that have changed since they were taken.
+class ChangedRuns {
+ public:
+  void add(size_t first, size_t end) {
+    auto next = runs_.upper_bound(first);
+    if (next != runs_.begin() && std::prev(next)->second >= first) first = (--next)->first;
+    for (; next != runs_.end() && next->first <= end; next = runs_.erase(next)) end = std::max(end, next->second);
+    runs_.emplace(first, end);
+  }
+
+  /// Calls `each` with the parts of the runs between `first` and `end`, which are taken then.
+  template <typename Each>
+  void take(size_t first, size_t end, Each each) {
+    auto run = runs_.upper_bound(first);
+    if (run != runs_.begin()) --run;
+    while (run != runs_.end() && run->first < end) {
+      const auto [run_first, run_end] = *run;
+      if (run_end <= first) {
+        ++run;
+        continue;
+      }
+      run = runs_.erase(run);
+      if (run_first < first) runs_.emplace(run_first, first);
+      if (run_end > end) runs_.emplace(end, run_end);
+      each(std::max(run_first, first), std::min(run_end, end));
+    }
+  }
+
+ private:
+  std::map<size_t, size_t> runs_;  ///< the end of each run by its first element; they neither touch nor overlap
+};
+
+/// Parameters and state in GPU memory. The host copy has what fresh_parameters() has downloaded.
 class DeviceStore final : public ParameterStore, public DeviceMemory {
  public:
   DeviceStore(std::unique_ptr<gpu::Compute> device, const OptimizerConfig& optimizer, SharedMemory memory, size_t count)
@@ -90,7 +122,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     // The space for patterns lies behind the parameters: one registration covers both.
     GRADRAIL_RETURN_IF_ERROR(allocate(on_device_, own_allocation(check_offset() + kCheckBytes)));
     for (int i = 0; i < state_vectors(optimizer_.kind); ++i) GRADRAIL_RETURN_IF_ERROR(allocate(state_[i], bytes));
-    // Without this pin, an additional copy after each kernel downloads the parameters to the host.
+    // Without this pin, downloads to the host copy would wait for the device.
     copy_pin_ = pin(ParameterStore::parameters());
     // cuMemAlloc() does not clear: an optimizer must begin with state 0.
     const std::vector<float> zeros(count_, 0.0f);
@@ -169,10 +201,23 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     return device_->crc32c(values, count * sizeof(float));
   }
 
+  absl::StatusOr<const float*> fresh_parameters(size_t offset, size_t count) override {
+    GRADRAIL_CHECK(offset + count <= count_);
+    std::optional<gpu::CopyTicket> last;
+    changed_.take(offset, offset + count, [&](size_t first, size_t end) {
+      last = device_->download(mutable_parameters() + first, on_device_->as<float>() + first,
+                               (end - first) * sizeof(float));
+    });
+    // Downloads end in their order.
+    if (last.has_value()) GRADRAIL_RETURN_IF_ERROR(device_->wait(*last));
+    return mutable_parameters() + offset;
+  }
+
   absl::Status copy_out(size_t offset, size_t count, float* target) override {
-    // Memory that was not pinned: the processor copies out of the host copy, which is fresh after each update.
+    // Memory that was not pinned: the processor copies.
     if (!reachable_->holds(target, count * sizeof(float))) {
-      std::memcpy(target, parameters_at(offset), count * sizeof(float));
+      GRADRAIL_ASSIGN_OR_RETURN(const float* const values, fresh_parameters(offset, count));
+      std::memcpy(target, values, count * sizeof(float));
       return absl::OkStatus();
     }
     return copy(on_device_->as<float>() + offset, count, target);
@@ -184,14 +229,10 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     const size_t bytes = values.size() * sizeof(float);
     float* target = on_device_->as<float>() + offset;
     // Memory of another process or of a NIC's slot can be device memory, which upload() cannot read.
-    if (reachable_->holds(values.data(), bytes)) {
-      GRADRAIL_RETURN_IF_ERROR(copy(values.data(), values.size(), target));
-    } else {
-      device_->upload(target, values.data(), bytes);
-      GRADRAIL_RETURN_IF_ERROR(device_->finish());
-    }
-    // Answers leave from the host copy, which no kernel has written here.
-    return device_->wait(device_->download(mutable_parameters() + offset, target, bytes));
+    changed_.add(offset, offset + values.size());
+    if (reachable_->holds(values.data(), bytes)) return copy(values.data(), values.size(), target);
+    device_->upload(target, values.data(), bytes);
+    return device_->finish();
   }
 
   absl::Status update(size_t offset, size_t count, absl::Span<const float* const> gradients,
@@ -210,25 +251,16 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     // The kernel stores into memory that the device reaches; the other targets are copied when it has finished.
     absl::InlinedVector<float*, kMaxTargets> stored_by_kernel;
     absl::InlinedVector<float*, kMaxTargets> copied_after;
-    float* copy = mutable_parameters() + offset;
-    (copy_pin_ != nullptr ? stored_by_kernel : copied_after).push_back(copy);
     for (float* target : targets) {
-      const bool by_kernel = copy_pin_ != nullptr && stored_by_kernel.size() < kMaxTargets &&
-                             reachable_->holds(target, count * sizeof(float));
+      const bool by_kernel = stored_by_kernel.size() < kMaxTargets && reachable_->holds(target, count * sizeof(float));
       (by_kernel ? stored_by_kernel : copied_after).push_back(target);
     }
+    changed_.add(offset, offset + count);
     GRADRAIL_CHECK(sources.size() <= kMaxGradients && stored_by_kernel.size() <= kMaxTargets);
     launch(offset, count, sources, stored_by_kernel, scale, step);
-    // No kernel reaches the host copy, which answers need.
-    if (copy_pin_ == nullptr) {
-      GRADRAIL_RETURN_IF_ERROR(
-          device_->wait(device_->download(copy, on_device_->as<float>() + offset, count * sizeof(float))));
-    }
     // Answers follow at once: workers may read the targets when this function has returned.
     GRADRAIL_RETURN_IF_ERROR(device_->finish());
-    for (float* target : copied_after) {
-      if (target != copy) GRADRAIL_RETURN_IF_ERROR(copy_out(offset, count, target));
-    }
+    for (float* target : copied_after) GRADRAIL_RETURN_IF_ERROR(copy_out(offset, count, target));
     return absl::OkStatus();
   }
 
@@ -337,6 +369,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   std::unique_ptr<gpu::Memory> state_[2];
   std::vector<std::unique_ptr<gpu::Memory>> fetched_;
   std::unique_ptr<gpu::Memory> sum_;
+  ChangedRuns changed_;  // on the device, since the host copy was downloaded
   PinnedRange copy_pin_;
 };
 

@@ -38,10 +38,13 @@ class ParameterStore {
   /// False when answers go out without parameters (ps/store/ablation.h). The same on every call.
   virtual bool returns_parameters() const { return true; }
 
-  /// The parameters in host memory, from which answers are sent: fresh when update() or set() has returned. No other
-  /// code writes there.
+  /// The host memory from which answers are sent, to be registered at transports. fresh_parameters() fills it.
   MemorySpan parameters() const { return parameters_; }
-  const float* parameters_at(size_t offset) const { return mutable_parameters() + offset; }
+  /// A run of the parameters in that memory. A store on a device first downloads what has changed there since the last
+  /// call: updates for workers on devices need no copy. The values can change with the next update.
+  virtual absl::StatusOr<const float*> fresh_parameters(size_t offset, size_t /*count*/) {
+    return mutable_parameters() + offset;
+  }
 
   /// Copies a run of parameters to a target as update() takes them.
   virtual absl::Status copy_out(size_t offset, size_t count, float* target) = 0;
@@ -83,8 +86,7 @@ using StoreMaker = std::function<absl::StatusOr<std::unique_ptr<ParameterStore>>
 absl::StatusOr<std::unique_ptr<ParameterStore>> make_host_store(const OptimizerConfig& optimizer, size_t count,
                                                                 const MemoryBinder& place);
 
-/// Makes a store with parameters and state in the memory of `device`. A copy of the parameters, from which answers are
-/// sent, is in host memory; the kernel writes it with each update.
+/// Makes a store with parameters and state in the memory of `device`, and memory of the host for fresh_parameters().
 /// Errors  As gpu::Compute, from every call.
 absl::StatusOr<std::unique_ptr<ParameterStore>> make_device_store(std::unique_ptr<gpu::Compute> device,
                                                                   const OptimizerConfig& optimizer, size_t count,

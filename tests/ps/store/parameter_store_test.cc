@@ -34,8 +34,9 @@ std::unique_ptr<ParameterStore> device_store(const OptimizerConfig& optimizer) {
   return std::move(*make_device_store(gpu::host_compute(), optimizer, kCount, nullptr));
 }
 
-std::vector<float> all_parameters(const ParameterStore& store) {
-  return {store.parameters_at(0), store.parameters_at(0) + kCount};
+std::vector<float> all_parameters(ParameterStore& store) {
+  const float* const values = *store.fresh_parameters(0, kCount);
+  return {values, values + kCount};
 }
 
 std::vector<float> state_of(ParameterStore& store, int vector) {
@@ -111,6 +112,37 @@ TEST(DeviceStore, SetLeavesStateAndStateSurvivesARoundTrip) {
   EXPECT_EQ(all_parameters(*store), p);
 }
 
+TEST(DeviceStore, TheHostCopyIsWrittenOnRequestAlone) {
+  const auto store = device_store({.kind = OptimizerKind::sgd, .learning_rate = 1.0f});
+  const auto* const copy = reinterpret_cast<const float*>(store->parameters().data);
+  ASSERT_TRUE(store->set(0, std::vector<float>(kCount, 10.0f)).ok());
+  EXPECT_EQ(copy[0], 0.0f);
+  EXPECT_EQ(**store->fresh_parameters(0, kCount), 10.0f);
+  const std::vector<float> one(kCount, 1.0f);
+  const float* const gradients[] = {one.data()};
+  // Two runs that touch, and one beyond.
+  for (const auto& [first, end] : {std::pair<size_t, size_t>{100, 200}, {200, 300}, {500, 600}}) {
+    ASSERT_TRUE(store->update(first, end - first, gradients, {}, {.index = 1}).ok());
+  }
+  EXPECT_EQ(std::vector<float>(copy, copy + kCount), std::vector<float>(kCount, 10.0f));
+  const auto fresh_between = [&](size_t first, size_t end) {
+    ASSERT_EQ(*store->fresh_parameters(first, end - first), copy + first);
+  };
+  const auto expect_fresh = [&](std::initializer_list<std::pair<size_t, size_t>> runs) {
+    std::vector<float> expected(kCount, 10.0f);
+    for (const auto& [first, end] : runs) std::fill(expected.begin() + first, expected.begin() + end, 9.0f);
+    EXPECT_EQ(std::vector<float>(copy, copy + kCount), expected);
+  };
+  fresh_between(150, 250);
+  expect_fresh({{150, 250}});
+  fresh_between(0, 120);
+  expect_fresh({{100, 120}, {150, 250}});
+  fresh_between(299, 501);
+  expect_fresh({{100, 120}, {150, 250}, {299, 300}, {500, 501}});
+  fresh_between(0, kCount);
+  expect_fresh({{100, 300}, {500, 600}});
+}
+
 TEST(DeviceStore, APinOutlivedByNothingEndsInAnyOrder) {
   SharedMemory memory = *SharedMemory::create("pinned", 4096);
   auto store = device_store({});
@@ -148,8 +180,8 @@ TEST_P(StoreAblation, LeavesOutItsPartsAlone) {
   float* const targets[] = {updated.data()};
   ASSERT_TRUE(store->update(0, 3, gradients, targets, {.index = 1}).ok());
   ASSERT_TRUE(store->copy_out(0, 3, copied.data()).ok());
-  EXPECT_THAT(std::vector<float>(store->parameters_at(0), store->parameters_at(3)),
-              ::testing::Each(GetParam().parameter));
+  const float* const parameters = *store->fresh_parameters(0, 3);
+  EXPECT_THAT(std::vector<float>(parameters, parameters + 3), ::testing::Each(GetParam().parameter));
   EXPECT_THAT(updated, ::testing::Each(::testing::NanSensitiveFloatEq(GetParam().target)));
   EXPECT_THAT(copied, ::testing::Each(::testing::NanSensitiveFloatEq(GetParam().target)));
   EXPECT_EQ(store->returns_parameters(), !GetParam().left_out.no_return);
