@@ -220,11 +220,12 @@ class Stop(StoppedRun):
             time.sleep(0.9)
             if first.running():
                 first.signal(signal.SIGTERM)
-            late = time.monotonic() - began > 1.7  # on a busy machine the worker may have given up the step itself
             code = first.code(5 * cluster.PATIENCE)
+            # On a busy machine the worker gives up the step itself before it takes the last signal, or takes the second
+            # one more than a second after the first.
+            late = code == cluster.GOOD or time.monotonic() - began > 1.7
             if not late:
                 break
-        self.assertFalse(late, "the machine was too slow in five attempts")
         self.assertTrue(alive, first.transcript())
         self.assertEqual(code, -signal.SIGTERM, first.transcript())
 
