@@ -221,8 +221,7 @@ class Stop(StoppedRun):
             if first.running():
                 first.signal(signal.SIGTERM)
             code = first.code(5 * cluster.PATIENCE)
-            # On a busy machine the worker gives up the step itself before it takes the last signal, or takes the second
-            # one more than a second after the first.
+            # On a busy machine the worker gives up the step itself before it takes the last signal.
             late = code == cluster.GOOD or time.monotonic() - began > 1.7
             if not late:
                 break
