@@ -239,6 +239,11 @@ const BrokenHost kHosts[] = {
     {"LibfabricWithoutCuda",
      [](RecordedHost& host) { host.write("/observed/libfabric", "/usr/lib/x86_64-linux-gnu/libfabric.so.1 1.17 -"); },
      "libfabric", State::warning, "libfabric.so.1 1.17: built without CUDA", "--with-cuda"},
+    {"LibfabricWithoutCudaRuntime",
+     [](RecordedHost& host) {
+       host.write("/observed/libfabric", "/opt/libfabric/lib/libfabric.so.1 1.22 cuda-without-libcudart");
+     },
+     "libfabric", State::warning, "by the name libcudart.so; there is none", "cuda-cudart-dev"},
     {"LibfabricBeforeDmaBuf",
      [](RecordedHost& host) { host.write("/observed/libfabric", "/opt/libfabric/lib/libfabric.so.1 1.17 cuda"); },
      "libfabric", State::warning, "older than 1.20", "1.20 or newer"},

@@ -63,6 +63,13 @@ Check check_libfabric(System& system, bool gpus) {
                       "a libfabric built with CUDA: ./configure --with-cuda=/usr/local/cuda --enable-cuda-dlopen "
                       "--enable-verbs"}});
   }
+  if (library->lacks_cudart) {
+    return conclude(topic::kLibraries, "libfabric",
+                    {{State::warning, what + ": with CUDA, which it loads by the name libcudart.so; there is none",
+                      fmt::format("libfabric takes no GPU memory: {}", lost),
+                      "sudo apt install cuda-cudart-dev-13-0, or a link libcudart.so to libcudart.so.13 in a folder of "
+                      "the library path"}});
+  }
   // FI_MR_DMABUF came with 1.20; before it, libfabric exports on its own or needs the peer-memory module.
   const std::optional<Version> version = version_of(library->version);
   if (version && *version < Version{1, 20, 0}) {

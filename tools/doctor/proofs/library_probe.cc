@@ -36,6 +36,14 @@ bool names_cuda(const std::string& path) {
   return bytes.ok() && bytes->find("cudaMemcpy") != std::string::npos;
 }
 
+/// libfabric loads the runtime by its name without a version, or was linked with one, which is loaded now.
+bool has_cudart() {
+  for (const char* loaded : {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0"}) {
+    if (dlopen(loaded, RTLD_NOW | RTLD_NOLOAD) != nullptr) return true;
+  }
+  return dlopen("libcudart.so", RTLD_NOW | RTLD_LOCAL) != nullptr;
+}
+
 absl::StatusOr<std::string> probe_ucx_live() {
   GRADRAIL_ASSIGN_OR_RETURN(void* const function, find("libucp.so.0", "ucp_get_version_string"));
   const char* const version = reinterpret_cast<const char* (*)()>(function)();
@@ -47,14 +55,18 @@ absl::StatusOr<std::string> probe_libfabric_live() {
   const uint32_t version = reinterpret_cast<uint32_t (*)()>(function)();
   const std::string path = file_of(function);
   // fi_version() packs major and minor into 16 bits each (FI_VERSION).
-  return fmt::format("{} {}.{} {}\n", path, version >> 16, version & 0xffff, names_cuda(path) ? "cuda" : "-");
+  const char* const cuda = !names_cuda(path) ? "-" : has_cudart() ? "cuda" : "cuda-without-libcudart";
+  return fmt::format("{} {}.{} {}\n", path, version >> 16, version & 0xffff, cuda);
 }
 
 absl::StatusOr<LibraryAnswer> parse(const absl::StatusOr<std::string>& text) {
   if (!text.ok()) return text.status();
   const std::vector<std::string> words = words_of(*text);
   if (words.size() < 3) return absl::UnknownError("an answer that is none");
-  return LibraryAnswer{printable(words[0]), printable(words[1]), words[2] == "cuda"};
+  return LibraryAnswer{.path = printable(words[0]),
+                       .version = printable(words[1]),
+                       .cuda = words[2].starts_with("cuda"),
+                       .lacks_cudart = words[2] == "cuda-without-libcudart"};
 }
 
 }  // namespace

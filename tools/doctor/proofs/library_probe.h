@@ -7,9 +7,10 @@
 namespace gradrail::tools::doctor {
 
 struct LibraryAnswer {
-  std::string path;     ///< the file that the dynamic linker took
-  std::string version;  ///< as the library says
-  bool cuda = false;    ///< it calls CUDA's functions (libfabric); UCX has a module for that
+  std::string path;           ///< the file that the dynamic linker took
+  std::string version;        ///< as the library says
+  bool cuda = false;          ///< it calls CUDA's functions (libfabric); UCX has a module for that
+  bool lacks_cudart = false;  ///< it does so through libcudart.so, which this host does not have under this name
 };
 
 /// As a run would find them, LD_LIBRARY_PATH and all.
