@@ -112,7 +112,7 @@ inline constexpr int kFlushWritesOptionHost = 1;
 inline constexpr int kWritesOrderingOwner = 100;
 inline constexpr int kWritesOrderingAllDevices = 200;
 inline constexpr int kFlushWritesTargetCurrentContext = 0;
-inline constexpr int kFlushWritesToOwner = 100;
+inline constexpr int kFlushWritesToAllDevices = 200;
 
 /// Functions, by the names of their symbols, that every driver we accept has. All answer a Result.
 #define GRADRAIL_CUDA_REQUIRED(X)                                                                              \

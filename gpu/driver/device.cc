@@ -25,16 +25,19 @@ int attribute(const Driver& driver, cuda::Device device, int which) {
   return driver.api().cuDeviceGetAttribute(&value, which, device) == cuda::kSuccess ? value : 0;
 }
 
-/// GPU and processor share page tables, as on Grace Hopper: writes of a NIC take another way than over PCIe.
-bool is_coherent(const Driver& driver, cuda::Device device) {
 #if defined(__aarch64__)
-  return true;
+constexpr bool kIsArm = true;
+#else
+constexpr bool kIsArm = false;
 #endif
-  return attribute(driver, device, cuda::kPageableMemoryUsesHostPageTables) != 0;
+
+/// GPU and processor share page tables, as on Grace Hopper: writes of a NIC can take another way than PCIe.
+bool is_coherent(const Driver& driver, cuda::Device device) {
+  return kIsArm || attribute(driver, device, cuda::kPageableMemoryUsesHostPageTables) != 0;
 }
 
-/// The attribute states the order of writes for a CPU that reads them. The order for a kernel that starts after the
-/// notice is guaranteed for all devices, or on Hopper and newer for the owner, behind PCIe.
+/// NICs write the gradients, and the notice arrives in host memory. That order alone is trusted for a kernel which
+/// CUDA states for all devices, or on Hopper and newer for the owner, behind PCIe. NCCL flushes in the same cases.
 WritesFlush writes_flush(const Driver& driver, cuda::Device device, int compute_major) {
   const int ordering = attribute(driver, device, cuda::kGpuDirectRdmaWritesOrdering);
   if (ordering >= cuda::kWritesOrderingAllDevices) return WritesFlush::none;

@@ -15,7 +15,7 @@ namespace gradrail::gpu {
 
 /// Action that makes bytes written by a NIC into GPU memory visible to kernels.
 enum class WritesFlush : uint8_t {
-  none,       ///< nothing: the device orders them (Hopper and newer behind PCIe)
+  none,       ///< nothing: the device orders them (device.cc)
   by_host,    ///< cuFlushGPUDirectRDMAWrites after they arrived
   read_back,  ///< neither is offered: a small read over the same path
 };

@@ -4,7 +4,9 @@
 #include <glob.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <cstring>
 #include <vector>
 
 #include "absl/strings/str_split.h"
@@ -20,13 +22,16 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// Adds the folders that match, newest version first.
+/// Adds the folders that match, the highest version first.
 void add_matches(const std::string& pattern, std::vector<std::string>& folders) {
   glob_t found = {};
-  if (glob(pattern.c_str(), GLOB_ONLYDIR, nullptr, &found) == 0) {
-    for (size_t i = found.gl_pathc; i-- > 0;) folders.emplace_back(found.gl_pathv[i]);
-  }
+  std::vector<std::string> matches;
+  if (glob(pattern.c_str(), GLOB_ONLYDIR, nullptr, &found) == 0)
+    matches.assign(found.gl_pathv, found.gl_pathv + found.gl_pathc);
   globfree(&found);
+  std::sort(matches.begin(), matches.end(),
+            [](const std::string& a, const std::string& b) { return strverscmp(a.c_str(), b.c_str()) > 0; });
+  folders.insert(folders.end(), matches.begin(), matches.end());
 }
 
 std::vector<std::string> cuda_folders() {

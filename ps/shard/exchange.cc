@@ -214,6 +214,7 @@ void ShardExchange::write_header(ShardPeer& peer, const Action& action) {
 
 /// Null after a failure of the store.
 const float* ShardExchange::fresh_parameters(uint32_t bucket) {
+  if (has_failed_) return nullptr;
   const absl::StatusOr<const float*> values =
       partition_.store().fresh_parameters(partition_.offset(bucket), partition_.bucket_range(bucket).count);
   fail_shard_on_error(values.status());
@@ -241,8 +242,9 @@ bool ShardExchange::post_answer(ShardPeer& peer, uint32_t bucket) {
   assert(bucket < peer.parameters_sent.size());
   if (!peer.parameters_sent[bucket]) {
     const uint64_t offset = partition_.bucket_range(bucket).first * sizeof(float);
+    const bool from_host = !peer.uses_gpu() && private_copy(peer, bucket).region == nullptr;
     // A failed shard answers nothing more.
-    if (!peer.uses_gpu() && fresh_parameters(bucket) == nullptr) return true;
+    if (from_host && fresh_parameters(bucket) == nullptr) return true;
     const absl::Status posted =
         peer.connection->put(parameters_source(peer, bucket), {.region = peer.offer.parameters, .offset = offset}, {});
     if (absl::IsResourceExhausted(posted)) return false;

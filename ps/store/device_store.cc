@@ -208,8 +208,12 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
       last = device_->download(mutable_parameters() + first, on_device_->as<float>() + first,
                                (end - first) * sizeof(float));
     });
+    if (!last.has_value()) return mutable_parameters() + offset;
     // Downloads end in their order.
-    if (last.has_value()) GRADRAIL_RETURN_IF_ERROR(device_->wait(*last));
+    if (const absl::Status downloaded = device_->wait(*last); !downloaded.ok()) {
+      changed_.add(offset, offset + count);
+      return downloaded;
+    }
     return mutable_parameters() + offset;
   }
 
@@ -228,8 +232,8 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     GRADRAIL_CHECK(offset + values.size() <= count_);
     const size_t bytes = values.size() * sizeof(float);
     float* target = on_device_->as<float>() + offset;
-    // Memory of another process or of a NIC's slot can be device memory, which upload() cannot read.
     changed_.add(offset, offset + values.size());
+    // Memory of another process or of a NIC's slot can be device memory, which upload() cannot read.
     if (reachable_->holds(values.data(), bytes)) return copy(values.data(), values.size(), target);
     device_->upload(target, values.data(), bytes);
     return device_->finish();

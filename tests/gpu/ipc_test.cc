@@ -175,10 +175,8 @@ TEST_F(Ipc, AnExporterThatIsKilledUnderKernelsBlocksNothing) {
     const auto began = std::chrono::steady_clock::now();
     const absl::Status finished = compute_->finish();
     EXPECT_LT(std::chrono::steady_clock::now() - began, std::chrono::seconds(30));
-    // CUDA keeps the memory for the mapping, or the device reports an error.
-    if (!finished.ok()) {
-      EXPECT_NE(finished.code(), absl::StatusCode::kInvalidArgument) << finished;
-    }
+    // CUDA keeps the memory for the mapping.
+    EXPECT_TRUE(finished.ok()) << finished;
   }
   EXPECT_TRUE(open_device(0).ok());
 }

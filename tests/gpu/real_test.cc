@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <numeric>
 #include <string>
@@ -137,20 +138,23 @@ TEST_F(RealGpu, CopiesToTheHostOverlapWithKernels) {
   compute_->upload(a->data(), host.data(), bytes);
   kernels();
   finish();  // the first launch loads the kernel
-  kernels();
-  const double computing = finish();
-  compute_->download(host.data(), a->data(), bytes);
-  const double copying = finish();
-  // download() is behind the work so far and beside the work later.
-  compute_->download(host.data(), a->data(), bytes);
-  kernels();
-  const double both = finish();
+  double computing = 1e9, copying = 1e9, both = 1e9;
+  for (int round = 0; round < 5; ++round) {
+    kernels();
+    computing = std::min(computing, finish());
+    compute_->download(host.data(), a->data(), bytes);
+    copying = std::min(copying, finish());
+    // download() is behind the work so far and beside the work later.
+    compute_->download(host.data(), a->data(), bytes);
+    kernels();
+    both = std::min(both, finish());
+  }
   report("copy_ms", fmt::format("{:.3f}", copying * 1e3));
   report("kernels_ms", fmt::format("{:.3f}", computing * 1e3));
   report("both_ms", fmt::format("{:.3f}", both * 1e3));
   // The streams of the simulated driver share the cores of this machine, so that their times prove nothing.
   if (!Simulation::is_here()) {
-    EXPECT_LT(both, 0.9 * (copying + computing));
+    EXPECT_LT(both, std::max(copying, computing) + 0.5 * std::min(copying, computing));
   }
 }
 

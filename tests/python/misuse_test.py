@@ -216,19 +216,25 @@ with gradrail.torch.Exchange(model, lr=0.1) as exchange:
 """)
 
     def test_added_parameters_are_refused(self):
-        for begin, step in (("Exchange(model, lr=0.1)", "exchange.step"), ("MeanExchange(model)", "exchange.average")):
-            for change, name in (("model.extra = torch.nn.Linear(2, 2)", "extra.bias, extra.weight"),
-                                 ("model.bias.requires_grad_()", "bias")):
+        added = [("model.extra = torch.nn.Linear(2, 2)", "extra.bias, extra.weight"),
+                 ("model.head = torch.nn.Linear(3, 2)", "head.bias, head.weight"),
+                 ("model.empty.bias = torch.nn.Parameter(torch.zeros(2))", "empty.bias"),
+                 ("model.bias.requires_grad_()", "bias")]
+        for begin, step, changes in (("Exchange(model, lr=0.1)", "exchange.step", added),
+                                     ("MeanExchange(model)", "exchange.average", added[:1])):
+            for change, name in changes:
                 with self.subTest(begin, change=change):
                     self.check(f"""
 model.bias.requires_grad_(False)
+model.head, model.empty = torch.nn.Linear(3, 2), torch.nn.Linear(2, 2, bias=False)
 with gradrail.torch.{begin} as exchange:
     model.kept = torch.nn.ReLU()  # has no parameter
     loss().backward()
     {step}()
     {change}
     loss().backward()
-    refused(F, "{name}: requires a gradient since the", {step})
+    for _ in range(2):
+        refused(F, "{name}: requires a gradient since the", {step})
 """)
 
     def test_a_second_client_of_one_worker_is_refused_at_once(self):
@@ -237,6 +243,9 @@ began = time.monotonic()
 with gradrail.torch.Exchange(model, lr=0.1) as exchange:
     refused(gradrail.AlreadyExists, "call leave() of its Client or Exchange first", lambda: gradrail.torch.Exchange(model))
     assert time.monotonic() - began < 20
+    refused(I, "ps_hosts: must be", lambda: gradrail.join({"w": 1}, ps_hosts=5))
+    hosts = (host for host in os.environ["GRADRAIL_PS_HOSTS"].split(","))
+    refused(gradrail.AlreadyExists, "call leave() of its Client", lambda: gradrail.join({"w": 1}, ps_hosts=hosts))
     loss().backward()
     exchange.step()
 """)

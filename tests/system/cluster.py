@@ -50,7 +50,8 @@ def sanitizer_runtime(path):
     if not instrumented():
         return ""
     loaded = subprocess.run(["ldd", path], capture_output=True, text=True, check=True).stdout
-    return re.search(r"lib[at]san\.so\S* => (\S+)", loaded).group(1)
+    # With libstdc++: the runtime looks at its start for the function that throws, which Python does not have then.
+    return " ".join(re.search(rf"{name}\.so\S* => (\S+)", loaded).group(1) for name in ("lib[at]san", r"libstdc\+\+"))
 
 
 def free_ports(count):

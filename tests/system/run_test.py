@@ -156,11 +156,21 @@ class Run(cluster.ClusterTest):
         os.kill(pid, signal.SIGKILL)
         self.assert_ends(task, cluster.RETRY, says=[r"ps/0 is not started again: 0 of 0 restarts are used \(--restarts\)"])
 
+    def test_a_lost_pair_of_servers_asks_for_a_restart(self):
+        task = self.run_program("--workers", 2, "--ps", 2, "--backup-ps", 1, steps=10 ** 9)
+        pids = [int(task.wait_for(rf"^# ps/{i}: pid (\d+)", cluster.START).group(1)) for i in range(2)]
+        task.wait_for(r"^# worker/1: pid", cluster.START)
+        time.sleep(cluster.PATIENCE)
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+        self.assert_ends(task, cluster.RETRY)
+
     def test_a_second_join_fails_soon_after_the_end_of_the_run(self):
         late = "c.leave()\n    time.sleep(2)\n    gradrail.join({'w': (1,)})"
-        task = self.run_program(late=late)
-        self.assert_ends(task, cluster.FAILED, 60 * cluster.PATIENCE,
-                         says=[r"DeadlineExceeded: parameter server 0 .* did not come up in time"])
+        task = self.run_program("--join-timeout", 3, late=late)
+        self.assert_ends(task, cluster.FAILED, says=[r"DeadlineExceeded: parameter server 0 .* did not come up in time"])
+        task = self.run_program(late="print('limit', os.environ['GRADRAIL_JOIN_TIMEOUT'])")
+        self.assert_ends(task, cluster.GOOD, says=[r"\[worker/0\] limit 120"])
 
     def test_ctrl_c_ends_a_blocked_worker(self):
         task = self.run_program("--workers", 2, each="if c.task_index == 1: time.sleep(1000)", steps=10 ** 9)

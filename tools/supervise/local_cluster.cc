@@ -48,6 +48,7 @@ constexpr size_t kRunBytes = 8;
 /// A ps with a GPU starts the driver first, which takes seconds.
 constexpr auto kStartDeadline = std::chrono::seconds(30);
 constexpr uint32_t kLongestReturnSeconds = 30;
+constexpr uint32_t kProgramJoinSeconds = 120;  ///< the ps tasks may restore a checkpoint in this time
 
 /// The timeout of a poll() that ends at that moment, not before.
 int poll_timeout_ms(TimePoint until) {
@@ -109,7 +110,7 @@ class LocalCluster {
   uint32_t restarts_ = 0;  ///< of all ps together
   int stop_signal_ = SIGTERM;
   bool killing_ = false;
-  int failed_code_ = kGood;  ///< with worker programs: of the first task that failed
+  int failed_code_ = kGood;  ///< of the first worker program that failed
   TimePoint stop_at_ = TimePoint::max();
   TimePoint kill_at_ = TimePoint::max();
   WorkerBars bars_{isatty(STDOUT_FILENO) != 0};
@@ -196,11 +197,12 @@ TaskProcess LocalCluster::spawn_worker(uint32_t index, bool is_again) {
   // A copy: each task gets its own index, and `options_` has the addresses of all ps.
   TrainOptions options = options_;
   options.task = {"worker", index};
-  // The run may end before a worker joins that is started again, and before a second join() of a program. The ps tasks
-  // listen already; one that is lost at the same time is back earlier.
+  // The run may end before a worker joins that is started again. A ps that is lost at the same time is back earlier.
+  uint32_t& limit = options.flags.join_timeout_seconds;
+  if (is_again) limit = std::min(limit, kLongestReturnSeconds);
+  // All ps tasks listen already. But a program may call join() again after the end of the run.
   const bool is_program = !options.program.empty();
-  if (is_again || is_program)
-    options.flags.join_timeout_seconds = std::min(options.flags.join_timeout_seconds, kLongestReturnSeconds);
+  if (is_program && limit == TrainFlags().join_timeout_seconds) limit = kProgramJoinSeconds;
   const std::string name = fmt::format("worker/{}", index);
   const auto train = [&] {
     SignalThread signals(SignalThread::Task::kLocalWorker);
@@ -387,10 +389,7 @@ void LocalCluster::ended(TaskProcess& process, int status) {
   // With a backup the run also survives the loss of a ps.
   const bool may_go = process.is_worker || options_.flags.backup_ps > 0;
   const bool others_go_on = may_go && process.exit_code >= kRetry;
-  if (others_go_on) return;
-  stop_at_ = std::min(stop_at_, Clock::now() + kFailureGracePeriod);
-  // The programs fail as a consequence.
-  if (!process.is_worker && !options_.program.empty() && failed_code_ == kGood) failed_code_ = process.exit_code;
+  if (!others_go_on) stop_at_ = std::min(stop_at_, Clock::now() + kFailureGracePeriod);
 }
 
 void LocalCluster::reap() {
@@ -453,14 +452,11 @@ void LocalCluster::supervise() {
 }
 
 int LocalCluster::result() const {
-  if (failed_code_ != kGood) return failed_code_;
-  // The cause of a failed run outranks its consequences: configuration before retry.
-  int worst = kGood;
-  for (const TaskProcess& process : processes_) {
-    const auto rank = [](int code) { return code == kGood ? 0 : code >= 128 ? 1 : 2; };
-    if (rank(process.exit_code) > rank(worst)) worst = process.exit_code;
-  }
-  return worst;
+  // The programs fail as a consequence of a lost ps.
+  const uint32_t primaries = options_.flags.backup_ps > 0 ? options_.flags.ps / 2 : options_.flags.ps;
+  const int lost = options_.program.empty() || killing_ ? kGood : lost_ps_code(processes_, primaries);
+  if (lost != kGood) return lost;
+  return failed_code_ != kGood ? failed_code_ : worst_code(processes_);
 }
 
 int LocalCluster::run() {

@@ -3,6 +3,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -101,6 +102,26 @@ TaskProcess fork_task(const ForkedTask& task, const std::vector<TaskProcess>& si
           .pid = pid,
           .output = OutputStream(output->reader.release()),
           .errors = OutputStream(task.is_program ? errors->reader.release() : -1)};
+}
+
+int lost_ps_code(const std::vector<TaskProcess>& processes, uint32_t primaries) {
+  const auto is_lost = [](const TaskProcess& p) { return !p.running && p.exit_code >= kRetry; };
+  for (const TaskProcess& process : processes) {
+    const bool others_serve = std::any_of(processes.begin(), processes.end(), [&](const TaskProcess& other) {
+      return !other.is_worker && other.index % primaries == process.index % primaries && !is_lost(other);
+    });
+    if (!process.is_worker && is_lost(process) && !others_serve) return process.exit_code;
+  }
+  return kGood;
+}
+
+int worst_code(const std::vector<TaskProcess>& processes) {
+  int worst = kGood;
+  for (const TaskProcess& process : processes) {
+    const auto rank = [](int code) { return code == kGood ? 0 : code >= 128 ? 1 : 2; };
+    if (rank(process.exit_code) > rank(worst)) worst = process.exit_code;
+  }
+  return worst;
 }
 
 }  // namespace gradrail::tools

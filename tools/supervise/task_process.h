@@ -59,4 +59,11 @@ struct ForkedTask {
 /// `siblings` are all former tasks. After an error the result does not run and has an exit code.
 TaskProcess fork_task(const ForkedTask& task, const std::vector<TaskProcess>& siblings);
 
+/// The exit code of a lost ps that has no backup, or that was lost with it. kGood: there is none. `primaries`: their
+/// number; task i + primaries is the backup of task i.
+int lost_ps_code(const std::vector<TaskProcess>& processes, uint32_t primaries);
+
+/// The exit code that says most: the cause of a failed run outranks its consequences, configuration before retry.
+int worst_code(const std::vector<TaskProcess>& processes);
+
 }  // namespace gradrail::tools

@@ -241,12 +241,12 @@ class Picture {
     const double width = mark_width(thread.mark);
     rectangle(x, y, width, kChip, colour_of(occupant),
               thread.is_tower ? "stroke=\"#1b1f24\"" : "rx=\"7\" stroke=\"#1b1f24\"");
-    mark(x + width / 2, y + kChip - 3.5, thread.mark, occupant);
+    mark(x + width / 2, y + kChip - 3.5, thread.mark, is_dark(occupant));
   }
 
-  void mark(double x, double y, std::string_view words, int occupant) {
+  void mark(double x, double y, std::string_view words, bool on_dark, std::string_view more = "") {
     text(x, y, words,
-         fmt::format("text-anchor=\"middle\" font-size=\"10\" fill=\"{}\"", is_dark(occupant) ? "#ffffff" : "#1b1f24"));
+         fmt::format("text-anchor=\"middle\" font-size=\"10\" fill=\"{}\"{}", on_dark ? "#ffffff" : "#1b1f24", more));
   }
 
   void draw_cells(const Laid& laid, double x, double y) {
@@ -270,11 +270,12 @@ class Picture {
       rectangle(x + static_cast<double>(i) * stripe, y, stripe, kCellHeight, colour_of(slot.occupants[i]),
                 stripes == 1 ? frame : "");
     }
-    const bool dark = stripes > 0 && is_dark(slot.occupants[stripes / 2]);
+    // On several colours a white edge keeps the text readable.
+    const bool dark = stripes == 1 && is_dark(slot.occupants[0]);
+    const std::string_view edge = stripes > 1 ? " paint-order=\"stroke\" stroke=\"#ffffff\" stroke-width=\"3\"" : "";
     text(x + width / 2, y + 14, cpu_list(slot),
-         fmt::format("text-anchor=\"middle\" fill=\"{}\"", dark ? "#ffffff" : "#1b1f24"));
-    if (stripes > 0)
-      mark(x + width / 2, y + kCellHeight - 6, marks_of(slot, outline_.occupants), slot.occupants[stripes / 2]);
+         fmt::format("text-anchor=\"middle\" fill=\"{}\"{}", dark ? "#ffffff" : "#1b1f24", edge));
+    if (stripes > 0) mark(x + width / 2, y + kCellHeight - 6, marks_of(slot, outline_.occupants), dark, edge);
   }
 
   /// Returns where it ends.

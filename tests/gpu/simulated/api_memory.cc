@@ -190,7 +190,9 @@ GRADRAIL_SIMULATED Result cuFlushGPUDirectRDMAWrites(int target, int scope) {
   const Ready ready;
   if (const Result error = ready.error(); error != cuda::kSuccess) return error;
   if (!Machine::get().configuration().flushes_writes) return cuda::kNotSupported;
-  if (target != cuda::kFlushWritesTargetCurrentContext || scope < cuda::kFlushWritesToOwner) return cuda::kInvalidValue;
-  ready.device->unflushed = false;
+  if (target != cuda::kFlushWritesTargetCurrentContext || scope < cuda::kWritesOrderingOwner)
+    return cuda::kInvalidValue;
+  // CUDA ignores a flush for readers that the ordering includes.
+  if (scope > Machine::get().configuration().ordering) ready.device->unflushed = false;
   return cuda::kSuccess;
 }

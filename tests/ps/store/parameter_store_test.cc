@@ -12,6 +12,7 @@
 #include "gpu/compute/compute.h"
 #include "ps/store/ablation.h"
 #include "ps/store/device_memory.h"
+#include "tests/worker/models/faulty_compute.h"
 
 namespace gradrail::ps {
 namespace {
@@ -141,6 +142,14 @@ TEST(DeviceStore, TheHostCopyIsWrittenOnRequestAlone) {
   expect_fresh({{100, 120}, {150, 250}, {299, 300}, {500, 501}});
   fresh_between(0, kCount);
   expect_fresh({{100, 300}, {500, 600}});
+}
+
+TEST(DeviceStore, WhatAFailedDownloadLeavesIsNotFresh) {
+  auto device = std::make_unique<worker::FaultyCompute>(worker::Fault{.lost_at = 2});
+  const auto store = *make_device_store(std::move(device), {.kind = OptimizerKind::sgd}, kCount, nullptr);
+  ASSERT_TRUE(store->set(0, std::vector<float>(kCount, 1.0f)).ok());
+  ASSERT_TRUE(store->fresh_parameters(0, 100).ok());
+  for (int time = 0; time < 2; ++time) EXPECT_FALSE(store->fresh_parameters(100, 100).ok()) << time;
 }
 
 TEST(DeviceStore, APinOutlivedByNothingEndsInAnyOrder) {

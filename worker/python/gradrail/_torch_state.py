@@ -1,4 +1,5 @@
 """The state of an optimizer of PyTorch as a file of the checkpoint commands, and back."""
+import operator
 import os
 from typing import Dict, List, Optional, Union
 
@@ -23,29 +24,34 @@ class Watch:
 
     def __init__(self, model: torch.nn.Module):
         self._model = model
+        self._known = [parameter for _, parameter in trained(model)]  # references: an id is not used again
+        self._added: List[str] = []
         self._note()
 
     def _note(self) -> None:
         self._modules = list(self._model.modules())
-        self._size = self._count()
-        named = list(self._model.named_parameters())
-        self._trained = {name for name, parameter in named if parameter.requires_grad}
-        self._frozen = [(name, parameter) for name, parameter in named if not parameter.requires_grad]
+        self._content = self._read()
+        self._frozen = [parameter for parameter in self._model.parameters() if not parameter.requires_grad]
 
-    def _count(self) -> int:
-        return sum(len(module._parameters) + len(module._modules) for module in self._modules)
+    def _read(self) -> list:
+        content: list = []
+        for module in self._modules:
+            content += module._parameters.values()
+            content += module._modules.values()
+        return content
 
     def check(self, user: str) -> None:
         """Part of each step. `user` has the other parameters, and is to be made again."""
-        added = {name for name, parameter in self._frozen if parameter.requires_grad}
-        if self._count() != self._size:
-            known = self._trained
+        content = self._read()
+        changed = len(content) != len(self._content) or any(map(operator.is_not, content, self._content))
+        if changed or any(parameter.requires_grad for parameter in self._frozen):
+            known = {id(parameter) for parameter in self._known}
             self._note()
-            added |= self._trained - known
-            self._trained |= known
-        if added:
-            raise errors.FailedPrecondition(f"{', '.join(sorted(added))}: requires a gradient since the {user} was made: make "
-                                            f"the {user} after that")
+            self._added += [name for name, parameter in self._model.named_parameters()
+                            if parameter.requires_grad and id(parameter) not in known and name not in self._added]
+        if self._added:
+            raise errors.FailedPrecondition(f"{', '.join(sorted(self._added))}: requires a gradient since the {user} was made: "
+                                            f"make the {user} after that")
 
 
 def shape_of(parameter: torch.nn.Parameter) -> "tuple[int, ...]":

@@ -1,6 +1,7 @@
 """A worker's client: parameters and gradients as NumPy arrays, exchanged with the parameter servers."""
 import atexit
 import collections.abc
+import contextlib
 import ctypes
 import json
 import math
@@ -120,16 +121,16 @@ class Client:
         self._indexes = {name: ctypes.c_size_t(index) for index, name in enumerate(shapes)}
         self.parameters = self._tensors(LIBRARY.gradrail_parameters, shapes)
         self.gradients = self._tensors(LIBRARY.gradrail_gradients, shapes)
-        self._left = False
+        self._left = self._lost = False  # lost: the run has failed for this worker, and the servers do not count it
         _clients.add(self)
 
-    def __del__(self):
+    def _leave_quietly(self) -> None:
         # The arrays keep the memory, but they do not keep this worker in the run.
         if not getattr(self, "_left", True) and self._handle.process == _process:
-            try:
+            with contextlib.suppress(errors.Error):
                 self.leave()
-            except errors.Error:
-                pass
+
+    __del__ = _leave_quietly
 
     def _tensors(self, find: Any, shapes: Dict[str, Tuple[int, ...]]) -> Tensors:
         arrays = {}
@@ -161,7 +162,12 @@ class Client:
         if pending and not already:
             _raise_pending(pending)
         if code:
-            raise errors.error_of(code, text)
+            error = errors.error_of(code, text)
+            self._lost = self._lost or isinstance(error, (errors.Unavailable, errors.Aborted, errors.DataLoss))
+            raise error
+
+    def _is_member(self) -> bool:
+        return not self._left and not self._lost and self._handle.process == _process
 
     def _end(self, function: Any, *arguments: Any) -> None:
         """Also a call that fails ends the client, but not one that was refused before it reached the library."""
@@ -384,11 +390,11 @@ def _schema(tensors: Mapping[str, Any]) -> Tuple[Dict[str, Tuple[int, ...]], Any
     return shapes, described
 
 
-def _place(ps_hosts: Union[None, str, Iterable[str]], task_index: Optional[int]) -> "Tuple[str, str]":
+def _place(options: Options) -> "Tuple[str, str]":
     """Returns the parameter servers and the task index of a worker, which two clients of a process do not share."""
-    if ps_hosts is None:
+    if options.ps_hosts is None:
         return os.environ.get("GRADRAIL_PS_HOSTS", ""), os.environ.get("GRADRAIL_TASK_INDEX", "0")
-    return (ps_hosts if isinstance(ps_hosts, str) else ",".join(map(str, ps_hosts))), str(task_index or 0)
+    return options.ps_hosts.decode(), str(options.task_index)
 
 
 def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: Optional[float] = None,
@@ -433,11 +439,6 @@ def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: O
     InvalidArgument, DeadlineExceeded, AlreadyExists, FailedPrecondition, Unavailable
     """
     shapes, described = _schema(tensors)
-    place = _place(ps_hosts, task_index)
-    for other in list(_clients):
-        if other._place == place and not other._left and other._handle.process == _process:
-            raise errors.AlreadyExists(f"this process is worker {place[1]} of these parameter servers already: call leave() "
-                                       "of its Client or Exchange first")
     options = Options(struct_bytes=ctypes.sizeof(Options))
     options.ps_hosts = _hosts("ps_hosts", ps_hosts)
     options.worker_hosts = _hosts("worker_hosts", worker_hosts)
@@ -465,6 +466,11 @@ def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: O
     options.checksums = checksums
     options.insecure = insecure
     options.encrypt_data = encrypt_data
+    place = _place(options)
+    for other in list(_clients):
+        if other._place == place and other._is_member():
+            raise errors.AlreadyExists(f"this process is worker {place[1]} of these parameter servers already: call leave() "
+                                       "of its Client or Exchange first")
     pending: list = []
     poll = _poll(pending)
     next(poll)
@@ -477,9 +483,13 @@ def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: O
         _raise_pending(pending)
     if client is None:
         raise errors.error_of(code, text)
-    for name, given in tensors.items():
-        if hasattr(given, "__array__"):
-            client.parameters[name] = given
+    try:
+        for name, given in tensors.items():
+            if hasattr(given, "__array__"):
+                client.parameters[name] = given
+    except BaseException as error:
+        client.__exit__(type(error), error, None)
+        raise
     return client
 
 
@@ -487,8 +497,4 @@ def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: O
 def _leave_all() -> None:
     """A program that ends without leave() does not let the others wait."""
     for client in list(_clients):
-        if not client._left and client._handle.process == _process:
-            try:
-                client.leave()
-            except errors.Error:
-                pass
+        client._leave_quietly()

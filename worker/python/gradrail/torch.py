@@ -108,9 +108,9 @@ class _Slot:
 
 def _start(joined: client.Client, slots: Iterable[_Slot]) -> None:
     """The chief offers the parameters of the model. A worker that cannot start leaves the run."""
-    for slot in slots:
-        slot.bind(joined.parameters[slot.name], joined.gradients[slot.name])
     try:
+        for slot in slots:
+            slot.bind(joined.parameters[slot.name], joined.gradients[slot.name])
         joined.start()
     except BaseException as error:
         joined.__exit__(type(error), error, None)
