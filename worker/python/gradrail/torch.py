@@ -214,9 +214,9 @@ class Exchange:
         """
         if self._error is not None:
             raise self._error
-        self._watch.check("Exchange")
         for slot in self._slots:
             slot.check()
+        self._watch.check("Exchange")
         for slot in self._slots:
             if slot.sent is None:
                 slot.fill()
@@ -357,10 +357,10 @@ class MeanExchange:
 
     def _check(self) -> None:
         """Refuses gradients that the optimizer of the program would not see, or that are no new ones."""
-        self._watch.check("MeanExchange")
         for placed, slot in zip(self._placed, self._slots.values()):
             if slot.is_replaced() or (slot.parameter.device, slot.parameter.dtype) != placed:
                 raise errors.FailedPrecondition(f"{slot.name} was moved, converted or replaced: make the MeanExchange after that")
+        self._watch.check("MeanExchange")
         grads = [slot.parameter.grad for slot in self._slots.values() if slot.parameter.grad is not None]
         if grads and all(getattr(grad, "_mean_version", None) == grad._version for grad in grads):
             raise errors.FailedPrecondition("average(): the gradients are the mean of the last average() already: call "
