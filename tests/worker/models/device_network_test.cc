@@ -31,7 +31,7 @@ class DeviceNetworks : public ::testing::Test {
  protected:
   void SetUp() override {
     const absl::StatusOr<std::unique_ptr<gpu::Compute>> made = compute();
-    const absl::Status opened = made.status();
+    const absl::Status& opened = made.status();
     // A test of the simulated driver must not pass on the host.
     if (made.ok() && gpu::Simulation::is_here()) ASSERT_TRUE((*made)->is_device());
     if (!opened.ok() && gpu::Simulation::tolerates(opened)) GTEST_SKIP() << opened;
