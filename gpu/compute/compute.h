@@ -32,6 +32,13 @@ class Memory {
   size_t bytes_;
 };
 
+/// Bytes of an allocation that other processes or NICs map: whole pieces of 2 MiB. The driver puts smaller pieces
+/// together: a range that is mapped could begin before its piece, and a process that maps one reaches the others.
+inline size_t own_allocation(size_t bytes) {
+  constexpr size_t kPiece = size_t{2} << 20;
+  return (bytes + kPiece - 1) / kPiece * kPiece;
+}
+
 /// A range of host memory that devices read and write at full speed and asynchronously, until the object ends.
 class Pin {
  public:

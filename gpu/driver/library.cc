@@ -68,9 +68,10 @@ absl::StatusOr<Library> Library::find(absl::Span<const char* const> names) {
   absl::StatusOr<Library> library = open(names);
   if (library.ok()) return library;
   std::string reasons(message_of(library.status()));
+  const std::vector<std::string> folders = cuda_folders();
   // By name first: the newest version of all folders, not the first folder with any version.
   for (const char* name : names) {
-    for (const std::string& folder : cuda_folders()) {
+    for (const std::string& folder : folders) {
       const std::string path = fmt::format("{}/{}", folder, name);
       if (access(path.c_str(), F_OK) != 0) continue;
       library = open({path.c_str()});

@@ -230,8 +230,10 @@ transport::LocalSlice ShardExchange::private_copy(const ShardPeer& peer, uint32_
           .bytes = partition_.bucket_range(bucket).count * sizeof(float)};
 }
 
-transport::LocalSlice ShardExchange::parameters_source(const ShardPeer& peer, uint32_t bucket) const {
+/// Without a region after a failure of the store.
+transport::LocalSlice ShardExchange::parameters_source(const ShardPeer& peer, uint32_t bucket) {
   if (const transport::LocalSlice copy = private_copy(peer, bucket); copy.region != nullptr) return copy;
+  if (!peer.uses_gpu() && fresh_parameters(bucket) == nullptr) return {};
   return {.region = peer.uses_gpu() ? parameters_.gpu(peer.context_index) : parameters_.host(peer.context_index),
           .offset = partition_.offset(bucket) * sizeof(float),
           .bytes = partition_.bucket_range(bucket).count * sizeof(float)};
@@ -242,11 +244,9 @@ bool ShardExchange::post_answer(ShardPeer& peer, uint32_t bucket) {
   assert(bucket < peer.parameters_sent.size());
   if (!peer.parameters_sent[bucket]) {
     const uint64_t offset = partition_.bucket_range(bucket).first * sizeof(float);
-    const bool from_host = !peer.uses_gpu() && private_copy(peer, bucket).region == nullptr;
-    // A failed shard answers nothing more.
-    if (from_host && fresh_parameters(bucket) == nullptr) return true;
-    const absl::Status posted =
-        peer.connection->put(parameters_source(peer, bucket), {.region = peer.offer.parameters, .offset = offset}, {});
+    const transport::LocalSlice source = parameters_source(peer, bucket);
+    if (source.region == nullptr) return true;  // a failed shard answers nothing more
+    const absl::Status posted = peer.connection->put(source, {.region = peer.offer.parameters, .offset = offset}, {});
     if (absl::IsResourceExhausted(posted)) return false;
     peer.parameters_sent[bucket] = true;  // when only the header has no room, the parameters are not sent twice
   }

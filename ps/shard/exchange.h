@@ -65,7 +65,7 @@ class ShardExchange {
   const float* fresh_parameters(uint32_t bucket);
   bool post_answer(ShardPeer& peer, uint32_t bucket);
   const float* gradient(const ShardPeer& peer, uint32_t bucket) const;
-  transport::LocalSlice parameters_source(const ShardPeer& peer, uint32_t bucket) const;
+  transport::LocalSlice parameters_source(const ShardPeer& peer, uint32_t bucket);
   transport::LocalSlice private_copy(const ShardPeer& peer, uint32_t bucket) const;
   void fail_shard_on_error(const absl::Status& stored);
   void mark_arrival(WorkerIndex worker, uint32_t bucket, uint64_t step);

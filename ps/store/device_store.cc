@@ -26,8 +26,6 @@ namespace gradrail::ps {
 namespace {
 
 constexpr std::string_view kGpuPrefix = "gpu:";
-/// The driver puts smaller pieces of memory together: the range that a NIC maps could begin before its piece.
-constexpr size_t kOwnAllocation = size_t{2} << 20;
 
 gpu::UpdateRule rule_of(OptimizerKind kind) {
   switch (kind) {
@@ -120,7 +118,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   absl::Status allocate() {
     const size_t bytes = count_ * sizeof(float);
     // The space for patterns lies behind the parameters: one registration covers both.
-    GRADRAIL_RETURN_IF_ERROR(allocate(on_device_, own_allocation(check_offset() + kCheckBytes)));
+    GRADRAIL_RETURN_IF_ERROR(allocate(on_device_, gpu::own_allocation(check_offset() + kCheckBytes)));
     for (int i = 0; i < state_vectors(optimizer_.kind); ++i) GRADRAIL_RETURN_IF_ERROR(allocate(state_[i], bytes));
     // Without this pin, downloads to the host copy would wait for the device.
     copy_pin_ = pin(ParameterStore::parameters());
@@ -172,7 +170,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
 
   absl::StatusOr<DeviceSlots> allocate_slots(NicGpuTransfer way, size_t bytes) override {
     std::unique_ptr<gpu::Memory> memory;
-    GRADRAIL_RETURN_IF_ERROR(allocate(memory, own_allocation(bytes)));
+    GRADRAIL_RETURN_IF_ERROR(allocate(memory, gpu::own_allocation(bytes)));
     std::byte* const data = memory->data();
     GRADRAIL_ASSIGN_OR_RETURN(const MemorySpan span,
                               reachable_by_nics(way, {.data = data, .bytes = bytes, .kind = MemoryKind::cuda}));
@@ -282,8 +280,6 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   }
 
  private:
-  static size_t own_allocation(size_t bytes) { return (bytes + kOwnAllocation - 1) / kOwnAllocation * kOwnAllocation; }
-
   absl::StatusOr<MemorySpan> reachable_by_nics(NicGpuTransfer way, MemorySpan memory) {
     std::unique_ptr<GpuMemorySource>& source = sources_[static_cast<size_t>(way)];
     if (source == nullptr) {  // on first use: a driver without this way fails only when a transport asks for it

@@ -59,9 +59,12 @@ void report(const std::string& fact, const std::string& value) {
 }
 
 TEST_F(RealGpu, AnswersTheAttributesThatDecideAboutDirectTransfers) {
-  for (const auto& [name, number] : {std::pair{"can_flush_remote_writes", 98}, std::pair{"uses_host_page_tables", 100},
-                                     std::pair{"gpu_direct_rdma", 116}, std::pair{"flush_writes_options", 117},
-                                     std::pair{"writes_ordering", 118}, std::pair{"dma_buf", 124}}) {
+  for (const auto& [name, number] : {std::pair{"can_flush_remote_writes", 98},
+                                     std::pair{"uses_host_page_tables", cuda::kPageableMemoryUsesHostPageTables},
+                                     std::pair{"gpu_direct_rdma", cuda::kGpuDirectRdmaSupported},
+                                     std::pair{"flush_writes_options", cuda::kGpuDirectRdmaFlushWritesOptions},
+                                     std::pair{"writes_ordering", cuda::kGpuDirectRdmaWritesOrdering},
+                                     std::pair{"dma_buf", cuda::kDmaBufSupported}}) {
     int value = -1;
     EXPECT_EQ(compute_->context()->api().cuDeviceGetAttribute(&value, number, device().handle), cuda::kSuccess) << name;
     EXPECT_GE(value, 0) << name;

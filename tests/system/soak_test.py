@@ -64,6 +64,11 @@ def position(task):
     return 0
 
 
+def furthest(run):
+    """Returns the largest position of the workers of a run."""
+    return max(position(run.now[host]) for host in run.WORKERS)
+
+
 def speed(task):
     """Returns the steps per second of a worker that has ended. The median counts: the first steps are slower."""
     times = [line.time for line in task.lines() if line.text.startswith("Step: ")]
@@ -209,7 +214,7 @@ class Soak(faults.Faults):
         return any(self.now[host].process.poll() == cluster.GOOD for host in self.WORKERS)
 
     def is_late(self):
-        return self.is_over() or max(position(self.now[host]) for host in self.WORKERS) > self.limit
+        return self.is_over() or furthest(self) > self.limit
 
     def assert_recovers(self, fault, began):
         """Waits until all workers make steps again and the backups are complete. Returns the time of the former."""
@@ -391,7 +396,7 @@ class Compared(faults.Faults):
         count = 0
         deadline = time.monotonic() + RUN
         while any(self.now[host].running() for host in self.WORKERS) and time.monotonic() < deadline:
-            if count < len(chosen) and self.furthest() < self.LATEST * epochs * BATCHES:
+            if count < len(chosen) and furthest(self) < self.LATEST * epochs * BATCHES:
                 try:
                     print(f"  {chosen[count]()}", flush=True)
                 except ProcessLookupError:
@@ -416,9 +421,6 @@ class Compared(faults.Faults):
         self.assertGreaterEqual(count, 3, chief.transcript())
         print(f"{count} faults in {epochs} epochs", flush=True)
         return chief, epochs
-
-    def furthest(self):
-        return max(position(self.now[host]) for host in self.WORKERS)
 
     def epochs_that_last(self, seconds, *flags):
         """Returns a number of epochs that takes this time."""

@@ -14,14 +14,6 @@
 #include "worker/models/workload.h"
 
 namespace gradrail::worker {
-namespace {
-
-/// Drivers put smaller pieces of memory together, and a process that may map one of them reaches the others.
-constexpr size_t kOwnAllocation = size_t{2} << 20;
-
-size_t own_allocation(size_t bytes) { return (bytes + kOwnAllocation - 1) / kOwnAllocation * kOwnAllocation; }
-
-}  // namespace
 
 DeviceNetwork::DeviceNetwork(NetworkPlan plan, std::unique_ptr<gpu::Compute> device)
     : plan_(std::move(plan)), device_(std::move(device)), host_logits_(plan_.batch * plan_.classes) {}
@@ -64,7 +56,7 @@ absl::Status DeviceNetwork::allocate() {
   DeviceArena sizes;
   lay_out(sizes);
   // Parameters and gradients have an allocation of their own: another process may map it.
-  const size_t variable_bytes = own_allocation(ps::device_block_bytes(elements()));
+  const size_t variable_bytes = gpu::own_allocation(ps::device_block_bytes(elements()));
   absl::StatusOr<std::unique_ptr<gpu::Memory>> memory = device_->allocate(sizes.bytes());
   absl::StatusOr<std::unique_ptr<gpu::Memory>> variables = device_->allocate(variable_bytes);
   const absl::Status& refused = memory.ok() ? variables.status() : memory.status();

@@ -120,12 +120,10 @@ absl::Status Rejoin::join_once(TimePoint deadline, uint64_t former_group) {
   }
   const bool same_servers = session_.group() == former_group;
   if (session_.has_started() && !same_servers && !session_.began_from().has_value()) {
-    const ps::OptimizerKind kind = options_.optimizer.kind;
-    const bool has_state = kind != ps::OptimizerKind::sgd && kind != ps::OptimizerKind::mean;
     spdlog::warn(
         "the parameter servers have restored no checkpoint (see their logs): the run continues with the chief's "
         "parameters{}, and global steps count from 0 again",
-        has_state ? ", the optimizer state is reset" : "");
+        ps::state_vectors(options_.optimizer.kind) > 0 ? ", the optimizer state is reset" : "");
   }
   GRADRAIL_RETURN_IF_ERROR(steps_.start());
   restore_position(same_servers);
