@@ -1,5 +1,6 @@
 """Runs suites in the guests. Suites for one guest run first, one in each guest. Suites for two guests follow."""
 import collections
+import math
 import os
 import shlex
 import time
@@ -96,7 +97,7 @@ class Runner:
             prepare(self._out)
         limit = suite.seconds * self._options.slower * (FULL_FACTOR if self._options.full else 1)
         words = {**ENVIRONMENT, **suite.environment, "RANKS": suite.guests, "OUT": f"/out/{suite.name}",
-                 "FULL": "1" if self._options.full else ""}
+                 "SLOWER": math.ceil(self._options.slower), "FULL": "1" if self._options.full else ""}
         exports = "".join(f"export {name}={shlex.quote(str(value))}\n" for name, value in words.items())
         (folder / "job").write_text(exports + suite.job + "\n")
         guests.cable.repair()

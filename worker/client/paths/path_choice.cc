@@ -18,7 +18,7 @@ namespace {
 using Phase = ShardPath::Phase;
 
 /// One attempt over one transport: connecting, handshake and mapping take milliseconds where they work at all. A large
-/// model gets more time for its memory.
+/// model gets more time for its memory, and a slow network (path_timeout) gets more time for its messages.
 constexpr auto kConnectDeadline = std::chrono::seconds(10);
 /// Rounds over all candidates begin for so long: the network may be interrupted for a moment.
 constexpr auto kConnectLimit = std::chrono::seconds(20);
@@ -46,7 +46,10 @@ absl::Status PathManager::try_candidates(ShardLink& link, TimePoint deadline) {
   for (size_t i = 0; i < link.candidates.size(); ++i) {
     transport::Candidate& candidate = link.candidates[i];
     if (candidate.refused.empty()) {
-      const Duration limit = kConnectDeadline + ps::allocation_time(link.range.count * sizeof(float));
+      // No candidate waits for the end of the last attempt.
+      const bool last = !options_.fallback || i + 1 == link.candidates.size();
+      const Duration limit = std::max<Duration>(last ? kConnectLimit : kConnectDeadline, options_.path_timeout) +
+                             ps::allocation_time(link.range.count * sizeof(float));
       const absl::Status connected = try_candidate(link, i, std::min(deadline, Clock::now() + limit));
       if (connected.ok()) return absl::OkStatus();
       GRADRAIL_RETURN_IF_ERROR(failure_.status());
