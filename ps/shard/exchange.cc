@@ -162,7 +162,11 @@ void ShardExchange::apply(const Action& action) {
                                                 {.index = action.version, .rate = rate}));
   ++updates_;
   primary_.record_change(action.bucket);
-  mark(Mark::Kind::applied, action);
+  if (partition_.device_memory() == nullptr) {
+    mark(Mark::Kind::applied, action);
+  } else if (recorder_.is_on()) {
+    begun_.push_back({action, std::nullopt});
+  }
 }
 
 void ShardExchange::answer(const Action& action) {
@@ -180,8 +184,50 @@ void ShardExchange::answer(const Action& action) {
     if (has_failed_) return;
     peer->stored_version[action.bucket] = action.version;
   }
-  peer->bytes_out += range.count * sizeof(float) + sizeof(ReturnHeader);
-  peer->parameters_sent[action.bucket] = is_mapped || !partition_.returns_parameters();
+  DeviceMemory* const device = partition_.device_memory();
+  if (device == nullptr) return complete(action);
+  const bool is_sent_from_host = !is_mapped && !peer->uses_gpu();
+  if (is_sent_from_host || peer->return_headers()[action.bucket].has_crc != 0) {
+    device->begin_download(partition_.offset(action.bucket), range.count);
+  }
+  begun_.push_back({action, std::nullopt});
+}
+
+void ShardExchange::advance() {
+  if (has_failed_) begun_.clear();
+  if (begun_.empty()) return;
+  DeviceMemory* const device = partition_.device_memory();
+  if (!begun_.back().mark) {
+    const DeviceTicket mark = device->mark_work();
+    for (auto begun = begun_.rbegin(); begun != begun_.rend() && !begun->mark; ++begun) begun->mark = mark;
+  }
+  while (!begun_.empty()) {
+    const absl::StatusOr<bool> ended = device->has_ended(*begun_.front().mark);
+    fail_shard_on_error(ended.status());
+    if (!ended.ok() || !*ended) return;
+    const Action action = std::move(begun_.front().action);
+    begun_.pop_front();
+    if (action.kind == Action::Kind::apply) {
+      mark(Mark::Kind::applied, action);
+    } else {
+      complete(action);
+    }
+  }
+}
+
+void ShardExchange::forget(WorkerIndex worker) {
+  std::erase_if(begun_, [&](const Begun& begun) {
+    return begun.action.kind == Action::Kind::answer && begun.action.worker == worker;
+  });
+}
+
+/// The parameters of the answer are in their place.
+void ShardExchange::complete(const Action& action) {
+  ShardPeer* const peer = peers_.active(action.worker);
+  if (peer == nullptr) return;
+  write_crc(*peer, action.bucket);
+  peer->bytes_out += partition_.bucket_range(action.bucket).count * sizeof(float) + sizeof(ReturnHeader);
+  peer->parameters_sent[action.bucket] = peer->parameters_mapped != nullptr || !partition_.returns_parameters();
   // Behind a backlog, or without room: answers leave in their order.
   if (peer->backlog.empty() && post_answer(*peer, action.bucket)) return;
   peer->backlog.push_back(action.bucket);
@@ -200,25 +246,19 @@ void ShardExchange::write_header(ShardPeer& peer, const Action& action) {
             .has_crc = has_crc,
             .dropped = action.dropped};
   if (!peer.arrived_at.empty()) header.waited_ns = nanoseconds(decided_at_ - peer.arrived_at[action.bucket]);
-  if (has_crc == 0) return;
-  const size_t bytes = partition_.bucket_range(action.bucket).count * sizeof(float);
-  const float* sent = fresh_parameters(action.bucket);
-  if (sent == nullptr) return;
-  if (const transport::LocalSlice copy = private_copy(peer, action.bucket); copy.region != nullptr) {
+}
+
+void ShardExchange::write_crc(ShardPeer& peer, uint32_t bucket) {
+  ReturnHeader& header = peer.return_headers()[bucket];
+  if (header.has_crc == 0) return;
+  const size_t bytes = partition_.bucket_range(bucket).count * sizeof(float);
+  const auto* sent = reinterpret_cast<const float*>(partition_.store().parameters().data) + partition_.offset(bucket);
+  if (const transport::LocalSlice copy = private_copy(peer, bucket); copy.region != nullptr) {
     std::byte* const target = peer.slots.memory.data() + copy.offset;
     std::memcpy(target, sent, bytes);
     sent = reinterpret_cast<const float*>(target);
   }
   header.crc32c = crc32c(sent, bytes);
-}
-
-/// Null after a failure of the store.
-const float* ShardExchange::fresh_parameters(uint32_t bucket) {
-  if (has_failed_) return nullptr;
-  const absl::StatusOr<const float*> values =
-      partition_.store().fresh_parameters(partition_.offset(bucket), partition_.bucket_range(bucket).count);
-  fail_shard_on_error(values.status());
-  return values.ok() ? *values : nullptr;
 }
 
 /// An answer with a checksum must not change while it is sent, but pushes of other workers change the parameters. It is
@@ -230,10 +270,8 @@ transport::LocalSlice ShardExchange::private_copy(const ShardPeer& peer, uint32_
           .bytes = partition_.bucket_range(bucket).count * sizeof(float)};
 }
 
-/// Without a region after a failure of the store.
-transport::LocalSlice ShardExchange::parameters_source(const ShardPeer& peer, uint32_t bucket) {
+transport::LocalSlice ShardExchange::parameters_source(const ShardPeer& peer, uint32_t bucket) const {
   if (const transport::LocalSlice copy = private_copy(peer, bucket); copy.region != nullptr) return copy;
-  if (!peer.uses_gpu() && fresh_parameters(bucket) == nullptr) return {};
   return {.region = peer.uses_gpu() ? parameters_.gpu(peer.context_index) : parameters_.host(peer.context_index),
           .offset = partition_.offset(bucket) * sizeof(float),
           .bytes = partition_.bucket_range(bucket).count * sizeof(float)};
@@ -245,7 +283,6 @@ bool ShardExchange::post_answer(ShardPeer& peer, uint32_t bucket) {
   if (!peer.parameters_sent[bucket]) {
     const uint64_t offset = partition_.bucket_range(bucket).first * sizeof(float);
     const transport::LocalSlice source = parameters_source(peer, bucket);
-    if (source.region == nullptr) return true;  // a failed shard answers nothing more
     const absl::Status posted = peer.connection->put(source, {.region = peer.offer.parameters, .offset = offset}, {});
     if (absl::IsResourceExhausted(posted)) return false;
     peer.parameters_sent[bucket] = true;  // when only the header has no room, the parameters are not sent twice

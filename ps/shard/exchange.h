@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +17,7 @@
 #include "ps/shard/primary_role.h"
 #include "ps/shard/registered_parameters.h"
 #include "ps/shard/shard_protocol.h"
+#include "ps/store/device_memory.h"
 
 namespace gradrail::ps {
 
@@ -25,6 +28,8 @@ namespace gradrail::ps {
 ///   shard_protocol.cc   decides which gradients are applied and which workers are answered
 ///   exchange.cc         apply() calls the store; answer() completes an answer, post_answer() posts it
 ///   ../store/host_store.cc, or device_store.cc on a GPU: updates the parameters
+///
+/// A GPU only begins the update. The answers of a turn wait for one mark behind its work; advance() posts them.
 ///
 /// With a backup two more files: primary_role.cc holds the answer, ../replication/backup_sender.cc puts the bucket to
 /// the backup. The acknowledgement of the backup releases the answer.
@@ -45,8 +50,16 @@ class ShardExchange {
   void on_arrival(ShardPeer& peer, uint64_t immediate);
   /// Changes the membership in the protocol, and applies and answers what that completes. Without effect before set-up.
   void change_membership(const std::function<void(ShardProtocol&, Actions&)>& change);
-  /// Completes an answer and posts it.
+  /// Completes an answer and posts it. With parameters on a GPU, advance() does so later.
   void answer(const Action& action);
+  /// The end of a turn: marks the work that the turn gave to a GPU, and posts the answers whose work has ended.
+  void advance();
+  /// advance() has to be called again soon: a GPU gives no notice.
+  bool waits_for_gpu() const { return !begun_.empty(); }
+  /// The worker's connection is lost: it repeats what is unanswered.
+  void forget(WorkerIndex worker);
+  /// Forgets all answers: the shard begins again.
+  void reset() { begun_.clear(); }
   /// Posts the peer's backlog until the transport has no room.
   void post_backlog(ShardPeer& peer);
 
@@ -62,14 +75,21 @@ class ShardExchange {
   void initialise(const Action& action);
   void apply(const Action& action);
   void write_header(ShardPeer& peer, const Action& action);
-  const float* fresh_parameters(uint32_t bucket);
+  void write_crc(ShardPeer& peer, uint32_t bucket);
+  void complete(const Action& action);
   bool post_answer(ShardPeer& peer, uint32_t bucket);
   const float* gradient(const ShardPeer& peer, uint32_t bucket) const;
-  transport::LocalSlice parameters_source(const ShardPeer& peer, uint32_t bucket);
+  transport::LocalSlice parameters_source(const ShardPeer& peer, uint32_t bucket) const;
   transport::LocalSlice private_copy(const ShardPeer& peer, uint32_t bucket) const;
   void fail_shard_on_error(const absl::Status& stored);
   void mark_arrival(WorkerIndex worker, uint32_t bucket, uint64_t step);
   void mark(Mark::Kind kind, const Action& action);
+
+  /// An apply, for the flight recorder, or an answer that the GPU has to finish.
+  struct Begun {
+    Action action;
+    std::optional<DeviceTicket> mark;  ///< nullopt until the end of the turn
+  };
 
   ShardEnvironment& environment_;
   Partition& partition_;
@@ -77,6 +97,7 @@ class ShardExchange {
   PeerTable& peers_;
   PrimaryRole& primary_;
   FlightRecorder recorder_;
+  std::deque<Begun> begun_;  ///< in the order of the decisions
   Actions actions_;          ///< of the last decision; keeps its memory from one arrival to the next
   TimePoint decided_at_;     ///< time of the last decision; set only in the modes in which workers wait
   TimePoint noticed_at_;     ///< time of on_completions(), while the recorder is on

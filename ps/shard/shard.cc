@@ -23,6 +23,9 @@ constexpr auto kShortWait = std::chrono::milliseconds(1);
 /// Without such work only completions and tasks matter, and these wake the loop. Deadlines of absent members are
 /// coarse.
 constexpr auto kLongWait = std::chrono::seconds(1);
+/// A GPU gives no notice of its progress: the loop asks it.
+constexpr int kPollsOfGpu = 200;
+constexpr auto kBetweenPolls = std::chrono::microseconds(20);
 /// Completions of one turn. Tasks and other peers wait meanwhile.
 constexpr size_t kCompletionsPerTurn = 64;
 
@@ -42,6 +45,7 @@ Shard::Shard(Options options)
              [this](const ShardPeer& peer) {
                // Held answers and waiting pushes refer to the memory of this connection, which ends now.
                primary_.forget_held(peer.worker);
+               exchange_.forget(peer.worker);
                partition_.protocol().reconnect_worker(peer.worker, peer.incarnation);
              }),
       primary_(environment_, partition_, [this](const Action& action) { exchange_.answer(action); }),
@@ -92,14 +96,25 @@ void Shard::run() {
   std::vector<transport::Completion> completions(kCompletionsPerTurn);
   bool is_stopped = false;
   while (!is_stopped) {
-    const size_t count = wait_set_.wait(absl::MakeSpan(completions), next_deadline());
+    const size_t count = wait(absl::MakeSpan(completions));
     if (count > 0) exchange_.on_completions();
     for (size_t i = 0; i < count; ++i) dispatch(completions[i]);
     if (tasks_.has_work()) is_stopped = !tasks_.run();
     // After all completions of the turn: one transfer of a bucket carries the updates of all of them.
     primary_.advance();
+    exchange_.advance();
     if (peers_.needs_visit()) continue_peers();
   }
+}
+
+size_t Shard::wait(absl::Span<transport::Completion> completions) {
+  if (!exchange_.waits_for_gpu()) {
+    polls_ = 0;
+    return wait_set_.wait(completions, next_deadline());
+  }
+  // An update usually ends within the first polls. After them other threads need the core.
+  if (++polls_ < kPollsOfGpu) return wait_set_.poll(completions);
+  return wait_set_.wait(completions, Clock::now() + kBetweenPolls);
 }
 
 TimePoint Shard::next_deadline() const {
@@ -206,6 +221,7 @@ absl::Status Shard::begin(const Setup& setup) {
   peers_.forget_absent();
   peers_.close_joined();
   primary_.reset();
+  exchange_.reset();
   backup_.reset();
   parameters_.close();
   partition_.stop();

@@ -99,6 +99,7 @@ class Shard {
   void dispatch(transport::Completion& completion);
   void report_altered(const transport::Completion& lost);
   void continue_peers();
+  size_t wait(absl::Span<transport::Completion> completions);
   TimePoint next_deadline() const;
   absl::Status begin(const Setup& setup);
   Stats collect_stats() const;
@@ -124,6 +125,7 @@ class Shard {
   BackupRole backup_;
   ShardExchange exchange_;
   Handshake handshake_;
+  int polls_ = 0;  ///< since a GPU has begun to work
 
   std::thread thread_;  ///< last: it starts when all else exists
 };

@@ -26,14 +26,16 @@ struct DeviceVariables {
   PinnedRange mapping;         ///< the pointers are valid until this ends
 };
 
+using DeviceTicket = uint64_t;
+
 /// Memory of the store's device into which network devices write gradients. update() and set() read it without a copy.
 struct DeviceSlots {
   MemorySpan memory;
   PinnedRange owner;  ///< frees the memory
 };
 
-/// The GPU memory of a ParameterStore, for the processes and network devices that reach it directly. Only a store on a
-/// GPU has one (ParameterStore::device_memory()).
+/// The GPU of a ParameterStore: its memory, for the processes and network devices that reach it directly, and the
+/// progress of its work. Only a store on a GPU has one (ParameterStore::device_memory()).
 /// Errors   FAILED_PRECONDITION: the GPU cannot be reached in this way; says why. Else those of gpu::Compute.
 /// Threads  Owner of the store.
 class DeviceMemory {
@@ -60,6 +62,17 @@ class DeviceMemory {
   virtual absl::Status write(std::byte* to, absl::Span<const std::byte> from) = 0;
   virtual absl::Status read(const std::byte* from, absl::Span<std::byte> to) = 0;
   virtual absl::StatusOr<uint32_t> crc32c(const float* values, size_t count) = 0;
+
+  // Progress. The store's update() and copy_out() only enqueue: gradients stay as they are, and targets are not read,
+  // until the work has ended. Memory of this class does not end before work that may use it.
+
+  /// Starts to bring a run of ParameterStore::parameters() up to date.
+  virtual void begin_download(size_t offset, size_t count) = 0;
+  /// A mark behind all work so far.
+  virtual DeviceTicket mark_work() = 0;
+  /// Whether the work before the mark has ended. Never blocks.
+  /// Errors  Those of the work.
+  virtual absl::StatusOr<bool> has_ended(DeviceTicket mark) = 0;
 };
 
 }  // namespace gradrail::ps

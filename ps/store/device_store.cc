@@ -49,14 +49,21 @@ gpu::UpdateRule rule_of(OptimizerKind kind) {
 /// this host export. An object of its own, because the store and its handles end in any order.
 class ReachableMemory {
  public:
+  /// `settle` waits for the work of the device, which may use a range that ends.
+  explicit ReachableMemory(std::function<void()> settle) : settle_(std::move(settle)) {}
+
   void add(const void* data, size_t bytes, std::shared_ptr<void> owner) {
     ranges_.emplace(static_cast<const std::byte*>(data), Range{bytes, std::move(owner)});
   }
   /// Removes one of the ranges that begin there: a second connection of a worker maps the same memory again.
   void remove(const void* data) {
     const auto found = ranges_.find(static_cast<const std::byte*>(data));
-    if (found != ranges_.end()) ranges_.erase(found);
+    if (found == ranges_.end()) return;
+    if (settle_) settle_();
+    ranges_.erase(found);
   }
+  /// The device does nothing any more.
+  void on_store_end() { settle_ = nullptr; }
   bool holds(const void* data, size_t bytes) const {
     const auto* first = static_cast<const std::byte*>(data);
     auto next = ranges_.upper_bound(first);
@@ -71,6 +78,7 @@ class ReachableMemory {
     size_t bytes = 0;
     std::shared_ptr<void> owner;  // ends the mapping
   };
+  std::function<void()> settle_;
   std::multimap<const std::byte*, Range> ranges_;
 };
 
@@ -106,14 +114,19 @@ class ChangedRuns {
   std::map<size_t, size_t> runs_;  ///< the end of each run by its first element; they neither touch nor overlap
 };
 
-/// Parameters and state in GPU memory. The host copy has what fresh_parameters() has downloaded.
+/// Parameters and state in GPU memory. The host copy has what fresh_parameters() has downloaded. Updates and copies are
+/// enqueued; all other calls wait for what they enqueue.
 class DeviceStore final : public ParameterStore, public DeviceMemory {
  public:
   DeviceStore(std::unique_ptr<gpu::Compute> device, const OptimizerConfig& optimizer, SharedMemory memory, size_t count)
       : ParameterStore(optimizer, memory.span(), count),
         memory_(std::move(memory)),
         device_(std::move(device)),
-        reachable_(std::make_shared<ReachableMemory>()) {}
+        reachable_(std::make_shared<ReachableMemory>([this] { finish().IgnoreError(); })) {}
+  ~DeviceStore() override {
+    finish().IgnoreError();
+    reachable_->on_store_end();
+  }
 
   absl::Status allocate() {
     const size_t bytes = count_ * sizeof(float);
@@ -188,30 +201,46 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   absl::Status write(std::byte* to, absl::Span<const std::byte> from) override {
     // upload() only starts the copy; finish() also returns its error.
     device_->upload(to, from.data(), from.size());
-    return device_->finish();
+    return finish();
   }
 
   absl::Status read(const std::byte* from, absl::Span<std::byte> to) override {
-    return device_->wait(device_->download(to.data(), from, to.size()));
+    return wait(device_->download(to.data(), from, to.size()));
   }
 
   absl::StatusOr<uint32_t> crc32c(const float* values, size_t count) override {
+    // An error of the updates before is not one of the checksum.
+    GRADRAIL_RETURN_IF_ERROR(finish());
     return device_->crc32c(values, count * sizeof(float));
   }
 
-  absl::StatusOr<const float*> fresh_parameters(size_t offset, size_t count) override {
+  void begin_download(size_t offset, size_t count) override {
     GRADRAIL_CHECK(offset + count <= count_);
-    std::optional<gpu::CopyTicket> last;
     changed_.take(offset, offset + count, [&](size_t first, size_t end) {
-      last = device_->download(mutable_parameters() + first, on_device_->as<float>() + first,
-                               (end - first) * sizeof(float));
+      last_download_ = device_->download(mutable_parameters() + first, on_device_->as<float>() + first,
+                                         (end - first) * sizeof(float));
     });
-    if (!last.has_value()) return mutable_parameters() + offset;
-    // Downloads end in their order.
-    if (const absl::Status downloaded = device_->wait(*last); !downloaded.ok()) {
+  }
+
+  DeviceTicket mark_work() override { return last_mark_ = device_->download(nullptr, nullptr, 0); }
+
+  absl::StatusOr<bool> has_ended(DeviceTicket mark) override {
+    GRADRAIL_RETURN_IF_ERROR(failure_);
+    if (!device_->is_done(mark)) return false;
+    GRADRAIL_RETURN_IF_ERROR(wait(mark));
+    if (mark == last_mark_) is_busy_ = false;
+    return true;
+  }
+
+  absl::StatusOr<const float*> fresh_parameters(size_t offset, size_t count) override {
+    begin_download(offset, count);
+    if (!last_download_.has_value()) return mutable_parameters() + offset;
+    // Downloads end in their order. One that began earlier may be for this run.
+    if (const absl::Status downloaded = wait(*last_download_); !downloaded.ok()) {
       changed_.add(offset, offset + count);
       return downloaded;
     }
+    last_download_.reset();
     return mutable_parameters() + offset;
   }
 
@@ -222,7 +251,8 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
       std::memcpy(target, values, count * sizeof(float));
       return absl::OkStatus();
     }
-    return copy(on_device_->as<float>() + offset, count, target);
+    copy(on_device_->as<float>() + offset, count, target);
+    return failure_;
   }
 
   absl::Status set(size_t offset, absl::Span<const float> values) override {
@@ -232,15 +262,19 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     float* target = on_device_->as<float>() + offset;
     changed_.add(offset, offset + values.size());
     // Memory of another process or of a NIC's slot can be device memory, which upload() cannot read.
-    if (reachable_->holds(values.data(), bytes)) return copy(values.data(), values.size(), target);
-    device_->upload(target, values.data(), bytes);
-    return device_->finish();
+    if (reachable_->holds(values.data(), bytes)) {
+      copy(values.data(), values.size(), target);
+    } else {
+      device_->upload(target, values.data(), bytes);
+    }
+    return finish();
   }
 
   absl::Status update(size_t offset, size_t count, absl::Span<const float* const> gradients,
                       absl::Span<float* const> targets, Step step) override {
     GRADRAIL_CHECK(!gradients.empty() && offset + count <= count_);
     if (count == 0) return absl::OkStatus();
+    is_busy_ = true;
     // No allocation in the usual case of at most 16 workers.
     absl::InlinedVector<const float*, kMaxGradients> sources(gradients.begin(), gradients.end());
     GRADRAIL_RETURN_IF_ERROR(fetch(count, absl::MakeSpan(sources)));
@@ -260,23 +294,21 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     changed_.add(offset, offset + count);
     GRADRAIL_CHECK(sources.size() <= kMaxGradients && stored_by_kernel.size() <= kMaxTargets);
     launch(offset, count, sources, stored_by_kernel, scale, step);
-    // Answers follow at once: workers may read the targets when this function has returned.
-    GRADRAIL_RETURN_IF_ERROR(device_->finish());
     for (float* target : copied_after) GRADRAIL_RETURN_IF_ERROR(copy_out(offset, count, target));
-    return absl::OkStatus();
+    return failure_;
   }
 
   absl::Status copy_state(int vector, size_t offset, absl::Span<float> to) override {
     GRADRAIL_CHECK(offset + to.size() <= count_);
     if (to.empty()) return absl::OkStatus();
-    return device_->wait(device_->download(to.data(), state_[vector]->as<float>() + offset, to.size() * sizeof(float)));
+    return wait(device_->download(to.data(), state_[vector]->as<float>() + offset, to.size() * sizeof(float)));
   }
 
   absl::Status set_state(int vector, size_t offset, absl::Span<const float> values) override {
     GRADRAIL_CHECK(offset + values.size() <= count_);
     if (values.empty()) return absl::OkStatus();
     device_->upload(state_[vector]->as<float>() + offset, values.data(), values.size() * sizeof(float));
-    return device_->finish();
+    return finish();
   }
 
  private:
@@ -295,14 +327,30 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     return absl::OkStatus();
   }
 
+  absl::Status finish() {
+    const absl::Status ended = keep(device_->finish());
+    if (ended.ok()) is_busy_ = false;
+    return ended;
+  }
+  absl::Status wait(gpu::CopyTicket ticket) { return keep(device_->wait(ticket)); }
+
+  /// The device gives the error of an update to the next call that waits, which may be one for another worker. The
+  /// parameters are lost nevertheless.
+  absl::Status keep(const absl::Status& ended) {
+    if (!ended.ok() && is_busy_) failure_ = ended;
+    return failure_.ok() ? ended : failure_;
+  }
+
   /// A sum of one gradient is a copy between any two places that the device reaches.
-  absl::Status copy(const float* source, size_t count, float* target) {
+  void copy(const float* source, size_t count, float* target) {
     device_->sum(absl::MakeConstSpan(&source, 1), count, 1.0f, target);
-    return device_->finish();
+    is_busy_ = true;
   }
 
   absl::Status reserve(std::unique_ptr<gpu::Memory>& memory, size_t bytes) {
     if (memory != nullptr && memory->bytes() >= bytes) return absl::OkStatus();
+    // A kernel may still read the former memory.
+    GRADRAIL_RETURN_IF_ERROR(finish());
     return allocate(memory, bytes);
   }
 
@@ -369,7 +417,11 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   std::unique_ptr<gpu::Memory> state_[2];
   std::vector<std::unique_ptr<gpu::Memory>> fetched_;
   std::unique_ptr<gpu::Memory> sum_;
-  ChangedRuns changed_;  // on the device, since the host copy was downloaded
+  ChangedRuns changed_;                           // on the device, since the host copy was downloaded
+  std::optional<gpu::CopyTicket> last_download_;  // may be under way
+  DeviceTicket last_mark_ = 0;
+  bool is_busy_ = false;  // something was enqueued whose end no mark has confirmed
+  absl::Status failure_;  // of such work
   PinnedRange copy_pin_;
 };
 

@@ -46,7 +46,8 @@ class ParameterStore {
     return mutable_parameters() + offset;
   }
 
-  /// Copies a run of parameters to a target as update() takes them.
+  /// Copies a run of parameters to a target as update() takes them. With a DeviceMemory the copy has only begun when
+  /// the call returns.
   virtual absl::Status copy_out(size_t offset, size_t count, float* target) = 0;
   /// Overwrites a run of parameters; the state stays. `values` may lie where gradients may.
   virtual absl::Status set(size_t offset, absl::Span<const float> values) = 0;
@@ -55,7 +56,8 @@ class ParameterStore {
     uint64_t index = 1;        ///< counts the updates of this run from 1
     float rate = kAgreedRate;  ///< as ApplyArguments::rate
   };
-  /// Updates a run as apply() does (ps/optimizer/optimizer.h), with any number of gradients.
+  /// Updates a run as apply() does (ps/optimizer/optimizer.h), with any number of gradients. With a DeviceMemory the
+  /// update has only begun when the call returns: DeviceMemory::has_ended(). Later calls see its result.
   virtual absl::Status update(size_t offset, size_t count, absl::Span<const float* const> gradients,
                               absl::Span<float* const> targets, Step step) = 0;
 

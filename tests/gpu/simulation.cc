@@ -28,6 +28,8 @@ void Simulation::release_hang() {
   find<decltype(&gradrail_simulated_release_hang)>("gradrail_simulated_release_hang")();
 }
 
+bool Simulation::hangs() { return find<decltype(&gradrail_simulated_hangs)>("gradrail_simulated_hangs")() != 0; }
+
 SimulatedObjects Simulation::objects() {
   SimulatedObjects objects;
   find<decltype(&gradrail_simulated_objects)>("gradrail_simulated_objects")(&objects);

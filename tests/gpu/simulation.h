@@ -13,6 +13,7 @@ class Simulation {
   static void configure(const char* words);
   /// Lets a device that hangs come to an end, so that the test's process can.
   static void release_hang();
+  static bool hangs();
   /// Objects that were made on devices and not freed.
   static SimulatedObjects objects();
   /// Whether a test may skip because of this: there is no GPU, or not that many, and GRADRAIL_REQUIRE does not name

@@ -27,6 +27,13 @@ void gradrail_simulated_release_hang() {
   }
 }
 
+int gradrail_simulated_hangs() {
+  for (int ordinal = 0; Device* device = Machine::get().device(ordinal); ++ordinal) {
+    if (device->hangs) return 1;
+  }
+  return 0;
+}
+
 void gradrail_simulated_nic_wrote(const void* data) {
   const auto allocation = Machine::get().memory().find(reinterpret_cast<uintptr_t>(data));
   if (allocation) allocation->device->unflushed = true;

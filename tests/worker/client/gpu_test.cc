@@ -1,4 +1,6 @@
 // Variables at home in GPU memory: whichever way they travel, the bits are those of variables in the host's memory.
+#include <future>
+
 #include "base/status.h"
 #include "fmt/format.h"
 #include "tests/gpu/simulation.h"
@@ -22,6 +24,11 @@ struct Route {
   const char* path;  ///< as bytes are counted
   const char* ps_path = "";
 };
+
+/// The shard has decided all updates of a step. Its device may still compute them.
+bool has_updated_all(Cluster& cluster) {
+  return cluster.server(0).summary()[0].find("6 bucket updates") != std::string::npos;
+}
 
 class ClientGpu : public ::testing::Test {
  protected:
@@ -169,6 +176,42 @@ TEST_F(ClientGpu, WhatCannotBeReachedIsStagedWithTheReason) {
     EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
     EXPECT_THAT(std::string(message_of(status)), ::testing::ContainsRegex(refusal.why));
   }
+}
+
+TEST_F(ClientGpu, AShardServesWhileItsDeviceWorks) {
+  // For each of the 6 buckets, one launch stores the initial values, and one copies them to the worker.
+  gpu::Simulation::configure("devices=3,hang=1@13");
+  Cluster cluster({.worker_count = 1, .device = "gpu:1"});
+  const std::unique_ptr<Client> client = join(cluster.options(0), odd_schema());
+  fill_initial(*client);
+  ASSERT_TRUE(client->start().ok());
+  fill_gradients(*client, 0, 1);
+  client->exchange();
+  // The shard has given all updates to the device, which hangs behind the first one.
+  EXPECT_TRUE(eventually([&] { return gpu::Simulation::hangs() && has_updated_all(cluster); }));
+  std::future<absl::Status> waited = std::async(std::launch::async, [&] { return client->wait(); });
+  EXPECT_EQ(waited.wait_for(100ms), std::future_status::timeout) << "answered before the update";
+  gpu::Simulation::release_hang();
+  ASSERT_TRUE(waited.get().ok());
+  EXPECT_EQ(flatten(*client)[7], initial_of(7) - gradient_of(0, 1, 7));
+}
+
+TEST_F(ClientGpu, TheMemoryOfALostWorkerStaysUntilTheUpdateHasReadIt) {
+  gpu::Simulation::configure("devices=3,delay=50000");
+  Cluster cluster({.worker_count = 2, .device = "gpu:1"});
+  const std::unique_ptr<Client> stays = join(cluster.options(0), odd_schema());
+  std::unique_ptr<Client> leaves = join(cluster.options(1), odd_schema());
+  fill_initial(*stays);
+  in_parallel(2, [&](uint32_t index) { ASSERT_TRUE((index == 0 ? *stays : *leaves).start().ok()); });
+  fill_gradients(*leaves, 1, 1);
+  leaves->exchange();
+  ASSERT_TRUE(eventually([&] { return has_updated_all(cluster); }));
+  leaves.reset();
+  fill_gradients(*stays, 0, 1);
+  stays->exchange();
+  const absl::Status waited = stays->wait();
+  ASSERT_TRUE(waited.ok()) << waited;
+  EXPECT_EQ(flatten(*stays)[7], initial_of(7) - gradient_of(1, 1, 7) - gradient_of(0, 1, 7));
 }
 
 TEST_F(ClientGpu, ChecksumsOfWhatIsStaged) {
