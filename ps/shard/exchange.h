@@ -52,7 +52,7 @@ class ShardExchange {
   void change_membership(const std::function<void(ShardProtocol&, Actions&)>& change);
   /// Completes an answer and posts it. With parameters on a GPU, advance() does so later.
   void answer(const Action& action);
-  /// The end of a turn: marks the work that the turn gave to a GPU, and posts the answers whose work has ended.
+  /// The end of a turn: marks the work that the turn gave to a GPU, and posts the answers with ended work.
   void advance();
   /// advance() has to be called again soon: a GPU gives no notice.
   bool waits_for_gpu() const { return !begun_.empty(); }

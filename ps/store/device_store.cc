@@ -420,7 +420,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   ChangedRuns changed_;                           // on the device, since the host copy was downloaded
   std::optional<gpu::CopyTicket> last_download_;  // may be under way
   DeviceTicket last_mark_ = 0;
-  bool is_busy_ = false;  // something was enqueued whose end no mark has confirmed
+  bool is_busy_ = false;  // no mark has confirmed the end of all that was enqueued
   absl::Status failure_;  // of such work
   PinnedRange copy_pin_;
 };
