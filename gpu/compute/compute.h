@@ -68,6 +68,9 @@ struct ImageShape {
   size_t elements() const { return count * height * width * channels; }
 };
 
+/// Gradients, targets and sources of one call: kernels take their addresses by value.
+inline constexpr size_t kMaxBuffers = 64;
+
 enum class UpdateRule : uint8_t { sgd, momentum, nesterov, adam, mean };
 
 /// One update of a run of parameters. The arithmetic is that of ps::apply; its header has the formulae. Addresses are
@@ -78,9 +81,9 @@ struct UpdateArguments {
   size_t count = 0;
   float* parameters = nullptr;
   float* state[2] = {nullptr, nullptr};
-  absl::Span<const void* const> gradients;  ///< 1–16, summed in this order
+  absl::Span<const void* const> gradients;  ///< 1 to kMaxBuffers, summed in this order
   bool gradients_are_bf16 = false;
-  absl::Span<float* const> targets;  ///< fresh parameters are also stored here; 0–16
+  absl::Span<float* const> targets;  ///< fresh parameters are also stored here; 0 to kMaxBuffers
   float gradient_scale = 1.0f;       ///< 1/N
   float rate = 0.0f;                 ///< adam: with the bias correction of this update
   float momentum = 0.0f;
@@ -150,7 +153,7 @@ class Compute {
   /// gradient (shape of images) = pooled_gradient where the window's maximum was (the first of equals), else 0.
   virtual void max_pool_backward(const ImageShape& shape, const float* images, const float* pooled_gradient,
                                  float* gradient) = 0;
-  /// target = (((source[0] + source[1]) + …) · scale; 1–16 sources; target may be source[0].
+  /// target = (((source[0] + source[1]) + …) · scale; 1 to kMaxBuffers sources; target may be source[0].
   virtual void sum(absl::Span<const float* const> sources, size_t count, float scale, float* target) = 0;
   virtual void to_bf16(size_t count, const float* source, uint16_t* target) = 0;  ///< to nearest, ties to even
   virtual void from_bf16(size_t count, const uint16_t* source, float* target) = 0;

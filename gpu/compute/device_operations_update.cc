@@ -65,16 +65,15 @@ kernels::UpdateArguments update_arguments(const UpdateArguments& a) {
 }  // namespace
 
 void DeviceCompute::update(const UpdateArguments& a) {
-  GRADRAIL_CHECK(!a.gradients.empty() && a.gradients.size() <= kernels::kMaxBuffers);
-  // Arguments of a kernel have a fixed size: arrays of kMaxBuffers addresses.
-  GRADRAIL_CHECK(a.targets.size() <= kernels::kMaxBuffers);
+  static_assert(kMaxBuffers == kernels::kMaxBuffers);
+  GRADRAIL_CHECK(!a.gradients.empty() && a.gradients.size() <= kMaxBuffers && a.targets.size() <= kMaxBuffers);
   const kernels::UpdateArguments arguments = update_arguments(a);
   const char* const kernel = kUpdateKernels[static_cast<size_t>(a.rule)][a.gradients_are_bf16 ? 1 : 0];
   launch(kernel, kernels::threads_for(arguments.run, kQuadsPerThread), arguments);
 }
 
 void DeviceCompute::sum(absl::Span<const float* const> sources, size_t count, float scale, float* target) {
-  GRADRAIL_CHECK(!sources.empty() && sources.size() <= kernels::kMaxBuffers);
+  GRADRAIL_CHECK(!sources.empty() && sources.size() <= kMaxBuffers);
   std::vector<Buffer> buffers = {{target}};
   for (const float* source : sources) buffers.push_back({source});
   kernels::SumArguments arguments = {.run = kernels::run_of(count, buffers),

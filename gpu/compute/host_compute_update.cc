@@ -11,8 +11,6 @@ namespace {
 
 // Stays in the first cache from one gradient to the next, and to the update.
 constexpr size_t kStripElements = 1024;
-// As kernels::kMaxBuffers: host and device accept the same calls.
-constexpr size_t kMaxBuffers = 16;
 
 float widen(float value) { return value; }
 float widen(uint16_t bf16) { return std::bit_cast<float>(static_cast<uint32_t>(bf16) << 16); }

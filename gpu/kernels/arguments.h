@@ -10,7 +10,7 @@ using Bits16 = unsigned short;  ///< a bf16 as it lies in memory
 using Bits32 = unsigned int;
 using Count = unsigned long long;
 
-inline constexpr int kMaxBuffers = 16;
+inline constexpr int kMaxBuffers = 64;  ///< gpu::kMaxBuffers
 
 /// How a run of `count` elements is walked: `head` single elements, `quads` times four at once, single ones to the end.
 /// All quads are aligned to their size in every buffer; where the buffers' alignments do not allow that, there are

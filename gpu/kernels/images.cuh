@@ -75,7 +75,9 @@ __device__ void col2im(const PatchArguments& a, Bits32 channels) {
         const Bits32 x = at.x + border - kx;
         if (x >= shape.width) continue;
         const Count patch = (at.image * shape.height + y) * shape.width + x;
-        add(sum, columns[((patch * a.side + ky) * a.side + kx) * channels + at.channel]);
+        const T read =
+            columns[((patch * a.side + ky) * a.side + kx) * channels + at.channel];  // one load, also of a quad
+        add(sum, read);
       }
     }
     images[i] = sum;

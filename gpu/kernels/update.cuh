@@ -69,7 +69,7 @@ __device__ void update_single(const UpdateArguments& a, Count i) {
 
 // Quads that a thread has in flight. A busy memory needs speed × latency bytes in flight. That is 29 KB in each of 132
 // multiprocessors of an H200 (4.8 TB/s, about 0.8 µs). It is 54 KB in each of 148 of a B200 (8 TB/s, 1 µs). Registers
-// allow 1,536 threads of sgd with 2 × 2 × 16 bytes each (98 KB). They allow 768 threads of adam with 4 × 2 × 16 bytes
+// allow 1,024 threads of sgd with 2 × 2 × 16 bytes each (65 KB). They allow 768 threads of adam with 4 × 2 × 16 bytes
 // each (98 KB). One quad would suffice in theory. Two quads cover the time between the stores of one round and the
 // loads of the next.
 constexpr int kQuadsInFlight = 2;
@@ -113,22 +113,47 @@ class QuadUpdate {
     }
   }
 
-  template <bool kFirst>
-  __device__ void add(const void* gradient) {
-    const Quad<Gradient>* from = quads(static_cast<const Gradient*>(gradient) + a_.run.head);
+  using Read = Quad<Gradient>[kQuadsInFlight];
+
+  __device__ void read(Bits32 gradient, Read& to) const {
+    const Quad<Gradient>* from = quads(static_cast<const Gradient*>(a_.gradients[gradient]) + a_.run.head);
     GRADRAIL_UNROLL
     for (int u = 0; u < kQuadsInFlight; ++u) {
-      if (!has(u)) continue;
-      const Quad<Gradient> read = from[quad(u)];
-      GRADRAIL_UNROLL
-      for (int e = 0; e < 4; ++e) sum_[u].at[e] = kFirst ? widen(read.at[e]) : sum_[u].at[e] + widen(read.at[e]);
+      if (has(u)) to[u] = from[quad(u)];
     }
   }
 
+  template <bool kFirst = false>
+  __device__ void add(const Read& gradient) {
+    GRADRAIL_UNROLL
+    for (int u = 0; u < kQuadsInFlight; ++u) {
+      if (!has(u)) continue;
+      GRADRAIL_UNROLL
+      for (int e = 0; e < 4; ++e) {
+        const float value = widen(gradient[u].at[e]);
+        sum_[u].at[e] = kFirst ? value : sum_[u].at[e] + value;
+      }
+    }
+  }
+
+  /// Adds in the order of the gradients. Two of them are under way together: with one, each round waits for its memory.
   __device__ void sum_gradients() {
-    add<true>(a_.gradients[0]);
-    GRADRAIL_UNROLL_BY_4
-    for (Bits32 s = 1; s < a_.gradient_count; ++s) add<false>(a_.gradients[s]);
+    Read one, other;
+    read(0, one);
+    if (a_.gradient_count > 1) read(1, other);
+    add<true>(one);
+    if (a_.gradient_count > 1) add(other);
+    Bits32 s = 2;
+    for (; s + 1 < a_.gradient_count; s += 2) {
+      read(s, one);
+      read(s + 1, other);
+      add(one);
+      add(other);
+    }
+    if (s < a_.gradient_count) {
+      read(s, one);
+      add(one);
+    }
   }
 
   __device__ void step() {

@@ -151,8 +151,7 @@ void ShardExchange::apply(const Action& action) {
     GRADRAIL_CHECK(peer != nullptr);  // the protocol forgets a worker's gradients with its connection
     gradients.push_back(gradient(*peer, action.bucket));
     // A state that the backup lacks must not reach a worker's memory: with a backup, answer() stores it there.
-    // A target beyond the store's limit keeps its stored_version, and answer() copies.
-    if (peer->parameters_mapped == nullptr || targets.size() == kMaxTargets || primary_.is_replicating()) continue;
+    if (peer->parameters_mapped == nullptr || primary_.is_replicating()) continue;
     targets.push_back(peer->parameters_mapped + range.first);
     peer->stored_version[action.bucket] = action.version;
   }

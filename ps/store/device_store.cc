@@ -26,6 +26,8 @@ namespace gradrail::ps {
 namespace {
 
 constexpr std::string_view kGpuPrefix = "gpu:";
+/// An update of so many workers allocates no memory.
+constexpr size_t kUsualBuffers = 16;
 
 gpu::UpdateRule rule_of(OptimizerKind kind) {
   switch (kind) {
@@ -275,24 +277,23 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     GRADRAIL_CHECK(!gradients.empty() && offset + count <= count_);
     if (count == 0) return absl::OkStatus();
     is_busy_ = true;
-    // No allocation in the usual case of at most 16 workers.
-    absl::InlinedVector<const float*, kMaxGradients> sources(gradients.begin(), gradients.end());
+    absl::InlinedVector<const float*, kUsualBuffers> sources(gradients.begin(), gradients.end());
     GRADRAIL_RETURN_IF_ERROR(fetch(count, absl::MakeSpan(sources)));
     float scale = 1.0f / static_cast<float>(gradients.size());
-    if (sources.size() > kMaxGradients) {
+    if (sources.size() > gpu::kMaxBuffers) {
       GRADRAIL_RETURN_IF_ERROR(sum_in_order(sources, count, scale));
       sources.assign(1, sum_->as<float>());
       scale = 1.0f;
     }
     // The kernel stores into memory that the device reaches; the other targets are copied when it has finished.
-    absl::InlinedVector<float*, kMaxTargets> stored_by_kernel;
-    absl::InlinedVector<float*, kMaxTargets> copied_after;
+    absl::InlinedVector<float*, kUsualBuffers> stored_by_kernel;
+    absl::InlinedVector<float*, kUsualBuffers> copied_after;
     for (float* target : targets) {
-      const bool by_kernel = stored_by_kernel.size() < kMaxTargets && reachable_->holds(target, count * sizeof(float));
+      const bool by_kernel =
+          stored_by_kernel.size() < gpu::kMaxBuffers && reachable_->holds(target, count * sizeof(float));
       (by_kernel ? stored_by_kernel : copied_after).push_back(target);
     }
     changed_.add(offset, offset + count);
-    GRADRAIL_CHECK(sources.size() <= kMaxGradients && stored_by_kernel.size() <= kMaxTargets);
     launch(offset, count, sources, stored_by_kernel, scale, step);
     for (float* target : copied_after) GRADRAIL_RETURN_IF_ERROR(copy_out(offset, count, target));
     return failure_;
@@ -368,14 +369,14 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     return absl::OkStatus();
   }
 
-  /// A kernel takes at most kMaxGradients: several sums, one after the other, keep the order and thus the bits.
+  /// A kernel takes at most kMaxBuffers: several sums, one after the other, keep the order and thus the bits.
   absl::Status sum_in_order(absl::Span<const float* const> sources, size_t count, float scale) {
     GRADRAIL_RETURN_IF_ERROR(reserve(sum_, count * sizeof(float)));
     size_t taken = 0;
     while (taken < sources.size()) {
-      absl::InlinedVector<const float*, kMaxGradients> some;
+      absl::InlinedVector<const float*, gpu::kMaxBuffers> some;
       if (taken > 0) some.push_back(sum_->as<float>());
-      while (taken < sources.size() && some.size() < kMaxGradients) some.push_back(sources[taken++]);
+      while (taken < sources.size() && some.size() < gpu::kMaxBuffers) some.push_back(sources[taken++]);
       device_->sum(some, count, taken == sources.size() ? scale : 1.0f, sum_->as<float>());
     }
     return absl::OkStatus();
@@ -387,7 +388,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     const KernelArguments values = kernel_arguments(
         optimizer_,
         {.count = count, .gradients = sources, .targets = targets, .update_index = step.index, .rate = step.rate});
-    const absl::InlinedVector<const void*, kMaxGradients> gradients(sources.begin(), sources.end());
+    const absl::InlinedVector<const void*, kUsualBuffers> gradients(sources.begin(), sources.end());
     const auto state = [&](int i) { return state_[i] == nullptr ? nullptr : state_[i]->as<float>() + offset; };
     device_->update({.rule = rule_of(optimizer_.kind),
                      .count = count,

@@ -40,6 +40,7 @@ class HostStore final : public ParameterStore {
   absl::Status update(size_t offset, size_t count, absl::Span<const float* const> gradients,
                       absl::Span<float* const> targets, Step step) override {
     GRADRAIL_CHECK(!gradients.empty() && offset + count <= count_);
+    const size_t in_pass = std::min(targets.size(), kMaxTargets);
     const float* sum = nullptr;
     if (gradients.size() > kMaxGradients) {
       // A sum that is one gradient keeps its scale of 1 in apply().
@@ -50,11 +51,12 @@ class HostStore final : public ParameterStore {
                        .parameters = mutable_parameters() + offset,
                        .state = {state_at(0, offset), state_at(1, offset)},
                        .gradients = gradients,
-                       .targets = targets,
+                       .targets = targets.first(in_pass),
                        .update_index = step.index,
                        .rate = step.rate,
                        // The buckets of a shard follow each other: together they displace what the cache holds.
                        .pass_count = count_});
+    for (float* const target : targets.subspan(in_pass)) std::copy_n(mutable_parameters() + offset, count, target);
     return absl::OkStatus();
   }
 

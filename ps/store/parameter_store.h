@@ -56,8 +56,9 @@ class ParameterStore {
     uint64_t index = 1;        ///< counts the updates of this run from 1
     float rate = kAgreedRate;  ///< as ApplyArguments::rate
   };
-  /// Updates a run as apply() does (ps/optimizer/optimizer.h), with any number of gradients. With a DeviceMemory the
-  /// update has only begun when the call returns: DeviceMemory::has_ended(). Later calls see its result.
+  /// Updates a run as apply() does (ps/optimizer/optimizer.h), with any number of gradients and targets. With a
+  /// DeviceMemory the update has only begun when the call returns: DeviceMemory::has_ended(). Later calls see its
+  /// result.
   virtual absl::Status update(size_t offset, size_t count, absl::Span<const float* const> gradients,
                               absl::Span<float* const> targets, Step step) = 0;
 

@@ -94,13 +94,28 @@ TEST_P(StoreAgreement, BitForBitOverUpdatesOfParts) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, StoreAgreement,
-    ::testing::Values(Case{OptimizerKind::sgd, 1}, Case{OptimizerKind::sgd, 16}, Case{OptimizerKind::sgd, 40},
+    ::testing::Values(Case{OptimizerKind::sgd, 1}, Case{OptimizerKind::sgd, 16}, Case{OptimizerKind::sgd, 140},
                       Case{OptimizerKind::momentum, 3}, Case{OptimizerKind::nesterov, 17}, Case{OptimizerKind::adam, 2},
                       Case{OptimizerKind::nesterov, 2, 0.05f}, Case{OptimizerKind::adamw, 3, 0.05f},
                       Case{OptimizerKind::torch_adam, 2, 0.05f}, Case{OptimizerKind::mean, 3}),
     [](const auto& test) {
       return std::string(optimizer_name(test.param.optimizer)) + "_" + std::to_string(test.param.gradient_count);
     });
+
+TEST(ParameterStore, AnUpdateStoresIntoAllTargets) {
+  for (const auto& store : {host_store({.learning_rate = 1.0f}), device_store({.learning_rate = 1.0f})}) {
+    const std::vector<float> gradient = random_values(kCount, 1);
+    const std::vector<const float*> gradients(70, gradient.data());
+    SharedMemory memory = *SharedMemory::create("targets", 70 * kCount * sizeof(float));
+    const PinnedRange pin = store->device_memory() == nullptr ? nullptr : store->device_memory()->pin(memory.span());
+    std::vector<float*> targets;
+    for (size_t i = 0; i < 70; ++i) targets.push_back(reinterpret_cast<float*>(memory.data()) + i * kCount);
+    ASSERT_TRUE(store->update(0, kCount, gradients, absl::MakeSpan(targets), {}).ok());
+    const std::vector<float> fresh = all_parameters(*store);
+    ASSERT_NE(fresh[0], 0.0f);
+    for (const float* target : targets) EXPECT_EQ(std::vector<float>(target, target + kCount), fresh);
+  }
+}
 
 TEST(DeviceStore, SetLeavesStateAndStateSurvivesARoundTrip) {
   const auto store = device_store({.kind = OptimizerKind::adam});
