@@ -57,6 +57,12 @@ void add_distributed_flags(CLI::App& app, Options& options) {
   add_cluster_flags(app, options);
 }
 
+void add_exchange_suite_flags(CLI::App& app, Options& options) {
+  add_distributed_flags(app, options);
+  app.option_defaults()->group("GPU");
+  app.add_option("--on", options.on, "place of gradients and parameters: host, or gpu:N")->capture_default_str();
+}
+
 void add_paths_flags(CLI::App& app, Options& options) {
   add_distributed_flags(app, options);
   app.option_defaults()->group("GPU");
@@ -74,8 +80,8 @@ const std::vector<Suite>& suites() {
   static const std::vector<Suite> list = {
       {"paths", "measure one exchange over each path of this host; print why a path is unusable", add_paths_flags,
        run_paths_suite},
-      {"exchange", "measure the whole exchange: push gradients, apply them, return parameters", add_distributed_flags,
-       run_exchange_suite},
+      {"exchange", "measure the whole exchange: push gradients, apply them, return parameters",
+       add_exchange_suite_flags, run_exchange_suite},
       {"incast", "measure the bandwidth of each of N workers at one shard", add_distributed_flags, run_incast_suite},
       {"put", "measure latency and bandwidth of one-sided puts", add_put_flags, run_put_suite},
       {"apply",

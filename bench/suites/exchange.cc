@@ -1,10 +1,13 @@
-// The whole step as training does it: gradients to the server, the update, fresh parameters back.
+// The whole step as training does it: gradients to the server, the update, fresh parameters back. With --on gpu:N from
+// the memory of a GPU, over each way out of it.
 #include "base/status.h"
 #include "bench/driver/rounds.h"
 #include "bench/driver/suite.h"
 #include "bench/driver/transports.h"
+#include "bench/suites/device_name.h"
 #include "bench/suites/exchange_flags.h"
 #include "bench/suites/exchange_run.h"
+#include "bench/suites/exchange_ways.h"
 #include "fmt/format.h"
 
 namespace gradrail::bench {
@@ -14,13 +17,23 @@ absl::StatusOr<int> run_exchange_suite(const Options& options) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "4K", "64M", sizeof(float)));
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> choices,
                             choose_transports(options, !options.transports.empty()));
+  if (options.on != "host") GRADRAIL_RETURN_IF_ERROR(can_open(options.on));
   Report report(options, fmt::format("gradrail bench exchange: {}", describe(load)));
   report.note("time: median from the push to the last fresh parameter; 99%: percentile of the slowest worker");
   report.note("algbw: gradient bytes / time. busbw: gradient and parameters, 2 x algbw");
+  std::vector<Contestant> contestants = exchange_contestants(load, choices);
+  if (options.on != "host") {
+    GRADRAIL_ASSIGN_OR_RETURN(const std::vector<Way> ways, all_ways(options));
+    contestants = gpu_contestants(load, options.on, ways);
+    report.note(
+        "ipc: kernels of a server on the same GPU access the memory of the worker; dmabuf, peermem: the network");
+    report.note("device accesses it; staged: copied through host memory");
+  }
   add_ranks(load, choices, report);
   report.begin(Layout::sweep);
-  take_turns(options, list, exchange_contestants(load, choices), report);
-  return report.finish(!options.transports.empty());
+  take_turns(options, list, contestants, report);
+  // No host has all ways out of GPU memory: there, rows without a figure are normal.
+  return report.finish(options.on == "host" && !options.transports.empty());
 }
 
 }  // namespace gradrail::bench

@@ -184,14 +184,14 @@ class Ends(BenchTest):
 
 
 class GpuPaths(BenchTest):
-    """Tests the rows of `paths` in the memory of a simulated GPU, with a network device that accesses this memory."""
+    """Tests the rows of `paths` and `exchange` in the memory of a simulated GPU, with a network device that accesses this memory."""
     SIMULATED_GPU = pathlib.Path(os.environ["GRADRAIL_SIMULATED_GPU_DIR"])
     SMALL = ["-b", "64K", "-e", "64K", *QUICK]
     NIC = ["--plugin-dir", SIMULATED_GPU.parent / "simulated_nic", "--transport", "simnic,shm,tcp"]
 
-    def paths(self, words, *flags):
+    def paths(self, words, *flags, suite="paths"):
         gpu = {"LD_LIBRARY_PATH": str(self.SIMULATED_GPU), "GRADRAIL_SIMULATED_GPU": words} if words else {}
-        return list(self.rows("paths", *self.SMALL, *flags, environment=gpu).values())
+        return list(self.rows(suite, *self.SMALL, *flags, environment=gpu).values())
 
     def assert_why(self, rows, path, why):
         (row,) = [row for row in rows if row["path"] == path]
@@ -209,6 +209,19 @@ class GpuPaths(BenchTest):
                 self.assert_why(rows, "tcp, gpu:0 dmabuf", "^tcp moves host memory only$")
                 self.assert_why(rows, "shm, gpu:0 peermem", "^shm moves host memory only$")
                 self.assert_why(rows, "simnic by an RDMA device, gpu:0 peermem", "^peermem: no peer-memory module: modprobe")
+
+    def test_exchange_has_the_rows_in_gpu_memory_with_their_stages(self):
+        rows = self.paths("devices=2", *self.NIC, "--on", "gpu:1", "--workers", 2, suite="exchange")
+        measured = {row["path"]: row for row in rows if not row["failed"]}
+        self.assertEqual(set(measured), {"tcp gpu-direct(ipc), gpu:1", "shm gpu-direct(ipc), gpu:1", "tcp gpu-direct(dmabuf), gpu:1",
+                                         "tcp staged, gpu:1", "shm staged, gpu:1"})
+        self.assertEqual({row["nwrong"] for row in rows}, {0})
+        self.assertIn("copy to host", dict(measured["shm staged, gpu:1"]["stages"]))
+        self.assertGreater(dict(measured["shm gpu-direct(ipc), gpu:1"]["stages"])["sum + optimizer"], 0)
+
+    def test_exchange_without_that_gpu(self):
+        self.assertRegex(self.bench("exchange", "--on", "gpu:7", environment={"LD_LIBRARY_PATH": str(self.SIMULATED_GPU)},
+                                    code=cluster.CONFIGURATION), "no GPU 7")
 
     def test_another_gpu(self):
         rows = self.paths("devices=2", "--transport", "tcp", "--on", "gpu:1")
