@@ -21,6 +21,8 @@ struct Encryption {
   std::string shared_key;
 };
 
+inline constexpr Duration kPathTimeout = std::chrono::seconds(10);
+
 struct OpenOptions {
   std::string bind_host;  ///< address of this task's network interface; "" lets the transport choose
   /// Refuse to open where no RDMA device would carry the bytes. ucx and ofi run over sockets too, but there tcp is
@@ -29,10 +31,16 @@ struct OpenOptions {
   std::string ofi_provider;  ///< ofi: the libfabric provider to use and no other, "verbs"; "": the best
   /// tcp, and the side channel of ucx and ofi: a host that acknowledges nothing for so long is lost. ofi: so is a
   /// device that finishes no transfer, while its peer answers.
-  Duration path_timeout = std::chrono::seconds(10);
+  Duration path_timeout = kPathTimeout;
   /// tcp encrypts all data. shm ignores it, because its data stays on one host. Other transports refuse to open.
   std::optional<Encryption> encryption = {};
 };
+
+/// A limit of another phase of a connection. It grows with a path_timeout above the default: that network is slow.
+inline Duration scaled_limit(Duration limit, Duration path_timeout) {
+  const double factor = std::chrono::duration<double>(path_timeout) / kPathTimeout;
+  return factor > 1 ? std::chrono::duration_cast<Duration>(limit * factor) : limit;
+}
 
 /// One transport: built in, or in a plug-in that is loaded when it is first opened.
 struct Transport {

@@ -43,6 +43,8 @@ void ShardExchange::on_arrival(ShardPeer& peer, uint64_t immediate) {
   if (peer.uses_gpu()) fail_shard_on_error(partition_.device_memory()->flush_nic_writes());
   if (has_failed_) return;
   if (const absl::Status checked = check(peer, header, immediate); !checked.ok()) {
+    read_failure();
+    if (has_failed_) return;
     return peers_.refuse(peer, std::string(message_of(checked)));
   }
   peer.bytes_in += header.payload_bytes + sizeof(SlotHeader);
@@ -185,25 +187,32 @@ void ShardExchange::answer(const Action& action) {
   }
   DeviceMemory* const device = partition_.device_memory();
   if (device == nullptr) return complete(action);
-  const bool is_sent_from_host = !is_mapped && !peer->uses_gpu();
-  if (is_sent_from_host || peer->return_headers()[action.bucket].has_crc != 0) {
+  if (is_mapped) {
+    // Now: later updates change the host's copy, but not the memory of this worker.
+    write_crc(*peer, action.bucket);
+  } else if (!peer->uses_gpu() && partition_.returns_parameters()) {
     device->begin_download(partition_.offset(action.bucket), range.count);
   }
   begun_.push_back({action, std::nullopt});
 }
 
 void ShardExchange::advance() {
+  DeviceMemory* const device = partition_.device_memory();
+  if (device == nullptr) return;
+  read_failure();
   if (has_failed_) begun_.clear();
   if (begun_.empty()) return;
-  DeviceMemory* const device = partition_.device_memory();
   if (!begun_.back().mark) {
     const DeviceTicket mark = device->mark_work();
     for (auto begun = begun_.rbegin(); begun != begun_.rend() && !begun->mark; ++begun) begun->mark = mark;
   }
   while (!begun_.empty()) {
-    const absl::StatusOr<bool> ended = device->has_ended(*begun_.front().mark);
-    fail_shard_on_error(ended.status());
-    if (!ended.ok() || !*ended) return;
+    if (begun_.front().mark != ended_) {
+      const absl::StatusOr<bool> ended = device->has_ended(*begun_.front().mark);
+      fail_shard_on_error(ended.status());
+      if (!ended.ok() || !*ended) return;
+      ended_ = begun_.front().mark;
+    }
     const Action action = std::move(begun_.front().action);
     begun_.pop_front();
     if (action.kind == Action::Kind::apply) {
@@ -224,7 +233,8 @@ void ShardExchange::forget(WorkerIndex worker) {
 void ShardExchange::complete(const Action& action) {
   ShardPeer* const peer = peers_.active(action.worker);
   if (peer == nullptr) return;
-  write_crc(*peer, action.bucket);
+  if (partition_.device_memory() == nullptr || peer->parameters_mapped == nullptr) write_crc(*peer, action.bucket);
+  if (has_failed_) return;
   peer->bytes_out += partition_.bucket_range(action.bucket).count * sizeof(float) + sizeof(ReturnHeader);
   peer->parameters_sent[action.bucket] = peer->parameters_mapped != nullptr || !partition_.returns_parameters();
   // Behind a backlog, or without room: answers leave in their order.
@@ -247,11 +257,16 @@ void ShardExchange::write_header(ShardPeer& peer, const Action& action) {
   if (!peer.arrived_at.empty()) header.waited_ns = nanoseconds(decided_at_ - peer.arrived_at[action.bucket]);
 }
 
+/// With parameters on a GPU it waits for all updates so far.
 void ShardExchange::write_crc(ShardPeer& peer, uint32_t bucket) {
   ReturnHeader& header = peer.return_headers()[bucket];
   if (header.has_crc == 0) return;
   const size_t bytes = partition_.bucket_range(bucket).count * sizeof(float);
-  const auto* sent = reinterpret_cast<const float*>(partition_.store().parameters().data) + partition_.offset(bucket);
+  const absl::StatusOr<const float*> fresh =
+      partition_.store().fresh_parameters(partition_.offset(bucket), partition_.bucket_range(bucket).count);
+  fail_shard_on_error(fresh.status());
+  if (!fresh.ok()) return;
+  const float* sent = *fresh;
   if (const transport::LocalSlice copy = private_copy(peer, bucket); copy.region != nullptr) {
     std::byte* const target = peer.slots.memory.data() + copy.offset;
     std::memcpy(target, sent, bytes);
@@ -278,6 +293,7 @@ transport::LocalSlice ShardExchange::parameters_source(const ShardPeer& peer, ui
 
 /// False: the transport has no room. Any other failure is followed by peer_lost.
 bool ShardExchange::post_answer(ShardPeer& peer, uint32_t bucket) {
+  if (has_failed_) return true;
   assert(bucket < peer.parameters_sent.size());
   if (!peer.parameters_sent[bucket]) {
     const uint64_t offset = partition_.bucket_range(bucket).first * sizeof(float);
@@ -296,6 +312,12 @@ bool ShardExchange::post_answer(ShardPeer& peer, uint32_t bucket) {
 void ShardExchange::post_backlog(ShardPeer& peer) {
   while (!peer.backlog.empty() && post_answer(peer, peer.backlog.front())) peer.backlog.pop_front();
   peers_.update_unsettled(peer);
+}
+
+/// A call for one worker may have found the error of an update for another one.
+void ShardExchange::read_failure() {
+  if (DeviceMemory* const device = partition_.device_memory(); device != nullptr)
+    fail_shard_on_error(device->failure());
 }
 
 /// A store that fails has lost the parameters of all workers: from now on no answer may show them.

@@ -29,7 +29,8 @@ namespace gradrail::ps {
 ///   exchange.cc         apply() calls the store; answer() completes an answer, post_answer() posts it
 ///   ../store/host_store.cc, or device_store.cc on a GPU: updates the parameters
 ///
-/// A GPU only begins the update. The answers of a turn wait for one mark behind its work; advance() posts them.
+/// On a GPU, apply() only begins the update. The answers of a turn wait for one mark behind its work; advance() posts
+/// them.
 ///
 /// With a backup two more files: primary_role.cc holds the answer, ../replication/backup_sender.cc puts the bucket to
 /// the backup. The acknowledgement of the backup releases the answer.
@@ -59,7 +60,10 @@ class ShardExchange {
   /// The worker's connection is lost: it repeats what is unanswered.
   void forget(WorkerIndex worker);
   /// Forgets all answers: the shard begins again.
-  void reset() { begun_.clear(); }
+  void reset() {
+    begun_.clear();
+    ended_.reset();
+  }
   /// Posts the peer's backlog until the transport has no room.
   void post_backlog(ShardPeer& peer);
 
@@ -81,6 +85,7 @@ class ShardExchange {
   const float* gradient(const ShardPeer& peer, uint32_t bucket) const;
   transport::LocalSlice parameters_source(const ShardPeer& peer, uint32_t bucket) const;
   transport::LocalSlice private_copy(const ShardPeer& peer, uint32_t bucket) const;
+  void read_failure();
   void fail_shard_on_error(const absl::Status& stored);
   void mark_arrival(WorkerIndex worker, uint32_t bucket, uint64_t step);
   void mark(Mark::Kind kind, const Action& action);
@@ -97,11 +102,12 @@ class ShardExchange {
   PeerTable& peers_;
   PrimaryRole& primary_;
   FlightRecorder recorder_;
-  std::deque<Begun> begun_;  ///< in the order of the decisions
-  Actions actions_;          ///< of the last decision; keeps its memory from one arrival to the next
-  TimePoint decided_at_;     ///< time of the last decision; set only in the modes in which workers wait
-  TimePoint noticed_at_;     ///< time of on_completions(), while the recorder is on
-  bool has_failed_ = false;  ///< the store has lost the parameters
+  std::deque<Begun> begun_;            ///< in the order of the decisions
+  std::optional<DeviceTicket> ended_;  ///< the last mark that was reached
+  Actions actions_;                    ///< of the last decision; keeps its memory from one arrival to the next
+  TimePoint decided_at_;               ///< time of the last decision; set only in the modes in which workers wait
+  TimePoint noticed_at_;               ///< time of on_completions(), while the recorder is on
+  bool has_failed_ = false;            ///< the store has lost the parameters
   uint64_t updates_ = 0;
   uint64_t dropped_ = 0;
 };

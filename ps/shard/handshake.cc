@@ -68,7 +68,9 @@ void Handshake::accept_join_path(ShardPeer& peer, const proto::JoinPath& join_pa
     return peers_.refuse(peer, fmt::format("region key: {}", message_of(imported)));
   }
   peer.phase = ShardPeer::Phase::mapping;
-  peer.phase_deadline = Clock::now() + kMappingDeadline + allocation_time(partition_.range().count * sizeof(float));
+  peer.phase_deadline = Clock::now() +
+                        transport::scaled_limit(kMappingDeadline, environment_.options.open.path_timeout) +
+                        allocation_time(partition_.range().count * sizeof(float));
   map_memory(peer);
 }
 
@@ -128,7 +130,8 @@ absl::Status Handshake::send_welcome(ShardPeer& peer) {
   GRADRAIL_RETURN_IF_ERROR(send_message(*peer.connection, message));
   peer.phase = ShardPeer::Phase::checking;
   // The worker maps the slots for its first put.
-  peer.phase_deadline = Clock::now() + kCheckDeadline + allocation_time(partition_.range().count * sizeof(float));
+  peer.phase_deadline = Clock::now() + transport::scaled_limit(kCheckDeadline, environment_.options.open.path_timeout) +
+                        allocation_time(partition_.range().count * sizeof(float));
   return absl::OkStatus();
 }
 

@@ -62,7 +62,8 @@ ShardPeer& PeerTable::accept(transport::Connection& connection, size_t context_i
   auto peer = std::make_unique<ShardPeer>();
   peer->connection = &connection;
   peer->context_index = context_index;
-  peer->phase_deadline = Clock::now() + kHandshakeDeadline;
+  peer->phase_deadline =
+      Clock::now() + transport::scaled_limit(kHandshakeDeadline, environment_.options.open.path_timeout);
   connection.set_user_data(reinterpret_cast<uint64_t>(peer.get()));
   ShardPeer& accepted = *(peers_[&connection] = std::move(peer));
   update_unsettled(accepted);

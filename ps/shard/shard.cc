@@ -23,9 +23,6 @@ constexpr auto kShortWait = std::chrono::milliseconds(1);
 /// Without such work only completions and tasks matter, and these wake the loop. Deadlines of absent members are
 /// coarse.
 constexpr auto kLongWait = std::chrono::seconds(1);
-/// A GPU gives no notice of its progress: the loop asks it.
-constexpr int kPollsOfGpu = 200;
-constexpr auto kBetweenPolls = std::chrono::microseconds(20);
 /// Completions of one turn. Tasks and other peers wait meanwhile.
 constexpr size_t kCompletionsPerTurn = 64;
 
@@ -108,13 +105,10 @@ void Shard::run() {
 }
 
 size_t Shard::wait(absl::Span<transport::Completion> completions) {
-  if (!exchange_.waits_for_gpu()) {
-    polls_ = 0;
-    return wait_set_.wait(completions, next_deadline());
-  }
-  // An update usually ends within the first polls. After them other threads need the core.
-  if (++polls_ < kPollsOfGpu) return wait_set_.poll(completions);
-  return wait_set_.wait(completions, Clock::now() + kBetweenPolls);
+  if (!exchange_.waits_for_gpu()) return wait_set_.wait(completions, next_deadline());
+  // A GPU gives no notice of its progress: the loop asks it.
+  partition_.device_memory()->pause();
+  return wait_set_.poll(completions);
 }
 
 TimePoint Shard::next_deadline() const {

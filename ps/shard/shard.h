@@ -125,7 +125,6 @@ class Shard {
   BackupRole backup_;
   ShardExchange exchange_;
   Handshake handshake_;
-  int polls_ = 0;  ///< since a GPU has begun to work
 
   std::thread thread_;  ///< last: it starts when all else exists
 };

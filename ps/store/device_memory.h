@@ -63,9 +63,11 @@ class DeviceMemory {
   virtual absl::Status read(const std::byte* from, absl::Span<std::byte> to) = 0;
   virtual absl::StatusOr<uint32_t> crc32c(const float* values, size_t count) = 0;
 
-  // Progress. The store's update() and copy_out() only enqueue: gradients stay as they are, and targets are not read,
-  // until the work has ended. Memory of this class does not end before work that may use it.
+  // Progress. The store's update() and copy_out() only enqueue. Until has_ended(), the caller changes no gradient and
+  // reads no target. Memory of this class does not end before work that may use it.
 
+  /// The first error of the work. The parameters are lost, whichever call has found it.
+  virtual absl::Status failure() const = 0;
   /// Starts to bring a run of ParameterStore::parameters() up to date.
   virtual void begin_download(size_t offset, size_t count) = 0;
   /// A mark behind all work so far.
@@ -73,6 +75,8 @@ class DeviceMemory {
   /// Whether the work before the mark has ended. Never blocks.
   /// Errors  Those of the work.
   virtual absl::StatusOr<bool> has_ended(DeviceTicket mark) = 0;
+  /// For the caller that waits for a mark: lets other threads run at first, and sleeps some microseconds later.
+  virtual void pause() = 0;
 };
 
 }  // namespace gradrail::ps

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "gpu/compute/compute.h"
+#include "gpu/compute/stream_marks.h"
 #include "gpu/direct/dma_buf.h"
 #include "gpu/direct/ipc.h"
 #include "ps/optimizer/isa.h"
@@ -26,7 +27,7 @@ namespace gradrail::ps {
 namespace {
 
 constexpr std::string_view kGpuPrefix = "gpu:";
-/// An update of so many workers allocates no memory.
+/// Lists of so many addresses need no memory of the heap.
 constexpr size_t kUsualBuffers = 16;
 
 gpu::UpdateRule rule_of(OptimizerKind kind) {
@@ -117,7 +118,7 @@ class ChangedRuns {
 };
 
 /// Parameters and state in GPU memory. The host copy has what fresh_parameters() has downloaded. Updates and copies are
-/// enqueued; all other calls wait for what they enqueue.
+/// enqueued, and so is begin_download(); all other calls wait for what they enqueue.
 class DeviceStore final : public ParameterStore, public DeviceMemory {
  public:
   DeviceStore(std::unique_ptr<gpu::Compute> device, const OptimizerConfig& optimizer, SharedMemory memory, size_t count)
@@ -201,20 +202,25 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   }
 
   absl::Status write(std::byte* to, absl::Span<const std::byte> from) override {
+    // An error of the updates before is not one of this copy.
+    GRADRAIL_RETURN_IF_ERROR(finish());
     // upload() only starts the copy; finish() also returns its error.
     device_->upload(to, from.data(), from.size());
-    return finish();
+    return device_->finish();
   }
 
   absl::Status read(const std::byte* from, absl::Span<std::byte> to) override {
-    return wait(device_->download(to.data(), from, to.size()));
+    GRADRAIL_RETURN_IF_ERROR(finish());
+    return device_->wait(device_->download(to.data(), from, to.size()));
   }
 
   absl::StatusOr<uint32_t> crc32c(const float* values, size_t count) override {
-    // An error of the updates before is not one of the checksum.
     GRADRAIL_RETURN_IF_ERROR(finish());
     return device_->crc32c(values, count * sizeof(float));
   }
+
+  absl::Status failure() const override { return failure_; }
+  void pause() override { turns_.turn(); }
 
   void begin_download(size_t offset, size_t count) override {
     GRADRAIL_CHECK(offset + count <= count_);
@@ -224,13 +230,13 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     });
   }
 
-  DeviceTicket mark_work() override { return last_mark_ = device_->download(nullptr, nullptr, 0); }
+  DeviceTicket mark_work() override { return device_->download(nullptr, nullptr, 0); }
 
   absl::StatusOr<bool> has_ended(DeviceTicket mark) override {
     GRADRAIL_RETURN_IF_ERROR(failure_);
     if (!device_->is_done(mark)) return false;
     GRADRAIL_RETURN_IF_ERROR(wait(mark));
-    if (mark == last_mark_) is_busy_ = false;
+    turns_ = {};
     return true;
   }
 
@@ -276,7 +282,6 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
                       absl::Span<float* const> targets, Step step) override {
     GRADRAIL_CHECK(!gradients.empty() && offset + count <= count_);
     if (count == 0) return absl::OkStatus();
-    is_busy_ = true;
     absl::InlinedVector<const float*, kUsualBuffers> sources(gradients.begin(), gradients.end());
     GRADRAIL_RETURN_IF_ERROR(fetch(count, absl::MakeSpan(sources)));
     float scale = 1.0f / static_cast<float>(gradients.size());
@@ -328,24 +333,19 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     return absl::OkStatus();
   }
 
-  absl::Status finish() {
-    const absl::Status ended = keep(device_->finish());
-    if (ended.ok()) is_busy_ = false;
-    return ended;
-  }
+  absl::Status finish() { return keep(device_->finish()); }
   absl::Status wait(gpu::CopyTicket ticket) { return keep(device_->wait(ticket)); }
 
   /// The device gives the error of an update to the next call that waits, which may be one for another worker. The
   /// parameters are lost nevertheless.
   absl::Status keep(const absl::Status& ended) {
-    if (!ended.ok() && is_busy_) failure_ = ended;
-    return failure_.ok() ? ended : failure_;
+    failure_.Update(ended);
+    return failure_;
   }
 
   /// A sum of one gradient is a copy between any two places that the device reaches.
   void copy(const float* source, size_t count, float* target) {
     device_->sum(absl::MakeConstSpan(&source, 1), count, 1.0f, target);
-    is_busy_ = true;
   }
 
   absl::Status reserve(std::unique_ptr<gpu::Memory>& memory, size_t bytes) {
@@ -420,9 +420,8 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   std::unique_ptr<gpu::Memory> sum_;
   ChangedRuns changed_;                           // on the device, since the host copy was downloaded
   std::optional<gpu::CopyTicket> last_download_;  // may be under way
-  DeviceTicket last_mark_ = 0;
-  bool is_busy_ = false;  // no mark has confirmed the end of all that was enqueued
-  absl::Status failure_;  // of such work
+  gpu::WaitInTurns turns_;                        // since the last mark was reached
+  absl::Status failure_;
   PinnedRange copy_pin_;
 };
 

@@ -214,6 +214,27 @@ TEST_F(ClientGpu, TheMemoryOfALostWorkerStaysUntilTheUpdateHasReadIt) {
   EXPECT_EQ(flatten(*stays)[7], initial_of(7) - gradient_of(1, 1, 7) - gradient_of(0, 1, 7));
 }
 
+TEST_F(ClientGpu, AChecksumIsThatOfTheVersionInTheMemoryOfTheWorker) {
+  for (const char* const transport : {"shm", "tcp"}) {
+    SCOPED_TRACE(transport);
+    gpu::Simulation::configure("devices=3,delay=500");
+    Cluster cluster({.worker_count = 2, .transports = {transport}, .device = "gpu:1"});
+    in_parallel(2, [&](uint32_t index) {
+      ClientOptions options = cluster.options(index);
+      options.checksums = true;
+      const std::unique_ptr<Client> client = join(options, odd_schema());
+      if (index == 0) fill_initial(*client);
+      ASSERT_TRUE(client->start().ok());
+      for (uint64_t step = 1; step <= 20; ++step) {
+        fill_gradients(*client, index, step);
+        client->exchange();
+        const absl::Status waited = client->wait();
+        ASSERT_TRUE(waited.ok()) << waited;
+      }
+    });
+  }
+}
+
 TEST_F(ClientGpu, ChecksumsOfWhatIsStaged) {
   Cluster cluster({.worker_count = 1, .transports = {"tcp"}});
   GpuWorker worker;

@@ -47,8 +47,9 @@ absl::Status PathManager::try_candidates(ShardLink& link, TimePoint deadline) {
     transport::Candidate& candidate = link.candidates[i];
     if (candidate.refused.empty()) {
       // No candidate waits for the end of the last attempt.
-      const bool last = !options_.fallback || i + 1 == link.candidates.size();
-      const Duration limit = std::max<Duration>(last ? kConnectLimit : kConnectDeadline, options_.path_timeout) +
+      const bool last = !options_.fallback || std::all_of(link.candidates.begin() + i + 1, link.candidates.end(),
+                                                          [](const auto& other) { return !other.refused.empty(); });
+      const Duration limit = transport::scaled_limit(last ? kConnectLimit : kConnectDeadline, options_.path_timeout) +
                              ps::allocation_time(link.range.count * sizeof(float));
       const absl::Status connected = try_candidate(link, i, std::min(deadline, Clock::now() + limit));
       if (connected.ok()) return absl::OkStatus();
