@@ -33,8 +33,9 @@ TEST(PlanOracle, PlansCostAsLittleAsTheBestOnes) {
   std::cout << fmt::format("{} of {} plans cost the least ({:.2f} %), seeds {} to {}\n", equal, machines,
                            100.0 * static_cast<double>(equal) / static_cast<double>(machines), first,
                            first + machines - 1);
-  // The long run reached 99.36 %. Most of the other plans would need an exchange of three threads.
-  EXPECT_GE(100 * equal, 99 * machines);
+  // The long run reached 99.75 %. Some of the other plans would need an exchange of more threads. Others keep the cores
+  // of a GPU tower on one node, which the cost does not count.
+  EXPECT_GE(1000 * equal, 995 * machines);
 }
 
 }  // namespace
