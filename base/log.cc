@@ -65,12 +65,16 @@ void send_log_to(LogReceiver receiver, int least_level) {
 }
 
 void start_log(const std::string& task_name) {
-  // stderr: stdout has the output of the command.
-  auto logger = std::make_shared<spdlog::logger>("gradrail", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  static const std::shared_ptr<spdlog::logger> logger = [] {
+    // stderr: stdout has the output of the command.
+    auto made = std::make_shared<spdlog::logger>("gradrail", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+    made->set_level(level_of_environment().value_or(spdlog::level::warn));
+    made->flush_on(spdlog::level::warn);
+    spdlog::set_default_logger(made);
+    return made;
+  }();
+  // Under the lock of the sink: a thread may log at this moment, and would lose a logger that is replaced.
   logger->set_pattern(task_name + " %L %H:%M:%S.%e %v");
-  logger->set_level(level_of_environment().value_or(spdlog::level::warn));
-  logger->flush_on(spdlog::level::warn);
-  spdlog::set_default_logger(std::move(logger));
 }
 
 absl::Status check_log_level() {

@@ -10,7 +10,8 @@ namespace gradrail {
 
 /// Sends the log to stderr, one line a record, each beginning with the task's name: `worker/1 W 12:00:01.123 text`.
 /// GRADRAIL_LOG=debug|info|warn|error|off sets the level. The default is warn, so that the console of a good run has
-/// its results. Another value leaves the default.
+/// its results. Another value leaves the default. The first call comes before other threads log. A later one
+/// changes the name.
 void start_log(const std::string& task_name);
 
 /// Receives a record: 0 debug, 1 info, 2 warning or 3 error, and its text without time and task.

@@ -84,6 +84,8 @@ int run_tasks(TrainOptions options) {
   if (!by_etcd && !options.launch) return finish(run_task(options));
   // The rendezvous itself can take long: Ctrl-C must end it as well.
   SignalThread signals(SignalThread::Task::kRendezvous);
+  // Before the threads of the rendezvous: the task gets its name later.
+  start_log("train");
   if (by_etcd) return finish(run_with_etcd(std::move(options), signals));
   return finish(run_launched(std::move(options), signals));
 }
