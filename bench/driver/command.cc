@@ -32,7 +32,7 @@ void add_put_flags(CLI::App& app, Options& options) {
       ->capture_default_str();
 }
 
-void add_apply_flags(CLI::App& app, Options& options) {
+void add_on_flag(CLI::App& app, Options& options) {
   app.option_defaults()->group("GPU");
   app.add_option("--on", options.on, "host, or gpu:N")->capture_default_str();
 }
@@ -59,8 +59,7 @@ void add_distributed_flags(CLI::App& app, Options& options) {
 
 void add_exchange_suite_flags(CLI::App& app, Options& options) {
   add_distributed_flags(app, options);
-  app.option_defaults()->group("GPU");
-  app.add_option("--on", options.on, "place of gradients and parameters: host, or gpu:N")->capture_default_str();
+  add_on_flag(app, options);
 }
 
 void add_paths_flags(CLI::App& app, Options& options) {
@@ -86,7 +85,7 @@ const std::vector<Suite>& suites() {
       {"put", "measure latency and bandwidth of one-sided puts", add_put_flags, run_put_suite},
       {"apply",
        "compare optimizers with the bandwidth of memory, on the host or a GPU",
-       add_apply_flags,
+       add_on_flag,
        run_apply_suite,
        {"-w"}},
       {"register", "measure the cost of memory registration", nullptr, run_register_suite, {"-w", "-c"}},

@@ -17,14 +17,17 @@ absl::StatusOr<int> run_exchange_suite(const Options& options) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "4K", "64M", sizeof(float)));
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> choices,
                             choose_transports(options, !options.transports.empty()));
-  if (options.on != "host") GRADRAIL_RETURN_IF_ERROR(can_open(options.on));
+  const bool on_gpu = options.on != "host";
+  if (on_gpu) GRADRAIL_RETURN_IF_ERROR(can_open(options.on));
   Report report(options, fmt::format("gradrail bench exchange: {}", describe(load)));
   report.note("time: median from the push to the last fresh parameter; 99%: percentile of the slowest worker");
   report.note("algbw: gradient bytes / time. busbw: gradient and parameters, 2 x algbw");
-  std::vector<Contestant> contestants = exchange_contestants(load, choices);
-  if (options.on != "host") {
+  std::vector<Contestant> contestants;
+  if (!on_gpu) {
+    contestants = exchange_contestants(load, choices);
+  } else {
     GRADRAIL_ASSIGN_OR_RETURN(const std::vector<Way> ways, all_ways(options));
-    contestants = gpu_contestants(load, options.on, ways);
+    contestants = gpu_contestants(load, options.on, absl::OkStatus(), ways);
     report.note(
         "ipc: kernels of a server on the same GPU access the memory of the worker; dmabuf, peermem: the network");
     report.note("device accesses it; staged: copied through host memory");
@@ -33,7 +36,7 @@ absl::StatusOr<int> run_exchange_suite(const Options& options) {
   report.begin(Layout::sweep);
   take_turns(options, list, contestants, report);
   // No host has all ways out of GPU memory: there, rows without a figure are normal.
-  return report.finish(options.on == "host" && !options.transports.empty());
+  return report.finish(!on_gpu && !options.transports.empty());
 }
 
 }  // namespace gradrail::bench

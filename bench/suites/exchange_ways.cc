@@ -3,7 +3,6 @@
 #include <memory>
 
 #include "base/status.h"
-#include "bench/suites/device_name.h"
 #include "bench/suites/device_variables.h"
 #include "bench/suites/exchange_flags.h"
 #include "fmt/format.h"
@@ -66,10 +65,9 @@ Contestant way_contestant(const std::string& name, const ExchangeLoad& load, con
           }};
 }
 
-std::vector<Contestant> gpu_contestants(const ExchangeLoad& load, const std::string& gpu,
+std::vector<Contestant> gpu_contestants(const ExchangeLoad& load, const std::string& gpu, const absl::Status& opened,
                                         const std::vector<Way>& ways) {
   std::vector<Contestant> contestants;
-  const absl::Status opened = can_open(gpu);
   for (const worker::GpuTransfer out : all_gpu_transfers()) {
     const char* const way = worker::name_of(out);
     if (!opened.ok()) {

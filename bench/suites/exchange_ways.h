@@ -23,7 +23,9 @@ absl::StatusOr<std::vector<Way>> all_ways(const Options& options);
 /// A row for a way; it states the cause if it cannot be used.
 Contestant way_contestant(const std::string& name, const ExchangeLoad& load, const TransportChoice& choice);
 
-/// Gradients and parameters in GPU memory: a row for each way out of it over each transport.
-std::vector<Contestant> gpu_contestants(const ExchangeLoad& load, const std::string& gpu, const std::vector<Way>& ways);
+/// Gradients and parameters in GPU memory: a row for each way out of it over each transport. `opened` is what
+/// can_open() has returned for the GPU; the rows state its error.
+std::vector<Contestant> gpu_contestants(const ExchangeLoad& load, const std::string& gpu, const absl::Status& opened,
+                                        const std::vector<Way>& ways);
 
 }  // namespace gradrail::bench

@@ -24,7 +24,7 @@ absl::StatusOr<int> run_paths_suite(const Options& options) {
   report.begin(Layout::sweep);
   std::vector<Contestant> contestants;
   for (const auto& [name, choice] : ways) contestants.push_back(way_contestant(name, load, choice));
-  for (Contestant& row : gpu_contestants(load, gpu, ways)) contestants.push_back(std::move(row));
+  for (Contestant& row : gpu_contestants(load, gpu, can_open(gpu), ways)) contestants.push_back(std::move(row));
   take_turns(options, list, contestants, report);
   // Failed rows are the normal case of this suite: no host has all paths.
   return report.finish(false);

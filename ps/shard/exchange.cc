@@ -185,12 +185,11 @@ void ShardExchange::answer(const Action& action) {
     if (has_failed_) return;
     peer->stored_version[action.bucket] = action.version;
   }
+  // Now: later updates change the parameters, but not the memory of this worker.
+  if (is_mapped) write_crc(*peer, action.bucket);
   DeviceMemory* const device = partition_.device_memory();
   if (device == nullptr) return complete(action);
-  if (is_mapped) {
-    // Now: later updates change the host's copy, but not the memory of this worker.
-    write_crc(*peer, action.bucket);
-  } else if (!peer->uses_gpu() && partition_.returns_parameters()) {
+  if (!is_mapped && !peer->uses_gpu() && partition_.returns_parameters()) {
     device->begin_download(partition_.offset(action.bucket), range.count);
   }
   begun_.push_back({action, std::nullopt});
@@ -233,7 +232,7 @@ void ShardExchange::forget(WorkerIndex worker) {
 void ShardExchange::complete(const Action& action) {
   ShardPeer* const peer = peers_.active(action.worker);
   if (peer == nullptr) return;
-  if (partition_.device_memory() == nullptr || peer->parameters_mapped == nullptr) write_crc(*peer, action.bucket);
+  if (peer->parameters_mapped == nullptr) write_crc(*peer, action.bucket);
   if (has_failed_) return;
   peer->bytes_out += partition_.bucket_range(action.bucket).count * sizeof(float) + sizeof(ReturnHeader);
   peer->parameters_sent[action.bucket] = peer->parameters_mapped != nullptr || !partition_.returns_parameters();

@@ -173,8 +173,8 @@ constexpr UpdateRule kRules[] = {UpdateRule::sgd, UpdateRule::momentum, UpdateRu
 
 TEST_P(ComputeUpdate, SameBitsAsApplyForEveryNumberOfBuffers) {
   for (const UpdateRule rule : kRules) {
-    for (const size_t gradients : {1, 2, 3, 4, 5, 64}) {
-      for (const size_t targets : {0, 1, 3, 64}) {
+    for (const size_t gradients : {1, 2, 3, 4, 5, 16, 64}) {
+      for (const size_t targets : {0, 1, 3, 16, 64}) {
         for (const bool bf16 : {false, true}) check_update(bed(), {rule, 1003, gradients, targets, 0, true, bf16});
       }
     }

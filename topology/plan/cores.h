@@ -36,8 +36,8 @@ std::vector<Grant> grant_cores(const std::vector<Pool>& pools, const Request& re
                                const std::vector<Locality>& towers, const std::vector<Locality>& shards);
 
 /// Exchanges the cpus of threads of different units, also with free cpus, as long as threads come nearer to their
-/// places.
-/// The grants before are a good start: one unit after the other. `far_cores`: GPU towers may have cores on other nodes.
+/// places. The grants before are a good start: one unit after the other. `far_cores`: GPU towers may have cores on
+/// other nodes.
 void exchange_cores(const std::vector<Pool>& pools, const std::vector<Locality>& towers,
                     const std::vector<Locality>& shards, bool far_cores, std::vector<Grant>& grants);
 

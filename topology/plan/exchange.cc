@@ -39,7 +39,7 @@ struct Farness {
 /// The threads of one tower or shard, or the free cpus.
 using Owner = std::pair<bool, size_t>;
 constexpr size_t kFree = SIZE_MAX;
-/// Small hosts need fewer. Large ones take some tens of milliseconds.
+/// Exchanges that are tried before improve_by_two() gives up. The plans of small hosts need fewer.
 constexpr size_t kMostTries = 5'000;
 Owner owner_of(const Grant& grant) { return {grant.role == ThreadRole::shard, grant.owner}; }
 
@@ -140,10 +140,16 @@ class Exchange {
   }
 
   Farness sum(Pairs pairs) const {
-    std::set<Owner> owners;
-    for (const auto& [a, b] : pairs) owners.insert({owner_of(grants_[a]), owner_of(grants_[b])});
+    std::array<Owner, 4> owners;  // of at most two pairs; each one counts once
+    auto end = owners.begin();
     Farness sum;
-    for (const Owner& owner : owners) sum.add(farness(owner));
+    for (const auto& [a, b] : pairs) {
+      for (const Owner& owner : {owner_of(grants_[a]), owner_of(grants_[b])}) {
+        if (std::find(owners.begin(), end, owner) != end) continue;
+        *end++ = owner;
+        sum.add(farness(owner));
+      }
+    }
     return sum;
   }
 

@@ -92,15 +92,17 @@ TEST_P(StoreAgreement, BitForBitOverUpdatesOfParts) {
   for (int i = 0; i < state_vectors(optimizer.kind); ++i) EXPECT_EQ(state_of(*device, i), state_of(*host, i));
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    All, StoreAgreement,
-    ::testing::Values(Case{OptimizerKind::sgd, 1}, Case{OptimizerKind::sgd, 16}, Case{OptimizerKind::sgd, 140},
-                      Case{OptimizerKind::momentum, 3}, Case{OptimizerKind::nesterov, 17}, Case{OptimizerKind::adam, 2},
-                      Case{OptimizerKind::nesterov, 2, 0.05f}, Case{OptimizerKind::adamw, 3, 0.05f},
-                      Case{OptimizerKind::torch_adam, 2, 0.05f}, Case{OptimizerKind::mean, 3}),
-    [](const auto& test) {
-      return std::string(optimizer_name(test.param.optimizer)) + "_" + std::to_string(test.param.gradient_count);
-    });
+INSTANTIATE_TEST_SUITE_P(All, StoreAgreement,
+                         ::testing::Values(Case{OptimizerKind::sgd, 1}, Case{OptimizerKind::sgd, 16},
+                                           Case{OptimizerKind::sgd, 40}, Case{OptimizerKind::sgd, 140},
+                                           Case{OptimizerKind::momentum, 3}, Case{OptimizerKind::nesterov, 17},
+                                           Case{OptimizerKind::adam, 2}, Case{OptimizerKind::nesterov, 2, 0.05f},
+                                           Case{OptimizerKind::adamw, 3, 0.05f},
+                                           Case{OptimizerKind::torch_adam, 2, 0.05f}, Case{OptimizerKind::mean, 3}),
+                         [](const auto& test) {
+                           return std::string(optimizer_name(test.param.optimizer)) + "_" +
+                                  std::to_string(test.param.gradient_count);
+                         });
 
 TEST(ParameterStore, AnUpdateStoresIntoAllTargets) {
   for (const auto& store : {host_store({.learning_rate = 1.0f}), device_store({.learning_rate = 1.0f})}) {
