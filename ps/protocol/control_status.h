@@ -14,6 +14,8 @@ namespace gradrail::ps {
 inline std::string connection_cause(std::string_view message) {
   // A gate accepts each proof once. gRPC connects again with the same proof, and the gate refuses it as a proxy would.
   if (message.find("HTTP proxy returned") != std::string_view::npos) return "the connection was lost";
+  // gRPC's words for a connection that the other side has ended.
+  if (message.ends_with("Socket closed")) return "the process there closed the connection or ended";
   for (const std::string_view mark :
        {"failed to connect to all addresses", "DNS resolution failed", "ipv4:", "ipv6:", "unix:"}) {
     if (message.find(mark) == std::string_view::npos) continue;

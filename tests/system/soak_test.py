@@ -244,6 +244,10 @@ class Soak(faults.Faults):
                 queue = sorted(self.kinds().items())
                 self.chance.shuffle(queue)
             kind, fault = queue.pop()
+            # A task whose link was down may notice after the fault that its backup serves, and end.
+            self.await_all(lambda: all(self.is_level(pair) for pair in (0, 1)), "complete backups")
+            if self.is_late():
+                break
             was_at = time.monotonic()
             what = fault()
             # A fault with a duration is over now; one without has begun just before.

@@ -9,7 +9,8 @@ TEST(ConnectionCause, IsTheLastPartOfTheMessageOfGrpc) {
   EXPECT_EQ(connection_cause("failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:2222: Failed to "
                              "connect to remote host: Connection refused"),
             "Connection refused");
-  EXPECT_EQ(connection_cause("UNAVAILABLE: ipv4:10.0.0.1:2222: Socket closed"), "Socket closed");
+  EXPECT_EQ(connection_cause("UNAVAILABLE: ipv4:10.0.0.1:2222: Socket closed"),
+            "the process there closed the connection or ended");
   EXPECT_EQ(connection_cause("DNS resolution failed for n1:2222: C-ares status is not ARES_SUCCESS qtype=A name=n1 "
                              "is_balancer=0: Domain name not found"),
             "Domain name not found");
@@ -32,7 +33,7 @@ TEST(FromGrpc, OnlyALostConnectionHasACause) {
   EXPECT_EQ(from_grpc(grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, text)), absl::InvalidArgumentError(text));
   EXPECT_EQ(from_grpc(grpc::Status(grpc::StatusCode::FAILED_PRECONDITION, text)), absl::FailedPreconditionError(text));
   EXPECT_EQ(from_grpc(grpc::Status(grpc::StatusCode::UNAVAILABLE, "ipv4:10.0.0.1:2222: Socket closed")),
-            absl::UnavailableError("Socket closed"));
+            absl::UnavailableError("the process there closed the connection or ended"));
 }
 
 }  // namespace
