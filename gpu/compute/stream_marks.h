@@ -1,20 +1,22 @@
 #pragma once
 
 #include <deque>
+#include <memory>
 #include <vector>
 
 #include "base/clock.h"
 #include "gpu/compute/compute.h"
+#include "gpu/compute/stream_flags.h"
 #include "gpu/driver/stream.h"
 
 namespace gradrail::gpu {
 
-/// Says by events how far a stream has got; tickets are marks, in rising order.
+/// Says how far one stream has got; tickets are marks, in rising order. The stream writes its newest ticket into host
+/// memory, so that a look costs no call of the driver. Each mark is an event where the device has no such writes.
 /// Threads  One owner, or the caller's lock.
 class StreamMarks {
  public:
-  StreamMarks(SharedContext context, Duration answer_timeout)
-      : context_(std::move(context)), answer_timeout_(answer_timeout) {}
+  StreamMarks(SharedContext context, Duration answer_timeout);
 
   /// Records a mark behind all operations on the stream. Returns the driver's error.
   cuda::Result mark(const Stream& stream, CopyTicket ticket);
@@ -31,14 +33,21 @@ class StreamMarks {
  private:
   struct Mark {
     CopyTicket ticket;
-    Event event;
+    Event event;  ///< none with flags
   };
+
+  cuda::Result record_event(const Stream& stream, Event& event);
+  cuda::Result read_flag();
+  cuda::Result query_driver();
 
   const SharedContext context_;
   const Duration answer_timeout_;
   std::deque<Mark> under_way_;  ///< oldest first
   std::vector<Event> spare_;
-  TimePoint last_answer_;  ///< when the device was last seen to get on, or had nothing to do
+  std::unique_ptr<StreamFlags> flags_;  ///< null with events
+  const Stream* stream_ = nullptr;      ///< of the newest mark
+  TimePoint queried_;                   ///< when the driver was last queried for an error
+  TimePoint last_answer_;               ///< when the device was last seen to get on, or had nothing to do
 };
 
 /// The host's wait for a device: it polls first and sleeps later. A copy of a tensor usually ends within the first

@@ -11,6 +11,8 @@ struct CUmod_st;
 struct CUfunc_st;
 struct CUstream_st;
 struct CUevent_st;
+struct CUgraph_st;
+struct CUgraphExec_st;
 
 namespace gradrail::gpu::cuda {
 
@@ -23,6 +25,8 @@ using Module = CUmod_st*;
 using Function = CUfunc_st*;
 using Stream = CUstream_st*;
 using Event = CUevent_st*;
+using Graph = CUgraph_st*;
+using GraphExec = CUgraphExec_st*;
 
 /// Opaque bytes of CUipcMemHandle, which one process sends to another.
 struct IpcMemoryHandle {
@@ -71,13 +75,15 @@ inline constexpr Result kMisalignedAddress = 716;
 inline constexpr Result kInvalidAddressSpace = 717;
 inline constexpr Result kInvalidPc = 718;
 inline constexpr Result kLaunchFailed = 719;
-// From 800 on: system and MPS.
+// From 800 on: system and MPS; from 900 on: graphs.
 inline constexpr Result kNotPermitted = 800;
 inline constexpr Result kNotSupported = 801;
 inline constexpr Result kSystemNotReady = 802;
 inline constexpr Result kSystemDriverMismatch = 803;
 inline constexpr Result kCompatNotSupportedOnDevice = 804;
 inline constexpr Result kMpsClientTerminated = 810;
+inline constexpr Result kStreamCaptureUnsupported = 900;
+inline constexpr Result kStreamCaptureInvalidated = 901;
 inline constexpr Result kExternalDevice = 911;
 inline constexpr Result kUnknown = 999;
 
@@ -93,10 +99,12 @@ inline constexpr int kPageableMemoryUsesHostPageTables = 100;
 inline constexpr int kGpuDirectRdmaSupported = 116;
 inline constexpr int kGpuDirectRdmaFlushWritesOptions = 117;
 inline constexpr int kGpuDirectRdmaWritesOrdering = 118;
+inline constexpr int kCanUse64BitStreamMemOps = 122;
 inline constexpr int kDmaBufSupported = 124;
 
 // Flags of streams, events, host memory and IPC.
 inline constexpr unsigned kStreamNonBlocking = 1;
+inline constexpr int kStreamCaptureRelaxed = 2;
 inline constexpr unsigned kEventDisableTiming = 2;
 inline constexpr unsigned kHostRegisterPortable = 1;
 inline constexpr unsigned kHostRegisterDeviceMap = 2;
@@ -142,6 +150,7 @@ inline constexpr int kFlushWritesToAllDevices = 200;
   X(cuStreamCreate, (Stream * stream, unsigned flags))                                                         \
   X(cuStreamDestroy_v2, (Stream stream))                                                                       \
   X(cuStreamWaitEvent, (Stream stream, Event event, unsigned flags))                                           \
+  X(cuStreamQuery, (Stream stream))                                                                            \
   X(cuEventCreate, (Event * event, unsigned flags))                                                            \
   X(cuEventDestroy_v2, (Event event))                                                                          \
   X(cuEventRecord, (Event event, Stream stream))                                                               \
@@ -157,10 +166,17 @@ inline constexpr int kFlushWritesToAllDevices = 200;
   X(cuIpcCloseMemHandle, (DevicePointer address))
 
 /// Functions that came later or not on every platform: null where the driver has none.
-#define GRADRAIL_CUDA_OPTIONAL(X)                                                                   \
-  X(cuMemGetHandleForAddressRange,                                                                  \
-    (void* handle, DevicePointer address, size_t bytes, int handle_type, unsigned long long flags)) \
-  X(cuFlushGPUDirectRDMAWrites, (int target, int scope))
+#define GRADRAIL_CUDA_OPTIONAL(X)                                                                    \
+  X(cuMemGetHandleForAddressRange,                                                                   \
+    (void* handle, DevicePointer address, size_t bytes, int handle_type, unsigned long long flags))  \
+  X(cuFlushGPUDirectRDMAWrites, (int target, int scope))                                             \
+  X(cuStreamWriteValue64_v2, (Stream stream, DevicePointer address, uint64_t value, unsigned flags)) \
+  X(cuStreamBeginCapture_v2, (Stream stream, int mode))                                              \
+  X(cuStreamEndCapture, (Stream stream, Graph * graph))                                              \
+  X(cuGraphDestroy, (Graph graph))                                                                   \
+  X(cuGraphInstantiateWithFlags, (GraphExec * executable, Graph graph, unsigned long long flags))    \
+  X(cuGraphLaunch, (GraphExec executable, Stream stream))                                            \
+  X(cuGraphExecDestroy, (GraphExec executable))
 
 /// Table of the functions above. Pointers are null until Driver::load() has filled them.
 struct Functions {

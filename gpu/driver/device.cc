@@ -56,6 +56,7 @@ void describe(const Driver& driver, DeviceInfo& info) {
   info.dma_buf = value(cuda::kDmaBufSupported) != 0 && driver.api().cuMemGetHandleForAddressRange != nullptr;
   info.gpu_direct_rdma = value(cuda::kGpuDirectRdmaSupported) != 0;
   info.pinned_addresses = value(cuda::kCanUseHostPointerForRegisteredMemory) != 0;
+  info.stream_writes = value(cuda::kCanUse64BitStreamMemOps) != 0 && driver.api().cuStreamWriteValue64_v2 != nullptr;
   info.writes_flush = writes_flush(driver, info.handle, info.compute_major);
 }
 

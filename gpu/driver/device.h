@@ -34,6 +34,7 @@ struct DeviceInfo {
   bool dma_buf = false;           ///< its memory can be exported as a dma-buf
   bool gpu_direct_rdma = false;   ///< NICs may reach its memory, by dma-buf or a peer-memory module
   bool pinned_addresses = false;  ///< kernels may use the host's address of pinned host memory
+  bool stream_writes = false;     ///< its streams can write a number into pinned host memory
   // The safe value: it forbids NICs to write into this memory.
   WritesFlush writes_flush = WritesFlush::read_back;
 

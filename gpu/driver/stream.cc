@@ -66,6 +66,11 @@ Stream::~Stream() {
 
 cuda::Result Stream::record(const Event& event) const { return context_->api().cuEventRecord(event.handle(), handle_); }
 
+cuda::Result Stream::query() const {
+  context_->make_current();
+  return context_->api().cuStreamQuery(handle_);
+}
+
 cuda::Result Stream::wait_for(const Event& event) const {
   return context_->api().cuStreamWaitEvent(handle_, event.handle(), 0);
 }

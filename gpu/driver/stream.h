@@ -40,6 +40,8 @@ class Stream {
   /// The mark stands behind all work that was enqueued so far. A second record() moves it. Waits that were enqueued
   /// before keep the former place.
   cuda::Result record(const Event& event) const;
+  /// As Event::query() behind all work so far.
+  cuda::Result query() const;
   /// Later work of this stream starts behind the mark.
   cuda::Result wait_for(const Event& event) const;
 

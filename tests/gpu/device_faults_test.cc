@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "fmt/format.h"
 #include "gpu/compute/device_compute.h"
 #include "tests/gpu/simulation.h"
 
@@ -18,12 +19,13 @@ using ::testing::HasSubstr;
 
 std::string words(const absl::Status& status) { return std::string(message_of(status)); }
 
-class DeviceFaults : public ::testing::Test {
+/// With the numbers that streams write, and with events.
+class DeviceFaults : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override { GRADRAIL_NEEDS_SIMULATION(); }
 
   void open(const char* configuration, Duration answer_timeout = std::chrono::seconds(20)) {
-    Simulation::configure(configuration);
+    Simulation::configure(fmt::format("{}{}", GetParam(), configuration).c_str());
     auto opened = DeviceCompute::open(**Driver::get(), 0, {.answer_timeout = answer_timeout});
     ASSERT_TRUE(opened.ok()) << opened.status();
     compute_ = *std::move(opened);
@@ -45,7 +47,10 @@ class DeviceFaults : public ::testing::Test {
   std::unique_ptr<DeviceCompute> compute_;
 };
 
-TEST_F(DeviceFaults, AMissingWaitShows) {
+INSTANTIATE_TEST_SUITE_P(By, DeviceFaults, ::testing::Values("", "stream_writes=0,"),
+                         [](const auto& form) { return std::string(*form.param == '\0' ? "numbers" : "events"); });
+
+TEST_P(DeviceFaults, AMissingWaitShows) {
   open("delay=20000");
   const std::unique_ptr<Memory> memory = zeros(1000);
   std::vector<float> back(1000, 7.0f);
@@ -58,7 +63,7 @@ TEST_F(DeviceFaults, AMissingWaitShows) {
   EXPECT_EQ(back, std::vector<float>(1000, 0.0f));
 }
 
-TEST_F(DeviceFaults, ADownloadDoesNotWaitForLaterWork) {
+TEST_P(DeviceFaults, ADownloadDoesNotWaitForLaterWork) {
   open("delay=1000");
   const std::unique_ptr<Memory> memory = zeros(10), other = zeros(10);
   std::vector<float> back(10);
@@ -72,7 +77,7 @@ TEST_F(DeviceFaults, ADownloadDoesNotWaitForLaterWork) {
   EXPECT_LT(until_copied, seconds_since(start) / 2);
 }
 
-TEST_F(DeviceFaults, FreshMemoryIsPoisoned) {
+TEST_P(DeviceFaults, FreshMemoryIsPoisoned) {
   open("");
   const auto memory = compute_->allocate(40);
   std::vector<float> back(10, 0.0f);
@@ -80,7 +85,7 @@ TEST_F(DeviceFaults, FreshMemoryIsPoisoned) {
   for (const float value : back) EXPECT_TRUE(std::isnan(value));
 }
 
-TEST_F(DeviceFaults, OutOfMemorySaysHowMuchThereIs) {
+TEST_P(DeviceFaults, OutOfMemorySaysHowMuchThereIs) {
   open("memory=64M");
   const auto first = compute_->allocate(size_t{40} << 20);
   ASSERT_TRUE(first.ok());
@@ -92,7 +97,7 @@ TEST_F(DeviceFaults, OutOfMemorySaysHowMuchThereIs) {
   EXPECT_TRUE(compute_->finish().ok()) << "a refused allocation is no error of an operation";
 }
 
-TEST_F(DeviceFaults, MemoryThatAnOperationLacksIsItsError) {
+TEST_P(DeviceFaults, MemoryThatAnOperationLacksIsItsError) {
   open("memory=1M");
   const auto all = compute_->allocate((size_t{1} << 20) - 100);
   const float* x = (*all)->as<float>();
@@ -101,7 +106,7 @@ TEST_F(DeviceFaults, MemoryThatAnOperationLacksIsItsError) {
   EXPECT_TRUE(compute_->finish().ok());
 }
 
-TEST_F(DeviceFaults, WhatWasDoneOnceTakesNoMoreMemory) {
+TEST_P(DeviceFaults, WhatWasDoneOnceTakesNoMoreMemory) {
   open("memory=1M");
   const std::unique_ptr<Memory> x = zeros(1000), sums = zeros(1);
   compute_->column_sums(1000, 1, x->as<float>(), sums->as<float>());
@@ -115,7 +120,7 @@ TEST_F(DeviceFaults, WhatWasDoneOnceTakesNoMoreMemory) {
 
 /// A driver frees memory only when the device and its peers have finished. Their work may wait for the thread that
 /// frees.
-TEST_F(DeviceFaults, OutgrownMemoryIsKeptUntilTheEnd) {
+TEST_P(DeviceFaults, OutgrownMemoryIsKeptUntilTheEnd) {
   open("");
   const std::unique_ptr<Memory> x = zeros(1000), sums = zeros(1000);
   const int before = Simulation::objects().allocations;
@@ -126,7 +131,7 @@ TEST_F(DeviceFaults, OutgrownMemoryIsKeptUntilTheEnd) {
   EXPECT_EQ(Simulation::objects().allocations, before);
 }
 
-TEST_F(DeviceFaults, TheFirstErrorIsReportedOnceAndNothingIsDoneBeforeThat) {
+TEST_P(DeviceFaults, TheFirstErrorIsReportedOnceAndNothingIsDoneBeforeThat) {
   open("");
   const std::unique_ptr<Memory> ones = zeros(10);
   const std::vector<float> values(10, 1.0f);
@@ -149,7 +154,7 @@ TEST_F(DeviceFaults, TheFirstErrorIsReportedOnceAndNothingIsDoneBeforeThat) {
   EXPECT_EQ(back, values);
 }
 
-TEST_F(DeviceFaults, ALostDeviceIsNamedAgainAndAgain) {
+TEST_P(DeviceFaults, ALostDeviceIsNamedAgainAndAgain) {
   open("lose=0@3");
   const std::unique_ptr<Memory> memory = zeros(10);
   for (int i = 0; i < 5; ++i) add(*memory, memory->as<float>());
@@ -165,7 +170,7 @@ TEST_F(DeviceFaults, ALostDeviceIsNamedAgainAndAgain) {
   EXPECT_EQ(compute_->pin(back.data(), 40).status().code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_F(DeviceFaults, AKernelsBadAccessIsAnErrorThatLasts) {
+TEST_P(DeviceFaults, AKernelsBadAccessIsAnErrorThatLasts) {
   open("");
   const std::unique_ptr<Memory> memory = zeros(10);
   const float* sources[] = {memory->as<float>()};
@@ -177,7 +182,7 @@ TEST_F(DeviceFaults, AKernelsBadAccessIsAnErrorThatLasts) {
   }
 }
 
-TEST_F(DeviceFaults, ADeviceThatHangsIsLostAfterTheTimeoutAndDoesNotBlock) {
+TEST_P(DeviceFaults, ADeviceThatHangsIsLostAfterTheTimeoutAndDoesNotBlock) {
   const TimePoint start = Clock::now();
   {
     open("hang=0@2", std::chrono::milliseconds(200));
@@ -193,7 +198,7 @@ TEST_F(DeviceFaults, ADeviceThatHangsIsLostAfterTheTimeoutAndDoesNotBlock) {
 }
 
 /// Copies to memory that is not pinned wait in the driver without a deadline.
-TEST_F(DeviceFaults, AnUnpinnedCopyEndsWithADeviceThatHangs) {
+TEST_P(DeviceFaults, AnUnpinnedCopyEndsWithADeviceThatHangs) {
   for (const bool up : {false, true}) {
     open("hang=0@1", std::chrono::milliseconds(200));
     const std::unique_ptr<Memory> memory = zeros(10);
@@ -212,7 +217,7 @@ TEST_F(DeviceFaults, AnUnpinnedCopyEndsWithADeviceThatHangs) {
   }
 }
 
-TEST_F(DeviceFaults, MemoryThatMustNotBeWrittenIsNotPinned) {
+TEST_P(DeviceFaults, MemoryThatMustNotBeWrittenIsNotPinned) {
   open("");
   void* const page = mmap(nullptr, 8192, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(page, MAP_FAILED);
@@ -223,14 +228,26 @@ TEST_F(DeviceFaults, MemoryThatMustNotBeWrittenIsNotPinned) {
   munmap(page, 8192);
 }
 
-TEST_F(DeviceFaults, NothingIsPinnedWhereKernelsCannotUseItsAddresses) {
+TEST_P(DeviceFaults, NothingIsPinnedWhereKernelsCannotUseItsAddresses) {
   open("pinned_addresses=0");
   std::vector<float> values(10);
   EXPECT_EQ(compute_->pin(values.data(), 40).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
 /// A progress thread that only asks must hear of it as well.
-TEST_F(DeviceFaults, APollNoticesAHangToo) {
+TEST_P(DeviceFaults, AnErrorBehindAllCallsEndsTheWaitAtOnce) {
+  open("fault=0@1,delay=20000");
+  const std::unique_ptr<Memory> memory = zeros(10);
+  std::vector<float> back(10);
+  const auto pin = compute_->pin(back.data(), 40);
+  add(*memory, memory->as<float>());
+  const CopyTicket ticket = compute_->download(back.data(), memory->data(), 40);
+  const TimePoint start = Clock::now();
+  EXPECT_THAT(words(compute_->wait(ticket)), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
+  EXPECT_LT(seconds_since(start), 10.0) << "the device counts as lost after 20 s";
+}
+
+TEST_P(DeviceFaults, APollNoticesAHangToo) {
   open("hang=0@1", std::chrono::milliseconds(200));
   const std::unique_ptr<Memory> memory = zeros(10);
   std::vector<float> back(10);
@@ -244,7 +261,7 @@ TEST_F(DeviceFaults, APollNoticesAHangToo) {
   Simulation::release_hang();
 }
 
-TEST_F(DeviceFaults, NothingIsLeftBehind) {
+TEST_P(DeviceFaults, NothingIsLeftBehind) {
   Simulation::configure("devices=2");
   const SimulatedObjects before = Simulation::objects();
   open("devices=2");

@@ -15,6 +15,8 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "gpu/compute/device_compute.h"
+#include "gpu/compute/recording.h"
+#include "gpu/compute/stream_flags.h"
 #include "gpu/direct/dma_buf.h"
 #include "tests/gpu/simulation.h"
 
@@ -59,12 +61,13 @@ void report(const std::string& fact, const std::string& value) {
 }
 
 TEST_F(RealGpu, AnswersTheAttributesThatDecideAboutDirectTransfers) {
-  for (const auto& [name, number] : {std::pair{"can_flush_remote_writes", 98},
-                                     std::pair{"uses_host_page_tables", cuda::kPageableMemoryUsesHostPageTables},
-                                     std::pair{"gpu_direct_rdma", cuda::kGpuDirectRdmaSupported},
-                                     std::pair{"flush_writes_options", cuda::kGpuDirectRdmaFlushWritesOptions},
-                                     std::pair{"writes_ordering", cuda::kGpuDirectRdmaWritesOrdering},
-                                     std::pair{"dma_buf", cuda::kDmaBufSupported}}) {
+  for (const auto& [name, number] :
+       {std::pair{"can_flush_remote_writes", 98},
+        std::pair{"uses_host_page_tables", cuda::kPageableMemoryUsesHostPageTables},
+        std::pair{"gpu_direct_rdma", cuda::kGpuDirectRdmaSupported},
+        std::pair{"flush_writes_options", cuda::kGpuDirectRdmaFlushWritesOptions},
+        std::pair{"writes_ordering", cuda::kGpuDirectRdmaWritesOrdering},
+        std::pair{"stream_writes", cuda::kCanUse64BitStreamMemOps}, std::pair{"dma_buf", cuda::kDmaBufSupported}}) {
     int value = -1;
     EXPECT_EQ(compute_->context()->api().cuDeviceGetAttribute(&value, number, device().handle), cuda::kSuccess) << name;
     EXPECT_GE(value, 0) << name;
@@ -159,6 +162,65 @@ TEST_F(RealGpu, CopiesToTheHostOverlapWithKernels) {
   if (!Simulation::is_here()) {
     EXPECT_LT(both, std::max(copying, computing) + 0.5 * std::min(copying, computing));
   }
+}
+
+TEST_F(RealGpu, OneCallStartsManyKernels) {
+  constexpr int kKernels = 12, kRounds = 100;  // as many as a step of an MLP has
+  const std::unique_ptr<Memory> memory = allocate(4096);
+  ASSERT_NE(memory, nullptr);
+  const float* source = memory->as<float>();
+  const auto kernels = [&] {
+    for (int i = 0; i < kKernels; ++i) compute_->sum(absl::MakeConstSpan(&source, 1), 16, 1.0f, memory->as<float>());
+  };
+  kernels();
+  finish();  // the first launch loads the kernel
+  const auto recording = Recording::make(*compute_, [&](Recording& recorded) {
+    kernels();
+    recorded.signal();
+  });
+  if (!device().stream_writes) GTEST_SKIP() << device().label() << " writes no numbers: " << recording.status();
+  ASSERT_TRUE(recording.ok()) << recording.status();
+  // Times of the host until all is enqueued, and until the last kernel has ended.
+  double one_by_one = 1e9, one_by_one_ended = 1e9, replayed = 1e9, replayed_ended = 1e9;
+  for (int round = 0; round < kRounds; ++round) {
+    TimePoint began = Clock::now();
+    kernels();
+    one_by_one = std::min(one_by_one, seconds_since(began));
+    finish();
+    one_by_one_ended = std::min(one_by_one_ended, seconds_since(began));
+    began = Clock::now();
+    (*recording)->replay();
+    replayed = std::min(replayed, seconds_since(began));
+    ASSERT_TRUE((*recording)->wait_for(0).ok());
+    replayed_ended = std::min(replayed_ended, seconds_since(began));
+    ASSERT_TRUE((*recording)->wait().ok());
+  }
+  report("kernels_enqueued_us", fmt::format("{:.1f}", one_by_one * 1e6));
+  report("kernels_ended_us", fmt::format("{:.1f}", one_by_one_ended * 1e6));
+  report("recording_enqueued_us", fmt::format("{:.1f}", replayed * 1e6));
+  report("recording_ended_us", fmt::format("{:.1f}", replayed_ended * 1e6));
+}
+
+TEST_F(RealGpu, AStreamWritesANumberBehindItsWork) {
+  if (!device().stream_writes) GTEST_SKIP() << device().label() << " writes no numbers";
+  constexpr uint64_t kRounds = 100;
+  const absl::StatusOr<std::unique_ptr<StreamFlags>> flags = StreamFlags::create(compute_->context());
+  ASSERT_TRUE(flags.ok()) << flags.status();
+  absl::StatusOr<Event> event = Event::create(compute_->context());
+  ASSERT_TRUE(event.ok()) << event.status();
+  double by_number = 1e9, by_event = 1e9;
+  for (uint64_t round = 1; round <= kRounds; ++round) {
+    TimePoint began = Clock::now();
+    ASSERT_EQ((*flags)->write(compute_->stream(), 0, round), cuda::kSuccess);
+    while ((*flags)->read(0) != round) ASSERT_LT(seconds_since(began), 10.0);
+    by_number = std::min(by_number, seconds_since(began));
+    began = Clock::now();
+    ASSERT_EQ(compute_->stream().record(*event), cuda::kSuccess);
+    while (event->query() == cuda::kNotReady) ASSERT_LT(seconds_since(began), 10.0);
+    by_event = std::min(by_event, seconds_since(began));
+  }
+  report("mark_by_number_us", fmt::format("{:.1f}", by_number * 1e6));
+  report("mark_by_event_us", fmt::format("{:.1f}", by_event * 1e6));
 }
 
 }  // namespace

@@ -244,7 +244,7 @@ class Soak(faults.Faults):
                 queue = sorted(self.kinds().items())
                 self.chance.shuffle(queue)
             kind, fault = queue.pop()
-            # A task whose link was down may notice after the fault that its backup serves, and end.
+            # A task may end after the fault: it finds that its backup serves when its link is up again.
             self.await_all(lambda: all(self.is_level(pair) for pair in (0, 1)), "complete backups")
             if self.is_late():
                 break

@@ -9,6 +9,7 @@
 #include "fmt/format.h"
 #include "gpu/compute/stream_marks.h"
 #include "ps/protocol/exchange_layout.h"
+#include "spdlog/spdlog.h"
 #include "worker/data/pixels.h"
 #include "worker/models/accuracy.h"
 #include "worker/models/workload.h"
@@ -190,6 +191,42 @@ absl::Status DeviceNetwork::backward(Gradients gradients, const GradientReady& r
   return absl::OkStatus();
 }
 
+/// Only if gradients stay: copies go to memory that may be another one in each step. Towers wait for each other.
+bool DeviceNetwork::is_recorded() {
+  if (!stays_ || sum_ != nullptr) return false;
+  if (recording_ != nullptr || refuses_recording_) return recording_ != nullptr;
+  absl::StatusOr<std::unique_ptr<gpu::Recording>> made =
+      gpu::Recording::make(*device_, [this](gpu::Recording& recording) {
+        forward();
+        device_->softmax_cross_entropy(plan_.batch, plan_.classes, labels_, logits(), costs_);
+        recording.copy_to_host(host_costs().data(), costs_, plan_.batch * sizeof(float));
+        for (size_t l = layers_.size(); l-- > 0;) {
+          parameter_gradients(l);
+          input_gradient(l);
+          recording.signal();
+        }
+      });
+  refuses_recording_ = !made.ok();
+  if (made.ok())
+    recording_ = *std::move(made);
+  else if (device_->is_device())
+    spdlog::info("the operations of a step are enqueued one by one: {}", message_of(made.status()));
+  return recording_ != nullptr;
+}
+
+absl::Status DeviceNetwork::replay(const GradientReady& ready) {
+  recording_->replay();
+  for (size_t l = layers_.size(); l-- > 0;) {
+    const size_t point = layers_.size() - 1 - l;
+    for (gpu::WaitInTurns wait; meanwhile_ != nullptr && !recording_->has_reached(point); wait.turn()) meanwhile_();
+    GRADRAIL_RETURN_IF_ERROR(recording_->wait_for(point));
+    if (!ready) continue;
+    ready(plan_.layers[l].weights);
+    ready(plan_.layers[l].bias);
+  }
+  return recording_->wait();
+}
+
 absl::Status DeviceNetwork::run(absl::Span<const float> images, Parameters parameters, Gradients gradients,
                                 const GradientReady& ready) {
   leaving_.clear();
@@ -201,6 +238,7 @@ absl::Status DeviceNetwork::run(absl::Span<const float> images, Parameters param
   }
   device_->upload(images_, images.data(), images.size() * sizeof(float));
   device_->upload(labels_, host_labels().data(), host_labels().size());
+  if (is_recorded()) return replay(ready);
   forward();
   device_->softmax_cross_entropy(plan_.batch, plan_.classes, labels_, logits(), costs_);
   // Only the costs come back: the kernel has replaced the logits by their gradient.

@@ -8,6 +8,7 @@
 
 #include "base/memory.h"
 #include "gpu/compute/compute.h"
+#include "gpu/compute/recording.h"
 #include "worker/models/device_layers.h"
 #include "worker/models/device_pins.h"
 #include "worker/models/network.h"
@@ -18,7 +19,7 @@ namespace gradrail::worker {
 /// Runs Mlp or Cnn on a gpu::Compute. The results equal those of the CPU models up to rounding. A step first copies the
 /// parameters to the device. It copies each complete gradient to the caller's memory during the rest of the backward
 /// pass. The first step pins that memory. After stay_on_device() nothing is copied: `ready` reports a gradient that is
-/// complete on the device.
+/// complete on the device, and one call enqueues a whole step (gpu/compute/recording.h).
 /// Errors  step(), accuracy(): those of gpu::Compute. After any error except UNAVAILABLE, the next step may be tried.
 class DeviceNetwork final : public Network {
  public:
@@ -68,6 +69,8 @@ class DeviceNetwork final : public Network {
                    const GradientReady& ready);
   void parameter_gradients(size_t layer);
   void input_gradient(size_t layer);
+  bool is_recorded();
+  absl::Status replay(const GradientReady& ready);
   absl::Status backward(Gradients gradients, const GradientReady& ready);
   absl::Status send(size_t tensor, absl::Span<float> target);
   bool has_arrived(const Leaving& gradient);
@@ -90,12 +93,14 @@ class DeviceNetwork final : public Network {
   // Costs and labels of a step. Pages of its own, to be pinned: else each step would stop for their copies.
   SharedMemory host_step_;
   std::vector<float> host_logits_;
-  bool has_step_ = false;         // host_labels() are those of the last step
-  std::vector<Leaving> leaving_;  // in this step
-  size_t announced_ = 0;          // of those
-  gpu::TowerSum* sum_ = nullptr;  // null: gradients are this tower's own
-  size_t tower_ = 0;              // within sum_
-  DevicePins pins_;               // last: unpinned before the device goes
+  bool has_step_ = false;                      // host_labels() are those of the last step
+  std::vector<Leaving> leaving_;               // in this step
+  size_t announced_ = 0;                       // of those
+  gpu::TowerSum* sum_ = nullptr;               // null: gradients are this tower's own
+  size_t tower_ = 0;                           // within sum_
+  std::unique_ptr<gpu::Recording> recording_;  // of the operations of a step that stays; null: none yet, or refused
+  bool refuses_recording_ = false;
+  DevicePins pins_;  // last: unpinned before the device goes
 };
 
 /// A DeviceNetwork of the sizes that `options` ask for.

@@ -111,6 +111,9 @@ GRADRAIL_SIMULATED Result cuDeviceGetAttribute(int* value, int attribute, cuda::
     case cuda::kPageableMemoryUsesHostPageTables:
       *value = Machine::get().configuration().coherent ? 1 : 0;
       break;
+    case cuda::kCanUse64BitStreamMemOps:
+      *value = Machine::get().configuration().stream_writes ? 1 : 0;
+      break;
     case cuda::kDmaBufSupported:
       *value = Machine::get().configuration().dma_buf ? 1 : 0;
       break;

@@ -106,6 +106,8 @@ GRADRAIL_SIMULATED Result cuMemcpyAsync(DevicePointer to, DevicePointer from, si
     return !memory().contains(address) && !memory().is_pinned(address, bytes);
   };
   const bool waits = is_pageable(from) || is_pageable(to);
+  if (const Result refused = waits ? refuse_in_capture(stream) : cuda::kSuccess; refused != cuda::kSuccess)
+    return refused;
   if (waits) ++Machine::get().pageable_copies;
   if (waits) stream.drain();  // the real one may do so before it stages the bytes, however long it takes
   enqueue(stream, [=, device = ready.device] {

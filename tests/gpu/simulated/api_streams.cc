@@ -1,3 +1,4 @@
+#include <atomic>
 #include <memory>
 
 #include "tests/gpu/simulated/api.h"
@@ -5,6 +6,12 @@
 
 using namespace gradrail::simulated;
 using cuda::Result;
+
+Result gradrail::simulated::refuse_in_capture(Stream& stream) {
+  if (!stream.is_captured()) return cuda::kSuccess;
+  stream.spoil_capture();
+  return cuda::kStreamCaptureUnsupported;
+}
 
 void gradrail::simulated::enqueue(Stream& stream, std::function<void()> operation) {
   stream.enqueue([&device = stream.device(), operation = std::move(operation)] {
@@ -63,6 +70,7 @@ GRADRAIL_SIMULATED Result cuEventRecord(cuda::Event handle, cuda::Stream stream)
   if (const Result error = ready.error(); error != cuda::kSuccess) return error;
   const std::shared_ptr<Event> event = find_event(handle);
   if (event == nullptr) return cuda::kInvalidHandle;
+  if (const Result refused = refuse_in_capture(*stream_of(stream)); refused != cuda::kSuccess) return refused;
   uint64_t generation = 0;
   {
     const gradrail::MutexLock lock(event->mutex);
@@ -91,6 +99,7 @@ GRADRAIL_SIMULATED Result cuStreamWaitEvent(cuda::Stream stream, cuda::Event han
   if (const Result error = ready.error(); error != cuda::kSuccess) return error;
   const std::shared_ptr<Event> event = find_event(handle);
   if (event == nullptr) return cuda::kInvalidHandle;
+  if (const Result refused = refuse_in_capture(*stream_of(stream)); refused != cuda::kSuccess) return refused;
   uint64_t generation = 0;
   {
     const gradrail::MutexLock lock(event->mutex);
@@ -99,6 +108,29 @@ GRADRAIL_SIMULATED Result cuStreamWaitEvent(cuda::Stream stream, cuda::Event han
   stream_of(stream)->enqueue([=] {
     gradrail::MutexLock lock(event->mutex);
     while (event->completed < generation) event->reached.wait(lock);
+  });
+  return cuda::kSuccess;
+}
+
+GRADRAIL_SIMULATED Result cuStreamQuery(cuda::Stream stream) {
+  const Ready ready;
+  if (const Result error = ready.error(); error != cuda::kSuccess) return error;
+  if (const Result refused = refuse_in_capture(*stream_of(stream)); refused != cuda::kSuccess) return refused;
+  return stream_of(stream)->is_idle() ? cuda::kSuccess : cuda::kNotReady;
+}
+
+GRADRAIL_SIMULATED Result cuStreamWriteValue64_v2(cuda::Stream stream, cuda::DevicePointer address, uint64_t value,
+                                                  unsigned flags) {
+  const Ready ready;
+  if (const Result error = ready.error(); error != cuda::kSuccess) return error;
+  const AddressSpace& memory = Machine::get().memory();
+  if (address % sizeof(value) != 0 || flags != 0 || !memory.is_pinned(address, sizeof(value)))
+    return cuda::kInvalidValue;
+  enqueue(*stream_of(stream), [&memory, address, value, device = ready.device] {
+    if (memory.is_pinned(address, sizeof(value)))
+      std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(address)).store(value, std::memory_order_release);
+    else
+      device->error = cuda::kIllegalAddress;  // unpinned meanwhile
   });
   return cuda::kSuccess;
 }
@@ -135,6 +167,7 @@ GRADRAIL_SIMULATED Result cuLaunchKernel(cuda::Function function, unsigned grid_
   const bool is_flat = grid_y == 1 && grid_z == 1 && block_y == 1 && block_z == 1 && shared_bytes == 0 && !extra;
   if (!is_flat || grid_x == 0 || block_x == 0 || block_x > 1024) return cuda::kInvalidValue;
   Device* device = ready.device;
+  if (!stream_of(handle)->is_captured()) ++Machine::get().started;
   enqueue(*stream_of(handle), [device, run = bind_kernel(function, arguments), grid_x, block_x] {
     Machine::get().count_launch(*device);
     if (device->error != cuda::kSuccess) return;

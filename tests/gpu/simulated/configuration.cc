@@ -66,6 +66,8 @@ Configuration Configuration::parse(const std::string& words) {
       result.ipc_result = whole();
     else if (key == "dma_buf")
       result.dma_buf = whole() != 0;
+    else if (key == "stream_writes")
+      result.stream_writes = whole() != 0;
     else if (key == "ordering")
       result.ordering = whole();
     else if (key == "coherent")

@@ -19,6 +19,7 @@ struct Configuration {
   bool pinned_addresses = true;           ///< pinned_addresses=0: kernels do not know the host's
   int ipc_result = 0;                     ///< ipc: what mapping another process' memory answers
   bool dma_buf = true;                    ///< dma_buf=0: without
+  bool stream_writes = true;              ///< stream_writes=0: streams write no numbers
   int ordering = 100;     ///< ordering: of what NICs write, as the attribute. Writes that are not ordered
                           ///< for kernels must be flushed, or the next launch fails
   bool coherent = false;  ///< coherent=1: processor and GPU share page tables

@@ -1,5 +1,7 @@
 #include "tests/gpu/simulated/control.h"
 
+#include <memory>
+
 #include "tests/gpu/simulated/api.h"
 
 using namespace gradrail::simulated;
@@ -17,6 +19,8 @@ void gradrail_simulated_objects(SimulatedObjects* objects) {
               .events = static_cast<int>(machine.events.size()),
               .modules = machine.modules,
               .contexts = contexts,
+              .graphs = static_cast<int>(machine.graphs.size() + machine.executables.size()),
+              .started = machine.started,
               .pageable_copies = machine.pageable_copies};
 }
 
@@ -39,14 +43,16 @@ void gradrail_simulated_nic_wrote(const void* data) {
   if (allocation) allocation->device->unflushed = true;
 }
 
-int gradrail_simulated_launch(CUstream_st* handle, void (*operation)(void*), void* argument) {
+int gradrail_simulated_launch(CUstream_st* handle, void (*operation)(void*), void* argument, void (*release)(void*)) {
+  const std::shared_ptr<void> owned(argument, release);
   const Ready ready;
   if (const Result error = ready.error(); error != cuda::kSuccess) return error;
   Stream& stream = *stream_of(handle);
-  // Run even on a device that failed: the argument's owner is the operation.
-  stream.enqueue([&stream, operation, argument] {
+  if (!stream.is_captured()) ++Machine::get().started;
+  // Run even on a device that failed: peers of an all-reduce wait for it.
+  stream.enqueue([&stream, operation, owned] {
     Machine::get().count_launch(stream.device());
-    operation(argument);
+    operation(owned.get());
   });
   return cuda::kSuccess;
 }

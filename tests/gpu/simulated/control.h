@@ -15,6 +15,8 @@ struct SimulatedObjects {
   int events;
   int modules;
   int contexts;
+  int graphs;
+  int started;          ///< all kernels, products and graphs that the host has started so far
   int pageable_copies;  ///< all copies of pageable memory so far: each one waits for its stream
 };
 
@@ -29,8 +31,10 @@ GRADRAIL_SIMULATED_CONTROL int gradrail_simulated_hangs();
 /// Called by a simulated NIC for each notice in the memory of the device that owns the address.
 GRADRAIL_SIMULATED_CONTROL void gradrail_simulated_nic_wrote(const void* data);
 
-/// Enqueues `operation(argument)` as a launch of its own. Returns the result of cuLaunchKernel.
-GRADRAIL_SIMULATED_CONTROL int gradrail_simulated_launch(CUstream_st* stream, void (*operation)(void*), void* argument);
+/// Enqueues `operation(argument)` as a launch of its own. Returns the result of cuLaunchKernel. `release` gets the
+/// argument when the operation cannot run any more, also after an error. A captured operation runs several times.
+GRADRAIL_SIMULATED_CONTROL int gradrail_simulated_launch(CUstream_st* stream, void (*operation)(void*), void* argument,
+                                                         void (*release)(void*));
 /// The calling thread's device, -1 without one.
 GRADRAIL_SIMULATED_CONTROL int gradrail_simulated_current();
 /// Makes everything on the stream's device fail from now on.

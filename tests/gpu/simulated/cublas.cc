@@ -1,4 +1,3 @@
-#include <memory>
 #include <utility>
 #include <vector>
 
@@ -57,7 +56,7 @@ bool is_matrix(const float* data, int rows, int columns, int stride) {
 }
 
 void run_product(void* argument) {
-  const std::unique_ptr<Product> p(static_cast<Product*>(argument));
+  const auto* const p = static_cast<const Product*>(argument);
   // Column-major is the transpose of row-major: the operands change places.
   const dnnl_status_t status = dnnl_sgemm(p->operation_b, p->operation_a, p->n, p->m, p->k, p->alpha, p->b, p->ldb,
                                           p->a, p->lda, p->beta, p->c, p->ldc);
@@ -65,7 +64,7 @@ void run_product(void* argument) {
 }
 
 void run_vector_product(void* argument) {
-  const std::unique_ptr<VectorProduct> p(static_cast<VectorProduct*>(argument));
+  const auto* const p = static_cast<const VectorProduct*>(argument);
   const size_t rows = static_cast<size_t>(p->m), columns = static_cast<size_t>(p->n), lda = static_cast<size_t>(p->lda);
   std::vector<double> sums(p->transposed ? columns : rows, 0.0);
   for (size_t j = 0; j < columns; ++j) {
@@ -83,13 +82,12 @@ void run_vector_product(void* argument) {
   }
 }
 
-/// The operation owns its argument, once it is enqueued.
 template <typename Argument>
 Status launch(void (*operation)(void*), Argument argument) {
-  auto owned = std::make_unique<Argument>(std::move(argument));
-  if (gradrail_simulated_launch(owned->stream, operation, owned.get()) != cuda::kSuccess) return kExecutionFailed;
-  (void)owned.release();
-  return cublas::kSuccess;
+  CUstream_st* const stream = argument.stream;
+  const int result = gradrail_simulated_launch(stream, operation, new Argument(std::move(argument)),
+                                               [](void* owned) { delete static_cast<Argument*>(owned); });
+  return result == cuda::kSuccess ? cublas::kSuccess : kExecutionFailed;
 }
 
 }  // namespace

@@ -25,9 +25,43 @@ Stream::~Stream() {
 void Stream::enqueue(std::function<void()> operation) {
   {
     const MutexLock lock(mutex_);
+    if (capture_ != nullptr) {
+      capture_->operations.push_back(std::move(operation));
+      return;
+    }
     operations_.push_back(std::move(operation));
   }
   changed_.notify_all();
+}
+
+bool Stream::is_idle() {
+  const MutexLock lock(mutex_);
+  return operations_.empty();
+}
+
+bool Stream::begin_capture() {
+  const MutexLock lock(mutex_);
+  if (capture_ != nullptr) return false;
+  capture_ = std::make_unique<Graph>();
+  spoilt_ = false;
+  return true;
+}
+
+bool Stream::is_captured() {
+  const MutexLock lock(mutex_);
+  return capture_ != nullptr;
+}
+
+void Stream::spoil_capture() {
+  const MutexLock lock(mutex_);
+  spoilt_ = true;
+}
+
+std::unique_ptr<Graph> Stream::end_capture() {
+  const MutexLock lock(mutex_);
+  std::unique_ptr<Graph> graph = std::move(capture_);
+  if (spoilt_) graph.reset();
+  return graph;
 }
 
 void Stream::drain() {

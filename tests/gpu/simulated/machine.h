@@ -27,6 +27,11 @@ struct Event {
   uint64_t completed ABSL_GUARDED_BY(mutex) = 0;
 };
 
+/// The operations of a captured stream. Executables are copies.
+struct Graph {
+  std::vector<std::function<void()>> operations;
+};
+
 struct Device {
   int ordinal = 0;
   std::atomic<Result> error = gpu::cuda::kSuccess;  ///< lasting: everything answers it from then on
@@ -46,6 +51,14 @@ class Stream {
   Device& device() { return device_; }
   void enqueue(std::function<void()> operation);
   void drain();
+  bool is_idle();
+  /// From now on operations are kept and do not run. False: it is captured already.
+  bool begin_capture();
+  bool is_captured();
+  /// A call that a capture does not permit has come: the capture ends without a graph.
+  void spoil_capture();
+  /// Null: it is not captured, or the capture is spoilt.
+  std::unique_ptr<Graph> end_capture();
 
  private:
   void run();
@@ -55,6 +68,8 @@ class Stream {
   ConditionVariable changed_;
   std::deque<std::function<void()>> operations_ ABSL_GUARDED_BY(mutex_);  ///< the first is being done
   bool ends_ ABSL_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<Graph> capture_ ABSL_GUARDED_BY(mutex_);
+  bool spoilt_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 
@@ -79,7 +94,10 @@ class Machine {
   /// Shared with threads that wait for one of them while its owner ends it.
   std::map<gpu::cuda::Stream, std::shared_ptr<Stream>> streams ABSL_GUARDED_BY(mutex);
   std::map<gpu::cuda::Event, std::shared_ptr<Event>> events ABSL_GUARDED_BY(mutex);
+  std::map<gpu::cuda::Graph, std::shared_ptr<Graph>> graphs ABSL_GUARDED_BY(mutex);
+  std::map<gpu::cuda::GraphExec, std::shared_ptr<Graph>> executables ABSL_GUARDED_BY(mutex);
   std::atomic<int> modules = 0;
+  std::atomic<int> started = 0;
   std::atomic<int> pageable_copies = 0;
 
  private:

@@ -90,7 +90,7 @@ void meet(Group& group, const Operation& operation, gradrail::MutexLock& lock)
 }
 
 void reduce(void* argument) {
-  const std::unique_ptr<Operation> operation(static_cast<Operation*>(argument));
+  const auto* const operation = static_cast<const Operation*>(argument);
   Group& group = *operation->group;
   gradrail::MutexLock lock(group.mutex);
   // A device that failed does not answer any more.
@@ -183,8 +183,8 @@ GRADRAIL_SIMULATED_CONTROL Result ncclAllReduce(const void* from, void* to, size
   auto* work = new Operation{
       communicator->group,     stream, communicator->rank, communicator->next_round++, static_cast<const float*>(from),
       static_cast<float*>(to), count};
-  if (gradrail_simulated_launch(stream, reduce, work) == cuda::kSuccess) return nccl::kSuccess;
-  delete work;
+  const auto release = [](void* owned) { delete static_cast<Operation*>(owned); };
+  if (gradrail_simulated_launch(stream, reduce, work, release) == cuda::kSuccess) return nccl::kSuccess;
   const gradrail::MutexLock lock(communicator->group->mutex);
   --communicator->group->under_way[communicator->rank];
   return kInternalError;

@@ -33,7 +33,9 @@ class DeviceNetworks : public ::testing::Test {
     const absl::StatusOr<std::unique_ptr<gpu::Compute>> made = compute();
     const absl::Status& opened = made.status();
     // A test of the simulated driver must not pass on the host.
-    if (made.ok() && gpu::Simulation::is_here()) ASSERT_TRUE((*made)->is_device());
+    if (made.ok() && gpu::Simulation::is_here()) {
+      ASSERT_TRUE((*made)->is_device());
+    }
     if (!opened.ok() && gpu::Simulation::tolerates(opened)) GTEST_SKIP() << opened;
     ASSERT_TRUE(opened.ok()) << opened;
   }
@@ -224,6 +226,70 @@ TEST_F(DeviceNetworks, NeedsNoParametersOfATensorThatItCalledReady) {
     step(*network, q, [&](size_t tensor) { std::fill(q.values[tensor].begin(), q.values[tensor].end(), 1e9f); });
     EXPECT_EQ(p.gradient_values, q.gradient_values) << plan.name;
   }
+}
+
+/// Gradients and cost of a second step, with variables that stay on the device.
+std::pair<float, std::vector<float>> second_step_that_stays(const NetworkPlan& plan) {
+  const Problem p(plan, 5), q(plan, 6);
+  const auto network = make(plan);
+  step(*network, q);
+  network->stay_on_device();
+  const DeviceBlock block = network->device_block();
+  float* next = block.parameters;
+  for (const std::vector<float>& values : p.values) {
+    block.device->upload(next, values.data(), values.size() * sizeof(float));
+    next += values.size();
+  }
+  const size_t elements = static_cast<size_t>(next - block.parameters);
+  step(*network, q);  // with the images of q; the recording is made here
+  std::vector<size_t> order;
+  const float cost = step(*network, p, [&](size_t tensor) { order.push_back(tensor); });
+  EXPECT_EQ(order.size(), plan.schema.size());
+  std::vector<float> gradients(elements);
+  EXPECT_TRUE(block.device->wait(block.device->download(gradients.data(), block.gradients, elements * 4)).ok());
+  return {cost, gradients};
+}
+
+TEST_F(DeviceNetworks, AStepThatStaysHasTheBitsOfOneThatIsCopied) {
+  for (const NetworkPlan& plan : {mlp_plan(kMlp), cnn_plan(kCnn)}) {
+    const Problem p(plan, 5);
+    const auto network = make(plan);
+    const float cost = step(*network, p);
+    const auto [cost_that_stays, gradients] = second_step_that_stays(plan);
+    EXPECT_EQ(cost_that_stays, cost) << plan.name;
+    size_t at = 0;
+    for (const std::vector<float>& expected : p.gradient_values) {
+      EXPECT_EQ(absl::MakeConstSpan(gradients).subspan(at, expected.size()), absl::MakeConstSpan(expected))
+          << plan.name;
+      at += expected.size();
+    }
+  }
+}
+
+TEST_F(DeviceNetworks, OneCallStartsAStepThatStays) {
+  if (!gpu::Simulation::is_here()) GTEST_SKIP() << "only the simulated driver counts calls";
+  const NetworkPlan plan = mlp_plan(kMlp);
+  const Problem p(plan, 5);
+  const auto network = make(plan);
+  const auto started_by_a_step = [&] {
+    const int before = gpu::Simulation::objects().started;
+    step(*network, p);
+    return gpu::Simulation::objects().started - before;
+  };
+  const int one_by_one = started_by_a_step();
+  network->stay_on_device();
+  step(*network, p);
+  EXPECT_EQ(started_by_a_step(), 1);
+  EXPECT_GE(one_by_one, 10);
+  // A device that cannot record enqueues the operations one by one.
+  gpu::Simulation::configure("stream_writes=0");
+  const auto other = make(plan);
+  other->stay_on_device();
+  step(*other, p);
+  const int before = gpu::Simulation::objects().started;
+  step(*other, p);
+  EXPECT_EQ(gpu::Simulation::objects().started - before, one_by_one);
+  gpu::Simulation::configure("");
 }
 
 TEST_F(DeviceNetworks, AccuracyIsThatOfTheTwinAlsoForARest) {
