@@ -135,7 +135,7 @@ class Task:
 
     def transcript(self):
         lines = self.lines()
-        # Of a long output: its begin, its warnings and its end.
+        # A long output is shown by its begin, its warnings and its end.
         shown = lines if len(lines) <= 60 else (
             lines[:20] + [line for line in lines[20:-40] if re.search(r" W \d\d:", line.text)][-60:] + lines[-40:])
         said = "\n".join(f"    {line.time - self.started:7.2f} s  {line.text}" for line in shown)

@@ -18,6 +18,7 @@ import unittest
 import cluster
 import faults
 import four_hosts
+import stalls
 
 ROUNDS = int(os.environ.get("GRADRAIL_ROUNDS", "1"))
 SECONDS = float(os.environ.get("GRADRAIL_SOAK_SECONDS", "30"))
@@ -77,13 +78,15 @@ def speed(task):
 
 class Soak(faults.Faults):
     """Two ps tasks, each with a backup, and four workers, each on its own host. Rounds in sync and async alternate. A sync
-    round must end with the parameters of an undisturbed run, so that its faults are too short for the loss of a worker."""
+    round must end with the parameters of an undisturbed run, so that its faults are too short for the loss of a worker. A
+    stall of the machine may be long enough: then the ps declares a worker lost, and the others go on without it."""
 
     HOSTS = 8
     PS = (0, 1, 2, 3)  # the first two are primaries at the start
     WORKERS = (4, 5, 6, 7)
     MODEL = "mlp"
     DISK_MIB = 64
+    LONG_STALL = 2.5  # seconds: a worker is lost after 4 s without a heartbeat
 
     def setUp(self):
         super().setUp()
@@ -94,11 +97,13 @@ class Soak(faults.Faults):
         for host in range(self.HOSTS):
             self.clock_of(host).write_bytes(bytes(8))
         self.piece = {"date": time.strftime("%Y-%m-%d %H:%M"), "seed": self.seed, "every_s": EVERY, "seconds": 0,
-                      "faults": collections.Counter(), "rounds": collections.Counter(), "same_bits": 0, "steps": 0,
+                      "faults": collections.Counter(), "rounds": collections.Counter(), "same_bits": 0, "stalled": 0, "steps": 0,
                       "restarts": 0, "recovery_s": [], "result": "failed",
                       "commit": subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=pathlib.Path(__file__).parent,
                                                capture_output=True, text=True, check=False).stdout.strip()}
         self.samples = {}
+        self.stalls = stalls.StallWatch()
+        self.addCleanup(self.stalls.close)
         # A piece that is ended early is recorded as well.
         signal.signal(signal.SIGTERM, self.end_early)
 
@@ -348,6 +353,7 @@ class Soak(faults.Faults):
             number = 0
             while number < 2 or time.monotonic() < began + SECONDS:
                 mode = ("sync", "async")[number % 2]
+                round_began = time.monotonic()
                 saved = self.begin_round(number, mode, epochs[mode])
                 # On a machine that has become slower, the round takes longer and has more faults.
                 self.disturb(time.monotonic() + 4 * ROUND, 0.8 * epochs[mode] * BATCHES)
@@ -355,8 +361,7 @@ class Soak(faults.Faults):
                 self.assert_nothing_left(saved)
                 self.piece["rounds"][mode] += 1
                 if mode == "sync":
-                    self.assertEqual(cluster.hash_of(self.final_chief()), reference)
-                    self.piece["same_bits"] += 1
+                    self.compare_bits(reference, round_began)
                 subprocess.run(["rm", "-rf", saved], check=True)
                 self.tearDown()  # the checks of the ended tasks
                 self.tasks = []
@@ -366,6 +371,22 @@ class Soak(faults.Faults):
         finally:
             self.piece["seconds"] = round(time.monotonic() - began)
             self.record()
+
+    def compare_bits(self, reference, began):
+        stall = self.stalls.longest_since(began)
+        if cluster.hash_of(self.final_chief()) == reference:
+            self.piece["same_bits"] += 1
+        elif stall > self.LONG_STALL and any(self.lost_workers()):
+            print(f"other bits: a CPU did not run for {stall:.1f} s, and a worker was lost", flush=True)
+            self.piece["stalled"] += 1
+        else:
+            self.fail(f"other bits than {reference}, longest stall of a CPU {stall:.1f} s\n" + "\n".join(
+                task.transcript() for tasks in self.every.values() for task in tasks))
+
+    def lost_workers(self):
+        """Returns the lines of the ps tasks about silent workers."""
+        return [line.text for host in self.PS for task in self.every[host] for line in task.lines()
+                if "was lost: no heartbeat" in line.text]
 
     def final_chief(self):
         return next(self.now[host] for host in self.WORKERS if self.now[host].has("^Parameter-Hash"))
