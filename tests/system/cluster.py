@@ -206,8 +206,9 @@ def python_environment():
     """Returns the variables with which a Python program finds the package and the library of this build."""
     library = pathlib.Path(binary()).resolve().parents[1] / "lib" / "libgradrail.so.0"
     runtime = sanitizer_runtime(library)
-    # The interpreter has no sanitizer, and keeps memory at its end.
-    sanitizer = {"LD_PRELOAD": runtime, "ASAN_OPTIONS": f"{os.environ.get('ASAN_OPTIONS', '')}:detect_leaks=0"} if runtime else {}
+    # The interpreter has no sanitizer, and keeps memory at its end. An interrupted program does not free its client.
+    sanitizer = {"LD_PRELOAD": runtime, "ASAN_OPTIONS": f"{os.environ.get('ASAN_OPTIONS', '')}:detect_leaks=0",
+                 "TSAN_OPTIONS": f"{os.environ.get('TSAN_OPTIONS', '')}:report_thread_leaks=0"} if runtime else {}
     # One thread for each worker: pools of threads of several workers on few cores wait for one another.
     return {"PYTHONPATH": str(ROOT / "worker" / "python"), "GRADRAIL_LIBRARY": str(library), "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1", **sanitizer}
