@@ -306,7 +306,7 @@ class Backup(cluster.ClusterTest):
         os.kill(pid, signal.SIGKILL)
         self.assert_went_on(run)
         cluster.hash_of(run)
-        run.code()
+        self.assert_ends(run, cluster.GOOD)
 
     def test_a_task_without_the_flag_is_refused(self):
         pair = ["--backup-ps", 1]

@@ -1,6 +1,8 @@
 """Tests parameters in GPU memory, and mapped GPU memory of the workers, with the GPUs of a simulated driver."""
+import json
 import os
 import signal
+import statistics
 import unittest
 
 import cluster
@@ -41,6 +43,24 @@ class ParametersOnGpus(cluster.ClusterTest):
                     self.assertEqual(task.has(r"^\[ps/0\] path \w+ gpu-direct\(ipc\): \d+ bytes in"), mapped)
                     hashes.add(cluster.hash_of(task))
             self.assertEqual(len(hashes), 1)
+
+    def test_gradients_leave_during_the_backward_pass(self):
+        """The timeline shows it: the host waits for no whole pass. An operation of the simulated GPU takes 5 ms."""
+        self.data[self.data.index("--batch_size") + 1] = 220  # few steps: each has 311 updates
+        for words in ("devices=1,delay=5000", "devices=1,delay=5000,stream_writes=0"):
+            with self.subTest(words=words):
+                file = self.folder / "steps.json"
+                # Some buckets contain the second layer alone. Its gradient is complete first.
+                self.finished("--workers", 1, "--ps_device", "gpu:0", "--bucket_kib", 1, "--timeline_filename", file,
+                              on=gpus(words))
+                posts = {}
+                for event in json.loads(file.read_text())["traceEvents"]:
+                    if event["name"] == "post":
+                        posts.setdefault(event["args"]["step"], []).append(event["ts"])
+                self.assertGreater(len(posts), 3)
+                spans = [(max(times) - min(times)) / 1e3 for times in posts.values()]
+                # Two operations at least are between the two gradients: those that compute the first layer's.
+                self.assertGreater(statistics.median(spans), 10, spans)
 
     def test_two_workers_and_the_server_share_one_gpu(self):
         task = self.finished("--workers", 2, "--mode", "sync", "--gpu", "0,0", "--ps_device", "gpu:0",

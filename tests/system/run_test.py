@@ -126,8 +126,8 @@ class Run(cluster.ClusterTest):
         task = self.run_program("--workers", 2, "--restarts", 1, "--join-timeout", 2, early=early, each=kill, mode="async", steps=300)
         self.assert_ends(task, cluster.GOOD, says=[r"worker/1 was started again too late: the other workers had finished the run"])
 
-    def kill_a_server(self, *flags, saves=False, replaced, end="-5000 -5000"):
-        command = [cluster.binary(), "run", "--workers", 2, "--restarts", 1, *flags, "--", cluster.python_with("numpy"), "-c",
+    def kill_a_server(self, *flags, saves=False, replaced, end="-5000 -5000", restarts=1):
+        command = [cluster.binary(), "run", "--workers", 2, "--restarts", restarts, *flags, "--", cluster.python_with("numpy"), "-c",
                    COUNT.format(saves=saves)]
         task = self.launch("run", list(map(str, command)), cluster.python_environment())
         pid = int(task.wait_for(r"^# ps/0: pid (\d+)", cluster.START).group(1))
@@ -146,6 +146,9 @@ class Run(cluster.ClusterTest):
 
     def test_a_killed_server_is_replaced_by_its_backup(self):
         self.kill_a_server("--ps", 2, "--backup-ps", 1, replaced=r"\[ps/1\] the backup at .* has everything")
+
+    def test_a_run_that_a_backup_has_saved_is_good(self):
+        self.kill_a_server("--ps", 2, "--backup-ps", 1, replaced=r"ps/0 is not started again", restarts=0)
 
     def test_a_server_that_is_not_started_again_asks_for_a_restart(self):
         # The exit code of the ps counts, not those of the programs, which fail as a consequence.
@@ -191,6 +194,15 @@ class Run(cluster.ClusterTest):
                 early = f"index = int(os.environ['GRADRAIL_TASK_INDEX'])\nif index == {absent}: sys.exit(0)\ntime.sleep({wait})"
                 task = self.run_program("--workers", 2, early=early)
                 self.assert_ends(task, cluster.FAILED, says=[rf"worker/{absent} ended before it joined, and other workers wait"])
+
+    def test_a_process_that_a_program_leaves_behind_does_not_delay_the_end(self):
+        began = time.monotonic()
+        task = self.launch("run", [cluster.binary(), "run", "--", "sh", "-c",
+                                   "setsid sleep 200 & echo left $!; sleep 1; printf 'no end of line'; exit 3"])
+        self.assertEqual(task.code(cluster.FINISH), 3, task.transcript())
+        self.assertLess(time.monotonic() - began, 100)
+        os.kill(int(task.wait_for(r"\[worker/0\] left (\d+)").group(1)), signal.SIGKILL)
+        self.assert_says(task, r"\[worker/0\] no end of line", "worker/0 has ended, and a process that it started keeps its output open")
 
     def test_programs_that_do_not_join_are_no_failure(self):
         task = self.launch("run", [cluster.binary(), "run", "--workers", "2", "--", "sh", "-c", "sleep $GRADRAIL_TASK_INDEX"])

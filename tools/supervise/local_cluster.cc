@@ -244,8 +244,12 @@ void LocalCluster::pump(TimePoint until) {
     takers.emplace_back([&stream, print = std::move(print)] { stream.take(print); });
   };
   for (TaskProcess& process : processes_) {
-    add(process.output, [this, &process](const std::string& line) { print(process, line); });
-    add(process.errors, [&process](const std::string& line) { fmt::print(stderr, "[{}] {}\n", process.name, line); });
+    const auto print_output = [this, &process](const std::string& line) { print(process, line); };
+    const auto print_error = [&](const std::string& line) { fmt::print(stderr, "[{}] {}\n", process.name, line); };
+    if (Clock::now() >= process.output_until) process.end_output(print_output, print_error);
+    if (process.has_output()) until = std::min(until, process.output_until);
+    add(process.output, print_output);
+    add(process.errors, print_error);
   }
   // Also an interrupted poll(): the caller loops and computes its deadlines again.
   if (poll(fds.data(), fds.size(), poll_timeout_ms(until)) <= 0) return;
@@ -353,6 +357,7 @@ bool LocalCluster::find_absent_program() {
 
 void LocalCluster::ended(TaskProcess& process, int status) {
   process.running = false;
+  process.output_until = Clock::now() + kOutputGracePeriod;
   if (process.is_group) kill(-process.pid, SIGKILL);  // children that it has left behind
   if (WIFEXITED(status)) {
     process.exit_code = WEXITSTATUS(status);
@@ -452,11 +457,11 @@ void LocalCluster::supervise() {
 }
 
 int LocalCluster::result() const {
+  const bool has_backups = options_.flags.backup_ps > 0;
+  const int lost = killing_ ? kGood : lost_ps_code(processes_, has_backups ? options_.flags.ps / 2 : options_.flags.ps);
   // The programs fail as a consequence of a lost ps.
-  const uint32_t primaries = options_.flags.backup_ps > 0 ? options_.flags.ps / 2 : options_.flags.ps;
-  const int lost = options_.program.empty() || killing_ ? kGood : lost_ps_code(processes_, primaries);
-  if (lost != kGood) return lost;
-  return failed_code_ != kGood ? failed_code_ : worst_code(processes_);
+  if (lost != kGood && !options_.program.empty()) return lost;
+  return failed_code_ != kGood ? failed_code_ : worst_code(processes_, has_backups && !killing_ && lost == kGood);
 }
 
 int LocalCluster::run() {

@@ -1,5 +1,6 @@
 #include "tools/supervise/task_process.h"
 
+#include <poll.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
@@ -17,6 +18,8 @@
 namespace gradrail::tools {
 namespace {
 
+constexpr size_t kPieceBytes = 4096;
+constexpr size_t kMostLastBytes = size_t{1} << 20;
 constexpr size_t kTaskNameBytes = 15;  // the kernel keeps as many, and a zero
 
 TaskProcess not_started(const ForkedTask& task, const std::string& why) {
@@ -49,15 +52,9 @@ void become_task(const ForkedTask& task, const std::vector<TaskProcess>& sibling
 }  // namespace
 
 void OutputStream::take(const std::function<void(const std::string&)>& print) {
-  char buffer[4096];
+  char buffer[kPieceBytes];
   const ssize_t count = read(fd_, buffer, sizeof(buffer));
-  if (count <= 0) {
-    // The last line of a program may have no end.
-    if (!partial_line_.empty()) print(std::exchange(partial_line_, ""));
-    close(fd_);
-    fd_ = -1;
-    return;
-  }
+  if (count <= 0) return close_at_end(print);
   partial_line_.append(buffer, static_cast<size_t>(count));
   for (size_t end = 0; (end = partial_line_.find('\n')) != std::string::npos;) {
     print(partial_line_.substr(0, end));
@@ -65,8 +62,34 @@ void OutputStream::take(const std::function<void(const std::string&)>& print) {
   }
 }
 
+bool OutputStream::end(const std::function<void(const std::string&)>& print) {
+  // Not without a limit: a process may write on for ever.
+  for (size_t read_bytes = 0; fd_ >= 0 && read_bytes < kMostLastBytes; read_bytes += kPieceBytes) {
+    pollfd readable = {.fd = fd_, .events = POLLIN, .revents = 0};
+    if (poll(&readable, 1, 0) <= 0) break;
+    take(print);
+  }
+  if (fd_ < 0) return false;
+  close_at_end(print);
+  return true;
+}
+
+void OutputStream::close_at_end(const std::function<void(const std::string&)>& print) {
+  // The last line of a program may have no end.
+  if (!partial_line_.empty()) print(std::exchange(partial_line_, ""));
+  close(fd_);
+  fd_ = -1;
+}
+
 void OutputStream::close_copy() const {
   if (fd_ >= 0) close(fd_);
+}
+
+void TaskProcess::end_output(const PrintLine& print_output, const PrintLine& print_error) {
+  const bool output_open = output.end(print_output);
+  const bool errors_open = errors.end(print_error);
+  if (output_open || errors_open)
+    fmt::print(stderr, "gradrail: {} has ended, and a process that it started keeps its output open: closed\n", name);
 }
 
 void TaskProcess::signal(int number) const {
@@ -115,9 +138,10 @@ int lost_ps_code(const std::vector<TaskProcess>& processes, uint32_t primaries) 
   return kGood;
 }
 
-int worst_code(const std::vector<TaskProcess>& processes) {
+int worst_code(const std::vector<TaskProcess>& processes, bool backups_served) {
   int worst = kGood;
   for (const TaskProcess& process : processes) {
+    if (backups_served && !process.is_worker && process.exit_code >= kRetry) continue;
     const auto rank = [](int code) { return code == kGood ? 0 : code >= 128 ? 1 : 2; };
     if (rank(process.exit_code) > rank(worst)) worst = process.exit_code;
   }

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "tools/exit_codes.h"
 
 namespace gradrail::tools {
@@ -21,10 +22,14 @@ class OutputStream {
   int fd() const { return fd_; }
   /// Reads what is there. `print` receives each whole line, so that lines of several tasks do not mix.
   void take(const std::function<void(const std::string&)>& print);
+  /// Reads what is there, and closes the pipe. Returns whether a writer still has it open.
+  bool end(const std::function<void(const std::string&)>& print);
   /// In a child of the supervisor: the stream of a sibling.
   void close_copy() const;
 
  private:
+  void close_at_end(const std::function<void(const std::string&)>& print);
+
   int fd_ = -1;
   std::string partial_line_;
 };
@@ -43,9 +48,13 @@ struct TaskProcess {
   bool is_again = false;      ///< it replaces a lost one
   bool is_due_again = false;  ///< ended, and is started again after its last output
   int exit_code = kGood;
+  TimePoint output_until = TimePoint::max();  ///< from its end on: its own children may keep a pipe open
 
   bool has_output() const { return output.fd() >= 0 || errors.fd() >= 0; }
   void signal(int number) const;
+  using PrintLine = std::function<void(const std::string&)>;
+  /// Prints what is there, and closes both pipes. It says so if they were open.
+  void end_output(const PrintLine& print_output, const PrintLine& print_error);
 };
 
 struct ForkedTask {
@@ -63,7 +72,8 @@ TaskProcess fork_task(const ForkedTask& task, const std::vector<TaskProcess>& si
 /// number; task i + primaries is the backup of task i.
 int lost_ps_code(const std::vector<TaskProcess>& processes, uint32_t primaries);
 
-/// The exit code that says most: the cause of a failed run outranks its consequences, configuration before retry.
-int worst_code(const std::vector<TaskProcess>& processes);
+/// The exit code that says most: the cause of a failed run outranks its consequences, configuration before retry. With
+/// `backups_served`, a lost ps is no failure.
+int worst_code(const std::vector<TaskProcess>& processes, bool backups_served);
 
 }  // namespace gradrail::tools
