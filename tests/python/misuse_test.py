@@ -157,6 +157,32 @@ refused(I, "no parameter that requires a gradient", gradrail.torch.Exchange, mod
 gradrail.join({"w": 1}).leave()  # the run ends
 """)
 
+    def test_complex_parameters_are_refused(self):
+        # The copy to float32 dropped the imaginary part.
+        self.check("""
+for dtype in (torch.complex64, torch.complex128):
+    model.phase = torch.nn.Parameter(torch.ones(2, dtype=dtype))
+    for make in (gradrail.torch.Exchange, gradrail.torch.MeanExchange):
+        error = refused(I, f"parameter phase: has the dtype {dtype}", make, model)
+        assert "torch.view_as_real" in str(error), error
+model.phase.requires_grad_(False)  # stays local
+with gradrail.torch.Exchange(model, lr=0.1) as exchange:
+    loss().backward()
+    exchange.step()
+""")
+
+    def test_the_hook_refuses_complex_gradients(self):
+        # gloo has no complex numbers, and NCCL has: this bucket is that of a model converted before DDP was made.
+        self.check("""
+import types
+mean = gradrail.torch.MeanExchange(model)
+model.to(torch.complex64)
+bucket = types.SimpleNamespace(parameters=lambda: [model.weight], is_last=lambda: False,
+                               gradients=lambda: [torch.ones_like(model.weight)])
+refused(I, "weight: has the dtype torch.complex64", gradrail.torch.ddp_mean_hook, mean, bucket)
+mean.leave()
+""")
+
     def test_a_second_gradient_is_refused(self):
         self.check("""
 exchange = gradrail.torch.Exchange(model, lr=0.1)

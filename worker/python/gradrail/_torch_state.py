@@ -16,7 +16,16 @@ def trained(model: torch.nn.Module) -> "List[tuple[str, torch.nn.Parameter]]":
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     if not named:
         raise errors.InvalidArgument("the model has no parameter that requires a gradient")
+    for name, parameter in named:
+        check_real(name, parameter)
     return named
+
+
+def check_real(name: str, values: torch.Tensor) -> None:
+    """A copy to float32 would drop the imaginary part."""
+    if values.is_complex():
+        raise errors.InvalidArgument(f"parameter {name}: has the dtype {values.dtype}, and the servers compute in float32: hold "
+                                     "it as torch.view_as_real(parameter), and use torch.view_as_complex() in forward()")
 
 
 class Watch:

@@ -16,7 +16,7 @@ import torch
 import torch.distributed
 
 from . import client, errors
-from ._torch_state import Watch, load_state, save_state, shape_of, trained
+from ._torch_state import Watch, check_real, load_state, save_state, shape_of, trained
 
 __all__ = ["Exchange", "MeanExchange", "ddp_mean_hook", "load_state", "save_state"]
 
@@ -371,6 +371,7 @@ class MeanExchange:
         future: "torch.futures.Future[torch.Tensor]" = torch.futures.Future()
         slots = [self._slots[parameter] for parameter in bucket.parameters()]
         for slot, gradient in zip(slots, bucket.gradients()):
+            check_real(slot.name, gradient)  # the program can convert the model after the check of trained()
             slot.gradient.copy_(gradient)
         self.client.ready(*(slot.name for slot in slots))
         self._waiting.append((bucket, slots, future))
