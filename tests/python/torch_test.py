@@ -165,8 +165,13 @@ for name in ("state.npz", "state.safetensors"):
     refused(gradrail.InvalidArgument, "the model has (23, 12)", gradrail.torch.load_state, without, other)
     other = torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Linear(12, 24))
     refused(gradrail.InvalidArgument, "has no array 1.weight, only 0.bias", gradrail.torch.load_state, without, other)
-    wrong = torch.optim.SGD(before.parameters(), lr=0.1, momentum=0.9) if "adam" in kind else torch.optim.Adam(before.parameters())
-    refused(gradrail.InvalidArgument, "has no array", gradrail.torch.load_state, os.path.join(saved, name), before, wrong)
+    of = {"sgd": "SGD without momentum", "momentum": "SGD with momentum", "nesterov": "SGD with momentum"}.get(kind, "Adam or AdamW")
+    for other, wrong in (("SGD without momentum", torch.optim.SGD(before.parameters(), lr=0.1)),
+                         ("SGD with momentum", torch.optim.SGD(before.parameters(), lr=0.1, momentum=0.9)),
+                         ("Adam or AdamW", torch.optim.Adam(before.parameters()))):
+        if other != of:
+            refused(gradrail.InvalidArgument, f"has the state of {of}, and the optimizer is {other}", gradrail.torch.load_state,
+                    os.path.join(saved, name), before, wrong)
     assert difference(before, network(seed=2)) == 0, "a refused file has changed the model"
 """
 

@@ -1,7 +1,7 @@
 """The state of an optimizer of PyTorch as a file of the checkpoint commands, and back."""
 import operator
 import os
-from typing import Dict, List, Optional, Union
+from typing import Dict, Iterable, List, Optional, Union
 
 import numpy as np
 import torch
@@ -87,6 +87,21 @@ def _vectors(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> Dict[s
     return {"momentum_buffer": "velocity"} if groups[0]["momentum"] else {}
 
 
+# The optimizers of torch by their state vectors at the servers.
+_BY_VECTORS = {frozenset(): "SGD without momentum", frozenset(["velocity"]): "SGD with momentum",
+               frozenset(["m", "v"]): "Adam or AdamW"}
+
+
+def _check_vectors(name_of_file: str, arrays: Dict[str, np.ndarray], names: List[str], wanted: Iterable[str]) -> None:
+    """Refuses the state of another optimizer, also for one without a state of its own."""
+    known = frozenset().union(*_BY_VECTORS)
+    found = frozenset(vector for vector in known for name in names
+                      if f"{name}:{vector}" in arrays and f"{name}:{vector}" not in names)
+    if found != frozenset(wanted):
+        raise errors.InvalidArgument(f"{name_of_file}: has the state of {_BY_VECTORS.get(found, 'an unknown optimizer')}, and "
+                                     f"the optimizer is {_BY_VECTORS[frozenset(wanted)]}")
+
+
 def _adam(optimizer: torch.optim.Optimizer) -> str:
     """Returns the servers' name of an Adam of torch. Newer releases derive AdamW from Adam, and Adam may decouple too."""
     groups = optimizer.param_groups
@@ -136,6 +151,7 @@ def load_state(path: "Union[str, os.PathLike[str]]", model: torch.nn.Module,
         if step is None:
             raise errors.InvalidArgument(f"{name_of_file}: was exported without --optimizer-state")
         vectors = _vectors(optimizer, model)
+        _check_vectors(name_of_file, arrays, [name for name, _ in trained(model)], vectors.values())
     # Everything is read before the first change: an error leaves model and optimizer as they were.
     loaded = []
     for name, parameter in trained(model):
