@@ -220,6 +220,25 @@ for call in (client.exchange, client.wait, client.step, client.pull, client.star
     refused(F, "after leave()", call)
 """, workers=1)
 
+    def test_tensors_of_a_client_cannot_be_replaced(self):
+        # The library never saw the new arrays.
+        self.good_run("""
+client = gradrail.join({"w": (2,)}, learning_rate=1)
+client.start()
+for name in ("parameters", "gradients"):
+    try:
+        setattr(client, name, {"w": np.ones(2)})
+    except AttributeError as error:
+        assert f'write into its arrays, as in client.{name}["w"][:]' in str(error), error
+    else:
+        raise AssertionError(f"client.{name} was replaced")
+client.gradients["w"] = [1, 1]
+client.gradients["w"] += 1
+client.step()
+assert client.parameters["w"].tolist() == [-2, -2], client.parameters
+client.leave()
+""", workers=1)
+
     def test_no_cluster_in_the_environment(self):
         task = self.start_program('refused(gradrail.InvalidArgument, "gradrail run", gradrail.join, {"w": (1,)})')
         self.assert_ends(task, cluster.GOOD)

@@ -95,6 +95,16 @@ class Tensors(collections.abc.Mapping):
         return f"Tensors({self._arrays!r})"
 
 
+def _fixed(name: str) -> property:
+    """A property that is read-only: other arrays in its place would not be sent. attrgetter keeps a read short."""
+
+    def refuse(_client: Any, _values: Any) -> None:
+        raise AttributeError(f"client.{name} cannot be replaced: write into its arrays, as in "
+                             f"client.{name}[\"w\"][:] = values")
+
+    return property(operator.attrgetter("_" + name), refuse)
+
+
 class Client:
     """One worker of a run. join() makes it.
 
@@ -119,10 +129,13 @@ class Client:
         self._pending = pending
         self._idle: list = [None]  # a call takes the item: pop() of one thread succeeds, and costs less than a lock
         self._indexes = {name: ctypes.c_size_t(index) for index, name in enumerate(shapes)}
-        self.parameters = self._tensors(LIBRARY.gradrail_parameters, shapes)
-        self.gradients = self._tensors(LIBRARY.gradrail_gradients, shapes)
+        self._parameters = self._tensors(LIBRARY.gradrail_parameters, shapes)
+        self._gradients = self._tensors(LIBRARY.gradrail_gradients, shapes)
         self._left = self._lost = False  # lost: the run has failed for this worker, and the servers do not count it
         _clients.add(self)
+
+    parameters = _fixed("parameters")
+    gradients = _fixed("gradients")
 
     def _leave_quietly(self) -> None:
         # The arrays keep the memory, but they do not keep this worker in the run.
@@ -385,6 +398,10 @@ def _schema(tensors: Mapping[str, Any]) -> Tuple[Dict[str, Tuple[int, ...]], Any
             shapes[name] = _shape(name, given)
         except TypeError:
             raise errors.InvalidArgument(f"tensor {name!r}: {given!r} is not a shape") from None
+        try:
+            np.empty((0,) * len(shapes[name]))
+        except ValueError as error:  # releases of NumPy have different limits
+            raise errors.InvalidArgument(f"tensor {name!r}: {error}: join it with fewer dimensions") from None
         place.shape = (ctypes.c_int64 * max(len(shapes[name]), 1))(*shapes[name])
         place.dimension_count = len(shapes[name])
     return shapes, described
