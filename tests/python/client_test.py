@@ -239,6 +239,20 @@ assert client.parameters["w"].tolist() == [-2, -2], client.parameters
 client.leave()
 """, workers=1)
 
+    def test_arrays_of_too_many_dimensions_are_refused(self):
+        # NumPy refused them after the worker had joined.
+        self.good_run("""
+for shape in ((1,) * 65, (2,) * 300):
+    refused(gradrail.InvalidArgument, "tensor 'w': maximum supported dimension", gradrail.join, {"w": shape})
+try:
+    np.empty((1,) * 33)
+except ValueError:
+    refused(gradrail.InvalidArgument, "join it with fewer dimensions", gradrail.join, {"w": (1,) * 33})
+client = gradrail.join({"w": (1,) * 32})
+assert client.parameters["w"].ndim == 32
+client.leave()
+""", workers=1)
+
     def test_no_cluster_in_the_environment(self):
         task = self.start_program('refused(gradrail.InvalidArgument, "gradrail run", gradrail.join, {"w": (1,)})')
         self.assert_ends(task, cluster.GOOD)
