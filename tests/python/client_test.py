@@ -451,6 +451,63 @@ client.wait()
 client.leave()
 """, environment={"FLAG": str(self.folder / "flag")})
 
+    def test_a_daemon_thread_in_a_call_ends_with_the_program(self):
+        # The process aborted: Python ended the thread in a callback of the library.
+        for call, other in (("step()", "pass"), ("barrier('b')", "pass"), ("step()", "client.step()")):
+            with self.subTest(call=call, other=other):
+                task = self.good_run("""
+client = gradrail.join({"w": (2,)}, mode="sync")
+client.start()
+if client.task_index == 0:
+    def work():
+        try:
+            while True:
+                client.CALL
+        except Exception as error:
+            print("wrong", repr(error), flush=True)
+        finally:
+            print("finally", flush=True)
+    threading.Thread(target=work, daemon=True).start()
+    time.sleep(1)
+else:
+    end = time.monotonic() + 4
+    while time.monotonic() < end:
+        OTHER
+        time.sleep(0.01)
+    client.leave()
+""".replace("CALL", call).replace("OTHER", other))
+                self.assertTrue(task.has("finally"), task.transcript())
+                self.assertFalse(task.has("was lost|wrong|Traceback"), task.transcript())
+
+    def test_a_daemon_thread_in_join_ends_with_the_program(self):
+        port, = cluster.free_ports(1)
+        task = self.start_program(f"""
+def work():
+    try:
+        gradrail.join({{"w": 1}}, ps_hosts="127.0.0.1:{port}", worker_hosts="localhost:1")
+    finally:
+        print("finally", flush=True)
+threading.Thread(target=work, daemon=True).start()
+time.sleep(1.5)
+""")
+        self.assert_ends(task, cluster.GOOD)
+        self.assertTrue(task.has("finally"), task.transcript())
+        self.assertFalse(task.has("Traceback"), task.transcript())
+
+    def test_calls_at_the_end_of_the_program_are_refused(self):
+        self.good_run("""
+import atexit
+def at_end():
+    client.leave()  # has no effect
+    refused(gradrail.FailedPrecondition, "after leave()", client.step)
+    print("refused at the end", flush=True)
+atexit.unregister(gradrail.client._leave_all)
+atexit.register(at_end)
+atexit.register(gradrail.client._leave_all)  # as in a program that registers before its import of gradrail
+client = gradrail.join({"w": (2,)})
+client.start()
+""", workers=1).wait_for("refused at the end", cluster.FINISH)
+
     def test_the_log_arrives_in_logging(self):
         self.good_run("""
 import logging

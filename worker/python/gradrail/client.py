@@ -8,8 +8,10 @@ import math
 import operator
 import os
 import reprlib
+import threading
+import time
 import weakref
-from typing import Any, Dict, Iterable, Iterator, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Sequence, Tuple, Union
 
 import numpy as np
 
@@ -20,6 +22,9 @@ Shape = Union[int, Sequence[int]]
 
 _process = 0  # another number in each forked child
 _clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
+_joining: list = []  # the number of the process for each join() that is under way
+_ending_thread: Optional[int] = None  # the thread that ends the interpreter, after all threads but daemon threads
+_END_WITHIN_S = 7.0  # a request that a server does not answer ends within six seconds after its interruption
 
 
 def _count_process() -> None:
@@ -44,13 +49,27 @@ class _Handle:
             LIBRARY.gradrail_free(self.pointer)
 
 
+def _must_end() -> bool:
+    """Whether this is a daemon thread at the end of the program."""
+    return _ending_thread is not None and _ending_thread != threading.get_ident()
+
+
+def _end_daemon_thread() -> None:
+    """threading ignores this exception, and the `finally` blocks of the thread run."""
+    if _must_end():
+        raise SystemExit("the program has ended, and this daemon thread ends with it")
+
+
 def _poll(pending: list) -> Iterator[int]:
-    """Yields whether a signal handler has raised. The handlers of Python run when this is resumed in the main thread. An
-    exception of a handler is raised at the yield, where it is caught; in a function it could be raised before a `try`."""
+    """Yields whether the call must end: a signal handler has raised, or the program ends without this thread.
+
+    The handlers of Python run when this is resumed in the main thread. An exception of a handler is raised at the yield,
+    where it is caught; in a function it could be raised before a `try`.
+    """
     while not pending:
         try:
             while True:
-                yield 0
+                yield _must_end()
         except GeneratorExit:
             return
         except BaseException as error:  # also KeyboardInterrupt and SystemExit
@@ -145,6 +164,17 @@ class Client:
 
     __del__ = _leave_quietly
 
+    def _close(self) -> list:
+        """Refuses further calls. Returns a list that has an item when no call is under way."""
+        idle, self._idle = self._idle, []
+        return idle
+
+    def _leave_closed(self) -> None:
+        if not self._left:
+            self._left = True
+            LIBRARY.gradrail_leave(self._handle.pointer)
+        self._idle.append(None)  # the library refuses further calls and blocks in none; a second leave() has no effect
+
     def _tensors(self, find: Any, shapes: Dict[str, Tuple[int, ...]]) -> Tensors:
         arrays = {}
         for index, (name, shape) in enumerate(shapes.items()):
@@ -164,6 +194,7 @@ class Client:
         try:
             idle.pop()
         except IndexError:
+            _end_daemon_thread()
             raise errors.FailedPrecondition(
                 "another thread uses this client: a client belongs to one thread at a time") from None
         already = len(pending)
@@ -175,6 +206,7 @@ class Client:
         if pending and not already:
             _raise_pending(pending)
         if code:
+            _end_daemon_thread()
             error = errors.error_of(code, text)
             self._lost = self._lost or isinstance(error, (errors.Unavailable, errors.Aborted, errors.DataLoss))
             raise error
@@ -493,12 +525,18 @@ def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: O
     next(poll)
     options.interrupted = INTERRUPTED(poll.send)
     pointer = ctypes.c_void_p()
-    code = LIBRARY.gradrail_join(ctypes.byref(options), described, len(shapes), ctypes.byref(pointer))
-    text = last_error() if code else ""
-    client = None if code else Client(pointer.value, shapes, options.interrupted, pending, place)
+    _joining.append(_process)
+    try:
+        _end_daemon_thread()
+        code = LIBRARY.gradrail_join(ctypes.byref(options), described, len(shapes), ctypes.byref(pointer))
+        text = last_error() if code else ""
+        client = None if code else Client(pointer.value, shapes, options.interrupted, pending, place)
+    finally:
+        _joining.pop()
     if pending:
         _raise_pending(pending)
     if client is None:
+        _end_daemon_thread()
         raise errors.error_of(code, text)
     try:
         for name, given in tensors.items():
@@ -510,8 +548,27 @@ def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: O
     return client
 
 
+def _wait_until(condition: Callable[[], Any], deadline: float) -> bool:
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
 @atexit.register
 def _leave_all() -> None:
-    """A program that ends without leave() does not let the others wait."""
-    for client in list(_clients):
-        client._leave_quietly()
+    """A program that ends without leave() does not let the others wait.
+
+    Calls of daemon threads must end before the interpreter. Afterwards Python ends a thread that calls it, here in
+    `interrupted`: the thread unwinds through frames of the library that permit no exception, and the process aborts.
+    """
+    global _ending_thread
+    _ending_thread = threading.get_ident()
+    deadline = time.monotonic() + _END_WITHIN_S
+    _wait_until(lambda: _process not in _joining, deadline)
+    clients = [client for client in list(_clients) if client._handle.process == _process]
+    closed = [(client, client._close()) for client in clients]
+    for client, idle in closed:
+        if _wait_until(lambda: idle, deadline):
+            client._leave_closed()
