@@ -4,21 +4,17 @@ import collections.abc
 import contextlib
 import ctypes
 import json
-import math
 import operator
 import os
-import reprlib
 import threading
 import time
 import weakref
-from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, Tuple, Union
 
 import numpy as np
 
-from . import errors
-from ._library import INTERRUPTED, LIBRARY, Options, Tensor, last_error
-
-Shape = Union[int, Sequence[int]]
+from . import _arguments, errors
+from ._library import INTERRUPTED, LIBRARY, Options, last_error
 
 _process = 0  # another number in each forked child
 _clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
@@ -274,7 +270,7 @@ class Client:
         async, ssp: for the gradients of this worker. Otherwise the rate of the lowest worker in a step counts, so that
         all workers set the same one. Raises InvalidArgument, FailedPrecondition.
         """
-        self._call(LIBRARY.gradrail_set_learning_rate, ctypes.c_float(_number("rate", rate)))
+        self._call(LIBRARY.gradrail_set_learning_rate, ctypes.c_float(_arguments.number("rate", rate)))
 
     def pull(self) -> None:
         """Fetches the current parameters without sending gradients."""
@@ -282,7 +278,7 @@ class Client:
 
     def barrier(self, name: str) -> None:
         """Blocks until every worker has called it with this name. Workers that left or were lost are not waited for."""
-        self._call(LIBRARY.gradrail_barrier, _text("name", name))
+        self._call(LIBRARY.gradrail_barrier, _arguments.text("name", name))
 
     def save_checkpoint(self) -> None:
         """Saves parameters, optimizer state and step at every parameter server. For the chief, between two steps."""
@@ -306,7 +302,7 @@ class Client:
 
     def give_up(self, reason: str) -> None:
         """Ends this worker's part of the run with an error: the servers count the worker as lost at once."""
-        self._end(LIBRARY.gradrail_give_up, _text("reason", reason))
+        self._end(LIBRARY.gradrail_give_up, _arguments.text("reason", reason))
 
     def stats(self) -> Dict[str, Any]:
         """Returns the statistics up to now: counters, bytes, exchange times in seconds, the path to each shard."""
@@ -362,83 +358,6 @@ def _raise_pending(pending: list) -> None:
     raise pending[0].with_traceback(None)
 
 
-def _text(name: str, value: Any) -> bytes:
-    if not isinstance(value, (str, os.PathLike)):
-        raise errors.InvalidArgument(f"{name}: must be a text, not {type(value).__name__}")
-    try:
-        encoded = os.fsencode(value) if isinstance(value, os.PathLike) else value.encode()
-    except UnicodeEncodeError:
-        raise errors.InvalidArgument(f"{name}: {value!r} is not a valid text") from None
-    if b"\0" in encoded:
-        raise errors.InvalidArgument(f"{name}: contains a zero byte")
-    return encoded
-
-
-def _hosts(name: str, value: Union[None, str, Iterable[str]]) -> Optional[bytes]:
-    if value is None:
-        return None
-    try:
-        return _text(name, value if isinstance(value, str) else ",".join(value))
-    except TypeError:
-        raise errors.InvalidArgument(f"{name}: must be a text or a list of texts, not {value!r}") from None
-
-
-def _number(name: str, value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise errors.InvalidArgument(f"{name}: must be a number, not {reprlib.repr(value)}") from None
-    if not math.isfinite(number):
-        raise errors.InvalidArgument(f"{name}: {number} is not permitted")
-    return number
-
-
-def _constant(name: str, value: Any) -> float:
-    """A constant of the optimizer as the library reads it: float32, where 0 selects the default."""
-    number = ctypes.c_float(_number(name, value)).value
-    if number == 0 and name == "momentum":
-        raise errors.InvalidArgument("momentum 0: use optimizer=\"sgd\"")
-    if number == 0:
-        raise errors.InvalidArgument(f"{name} {value}: must be more than 0; omit it for the default")
-    return number
-
-
-def _whole(name: str, value: Any, most: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError:
-        raise errors.InvalidArgument(f"{name}: must be a whole number, not {value!r}") from None
-    if not 0 <= number <= most:
-        raise errors.InvalidArgument(f"{name} {reprlib.repr(number)}: must be from 0 to {most}")
-    return number
-
-
-def _shape(name: str, given: Any) -> Tuple[int, ...]:
-    shape = getattr(given, "shape", given)  # an array stands for its shape
-    dimensions = (shape,) if hasattr(shape, "__index__") else tuple(shape)
-    return tuple(_whole(f"shape of tensor {name!r}", dimension, (1 << 62)) for dimension in dimensions)
-
-
-def _schema(tensors: Mapping[str, Any]) -> Tuple[Dict[str, Tuple[int, ...]], Any]:
-    if not isinstance(tensors, collections.abc.Mapping):
-        raise errors.InvalidArgument(f"tensors: must map names to shapes, not {type(tensors).__name__}")
-    shapes = {}
-    described = (Tensor * max(len(tensors), 1))()
-    for place, (name, given) in zip(described, tensors.items()):
-        place.name = _text("name of a tensor", name)
-        try:
-            shapes[name] = _shape(name, given)
-        except TypeError:
-            raise errors.InvalidArgument(f"tensor {name!r}: {given!r} is not a shape") from None
-        try:
-            np.empty((0,) * len(shapes[name]))
-        except ValueError as error:  # releases of NumPy have different limits
-            raise errors.InvalidArgument(f"tensor {name!r}: {error}: join it with fewer dimensions") from None
-        place.shape = (ctypes.c_int64 * max(len(shapes[name]), 1))(*shapes[name])
-        place.dimension_count = len(shapes[name])
-    return shapes, described
-
-
 def _place(options: Options) -> "Tuple[str, str]":
     """Returns the parameter servers and the task index of a worker, which two clients of a process do not share."""
     if options.ps_hosts is None:
@@ -487,30 +406,30 @@ def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: O
     ------
     InvalidArgument, DeadlineExceeded, AlreadyExists, FailedPrecondition, Unavailable
     """
-    shapes, described = _schema(tensors)
+    shapes, described = _arguments.schema(tensors)
     options = Options(struct_bytes=ctypes.sizeof(Options))
-    options.ps_hosts = _hosts("ps_hosts", ps_hosts)
-    options.worker_hosts = _hosts("worker_hosts", worker_hosts)
-    options.backup_hosts = _hosts("backup_hosts", backup_hosts)
+    options.ps_hosts = _arguments.hosts("ps_hosts", ps_hosts)
+    options.worker_hosts = _arguments.hosts("worker_hosts", worker_hosts)
+    options.backup_hosts = _arguments.hosts("backup_hosts", backup_hosts)
     if ps_hosts is None and (worker_hosts is not None or task_index is not None):
         raise errors.InvalidArgument("worker_hosts and task_index need ps_hosts; without it, the whole cluster comes from "
                                      "the environment")
-    options.task_index = _whole("task_index", 0 if task_index is None else task_index, (1 << 32) - 1)
-    options.bucket_bytes = _whole("bucket_bytes", bucket_bytes, (1 << 32) - 1)
-    options.mode = _text("mode", mode)
-    options.optimizer = _text("optimizer", optimizer)
-    options.transports = _text("transports", transports)
+    options.task_index = _arguments.whole("task_index", 0 if task_index is None else task_index, (1 << 32) - 1)
+    options.bucket_bytes = _arguments.whole("bucket_bytes", bucket_bytes, (1 << 32) - 1)
+    options.mode = _arguments.text("mode", mode)
+    options.optimizer = _arguments.text("optimizer", optimizer)
+    options.transports = _arguments.text("transports", transports)
     for name, value in (("learning_rate", learning_rate), ("momentum", momentum), ("beta1", beta1), ("beta2", beta2),
                         ("epsilon", epsilon)):
         if value is not None:
-            setattr(options, name, _constant(name, value))
-    options.weight_decay = _number("weight_decay", weight_decay)
+            setattr(options, name, _arguments.constant(name, value))
+    options.weight_decay = _arguments.number("weight_decay", weight_decay)
     for name, value in (("join_timeout", join_timeout), ("path_timeout", path_timeout),
                         ("rejoin_timeout", rejoin_timeout)):
-        setattr(options, name + "_s", _number(name, value))
+        setattr(options, name + "_s", _arguments.number(name, value))
     for name, value in (("bind_host", bind_host), ("secret_file", secret_file), ("trusted_ca_file", trusted_ca_file),
                         ("cert_file", cert_file), ("key_file", key_file)):
-        setattr(options, name, None if value is None else _text(name, value))
+        setattr(options, name, None if value is None else _arguments.text(name, value))
     options.no_fallback = not fallback
     options.checksums = checksums
     options.insecure = insecure
@@ -560,8 +479,8 @@ def _wait_until(condition: Callable[[], Any], deadline: float) -> bool:
 def _leave_all() -> None:
     """A program that ends without leave() does not let the others wait.
 
-    Calls of daemon threads must end before the interpreter. Afterwards Python ends a thread that calls it, here in
-    `interrupted`: the thread unwinds through frames of the library that permit no exception, and the process aborts.
+    Calls of daemon threads must end before the interpreter. Afterwards Python ends each thread that calls it,
+    here in `interrupted`. The thread then unwinds through frames that permit no exception, and the process aborts.
     """
     global _ending_thread
     _ending_thread = threading.get_ident()

@@ -1,0 +1,90 @@
+"""The arguments of a client as the C library takes them. Each function raises InvalidArgument with their name."""
+import collections.abc
+import ctypes
+import math
+import operator
+import os
+import reprlib
+from typing import Any, Dict, Iterable, Mapping, Optional, Tuple, Union
+
+import numpy as np
+
+from . import errors
+from ._library import Tensor
+
+
+def text(name: str, value: Any) -> bytes:
+    if not isinstance(value, (str, os.PathLike)):
+        raise errors.InvalidArgument(f"{name}: must be a text, not {type(value).__name__}")
+    try:
+        encoded = os.fsencode(value) if isinstance(value, os.PathLike) else value.encode()
+    except UnicodeEncodeError:
+        raise errors.InvalidArgument(f"{name}: {value!r} is not a valid text") from None
+    if b"\0" in encoded:
+        raise errors.InvalidArgument(f"{name}: contains a zero byte")
+    return encoded
+
+
+def hosts(name: str, value: Union[None, str, Iterable[str]]) -> Optional[bytes]:
+    if value is None:
+        return None
+    try:
+        return text(name, value if isinstance(value, str) else ",".join(value))
+    except TypeError:
+        raise errors.InvalidArgument(f"{name}: must be a text or a list of texts, not {value!r}") from None
+
+
+def number(name: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        raise errors.InvalidArgument(f"{name}: must be a number, not {reprlib.repr(value)}") from None
+    if not math.isfinite(number):
+        raise errors.InvalidArgument(f"{name}: {number} is not permitted")
+    return number
+
+
+def constant(name: str, value: Any) -> float:
+    """A constant of the optimizer as the library reads it: float32, where 0 selects the default."""
+    rounded = ctypes.c_float(number(name, value)).value
+    if rounded == 0 and name == "momentum":
+        raise errors.InvalidArgument("momentum 0: use optimizer=\"sgd\"")
+    if rounded == 0:
+        raise errors.InvalidArgument(f"{name} {value}: must be more than 0; omit it for the default")
+    return rounded
+
+
+def whole(name: str, value: Any, most: int) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise errors.InvalidArgument(f"{name}: must be a whole number, not {value!r}") from None
+    if not 0 <= number <= most:
+        raise errors.InvalidArgument(f"{name} {reprlib.repr(number)}: must be from 0 to {most}")
+    return number
+
+
+def _shape(name: str, given: Any) -> Tuple[int, ...]:
+    shape = getattr(given, "shape", given)  # an array stands for its shape
+    dimensions = (shape,) if hasattr(shape, "__index__") else tuple(shape)
+    return tuple(whole(f"shape of tensor {name!r}", dimension, (1 << 62)) for dimension in dimensions)
+
+
+def schema(tensors: Mapping[str, Any]) -> Tuple[Dict[str, Tuple[int, ...]], Any]:
+    if not isinstance(tensors, collections.abc.Mapping):
+        raise errors.InvalidArgument(f"tensors: must map names to shapes, not {type(tensors).__name__}")
+    shapes = {}
+    described = (Tensor * max(len(tensors), 1))()
+    for place, (name, given) in zip(described, tensors.items()):
+        place.name = text("name of a tensor", name)
+        try:
+            shapes[name] = _shape(name, given)
+        except TypeError:
+            raise errors.InvalidArgument(f"tensor {name!r}: {given!r} is not a shape") from None
+        try:
+            np.empty((0,) * len(shapes[name]))
+        except ValueError as error:  # releases of NumPy have different limits
+            raise errors.InvalidArgument(f"tensor {name!r}: {error}: join it with fewer dimensions") from None
+        place.shape = (ctypes.c_int64 * max(len(shapes[name]), 1))(*shapes[name])
+        place.dimension_count = len(shapes[name])
+    return shapes, described
