@@ -12,7 +12,7 @@ namespace gradrail::gpu {
 
 /// Words in host memory that a stream writes when it reaches them (cuStreamWriteValue64). The host reads them without a
 /// call of the driver, which costs more and takes a lock.
-/// Threads  write(), clear(): one owner. has(), read(): any.
+/// Threads  write(), clear(): one owner. read(): any.
 class StreamFlags {
  public:
   static constexpr size_t kCount = 512;

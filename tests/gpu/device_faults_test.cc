@@ -44,6 +44,21 @@ class DeviceFaults : public ::testing::TestWithParam<const char*> {
     compute_->sum(sources, memory.bytes() / sizeof(float), 1.0f, target);
   }
 
+  /// Ten values in pinned memory, which an add() and a download fill.
+  struct Download {
+    std::unique_ptr<Memory> from;
+    std::vector<float> to;
+    absl::StatusOr<std::unique_ptr<Pin>> pin;
+    CopyTicket ticket;
+  };
+  Download download_behind_add() {
+    Download started{zeros(10), std::vector<float>(10), nullptr, 0};
+    started.pin = compute_->pin(started.to.data(), 40);
+    add(*started.from, started.from->as<float>());
+    started.ticket = compute_->download(started.to.data(), started.from->data(), 40);
+    return started;
+  }
+
   std::unique_ptr<DeviceCompute> compute_;
 };
 
@@ -234,29 +249,21 @@ TEST_P(DeviceFaults, NothingIsPinnedWhereKernelsCannotUseItsAddresses) {
   EXPECT_EQ(compute_->pin(values.data(), 40).status().code(), absl::StatusCode::kFailedPrecondition);
 }
 
-/// A progress thread that only asks must hear of it as well.
 TEST_P(DeviceFaults, AnErrorBehindAllCallsEndsTheWaitAtOnce) {
   open("fault=0@1,delay=20000");
-  const std::unique_ptr<Memory> memory = zeros(10);
-  std::vector<float> back(10);
-  const auto pin = compute_->pin(back.data(), 40);
-  add(*memory, memory->as<float>());
-  const CopyTicket ticket = compute_->download(back.data(), memory->data(), 40);
+  const Download started = download_behind_add();
   const TimePoint start = Clock::now();
-  EXPECT_THAT(words(compute_->wait(ticket)), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
+  EXPECT_THAT(words(compute_->wait(started.ticket)), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
   EXPECT_LT(seconds_since(start), 10.0) << "the device counts as lost after 20 s";
 }
 
+/// A progress thread that only asks must hear of it as well.
 TEST_P(DeviceFaults, APollNoticesAHangToo) {
   open("hang=0@1", std::chrono::milliseconds(200));
-  const std::unique_ptr<Memory> memory = zeros(10);
-  std::vector<float> back(10);
-  const auto pin = compute_->pin(back.data(), 40);
-  add(*memory, memory->as<float>());
-  const CopyTicket ticket = compute_->download(back.data(), memory->data(), 40);
+  const Download started = download_behind_add();
   const TimePoint start = Clock::now();
-  while (!compute_->is_done(ticket)) ASSERT_LT(seconds_since(start), 10.0);
-  EXPECT_EQ(compute_->wait(ticket).code(), absl::StatusCode::kUnavailable);
+  while (!compute_->is_done(started.ticket)) ASSERT_LT(seconds_since(start), 10.0);
+  EXPECT_EQ(compute_->wait(started.ticket).code(), absl::StatusCode::kUnavailable);
   compute_.reset();
   Simulation::release_hang();
 }

@@ -97,8 +97,8 @@ class Soak(faults.Faults):
         for host in range(self.HOSTS):
             self.clock_of(host).write_bytes(bytes(8))
         self.piece = {"date": time.strftime("%Y-%m-%d %H:%M"), "seed": self.seed, "every_s": EVERY, "seconds": 0,
-                      "faults": collections.Counter(), "rounds": collections.Counter(), "same_bits": 0, "stalled": 0, "steps": 0,
-                      "restarts": 0, "recovery_s": [], "result": "failed",
+                      "faults": collections.Counter(), "rounds": collections.Counter(), "same_bits": 0, "stalled": 0,
+                      "steps": 0, "restarts": 0, "recovery_s": [], "result": "failed",
                       "commit": subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=pathlib.Path(__file__).parent,
                                                capture_output=True, text=True, check=False).stdout.strip()}
         self.samples = {}
@@ -203,7 +203,7 @@ class Soak(faults.Faults):
         self.start_all_hosts("--mode", mode, "--optimizer", "adam", "--backup-ps", 1, "--epochs", epochs,
                              "--checkpoint_dir", saved, "--save_secs", 5, "--keep", 3, "--log_every", LOG_EVERY,
                              "--join-timeout", 120)
-        self.await_all(lambda: all(self.is_level(pair) for pair in (0, 1)), "complete backups")
+        self.await_backups("the start")
         self.await_all(lambda: self.has_a_set(saved), "a checkpoint")
         return saved
 
@@ -219,6 +219,9 @@ class Soak(faults.Faults):
             return condition() or self.is_over()
         cluster.wait_until(holds, faults.RECOVERY, lambda: what + "\n" + "\n".join(
             task.transcript() for task in self.now.values()))
+
+    def await_backups(self, event):
+        self.await_all(lambda: all(self.is_level(pair) for pair in (0, 1)), f"complete backups after {event}")
 
     def is_over(self):
         return any(self.now[host].process.poll() == cluster.GOOD for host in self.WORKERS)
@@ -241,7 +244,7 @@ class Soak(faults.Faults):
 
         self.await_all(all_step, f"steps after {fault}")
         took = time.monotonic() - began
-        self.await_all(lambda: all(self.is_level(pair) for pair in (0, 1)), f"complete backups after {fault}")
+        self.await_backups(fault)
         return took
 
     def disturb(self, until, limit):
@@ -255,7 +258,7 @@ class Soak(faults.Faults):
                 self.chance.shuffle(queue)
             kind, fault = queue.pop()
             # A task may end after the fault: it finds that its backup serves when its link is up again.
-            self.await_all(lambda: all(self.is_level(pair) for pair in (0, 1)), "complete backups")
+            self.await_backups("the fault before")
             if self.is_late():
                 break
             was_at = time.monotonic()
@@ -373,20 +376,19 @@ class Soak(faults.Faults):
             self.record()
 
     def compare_bits(self, reference, began):
-        stall = self.stalls.longest_since(began)
         if cluster.hash_of(self.final_chief()) == reference:
             self.piece["same_bits"] += 1
-        elif stall > self.LONG_STALL and any(self.lost_workers()):
+            return
+        stall = self.stalls.longest_since(began)
+        if stall > self.LONG_STALL and self.has_lost_a_silent_worker():
             print(f"other bits: a CPU did not run for {stall:.1f} s, and a worker was lost", flush=True)
             self.piece["stalled"] += 1
         else:
             self.fail(f"other bits than {reference}, longest stall of a CPU {stall:.1f} s\n" + "\n".join(
                 task.transcript() for tasks in self.every.values() for task in tasks))
 
-    def lost_workers(self):
-        """Returns the lines of the ps tasks about silent workers."""
-        return [line.text for host in self.PS for task in self.every[host] for line in task.lines()
-                if "was lost: no heartbeat" in line.text]
+    def has_lost_a_silent_worker(self):
+        return any(task.has("was lost: no heartbeat") for host in self.PS for task in self.every[host])
 
     def final_chief(self):
         return next(self.now[host] for host in self.WORKERS if self.now[host].has("^Parameter-Hash"))

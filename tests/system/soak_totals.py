@@ -1,7 +1,8 @@
 """Adds up the pieces of a soak. Usage: soak_totals.py FILE, where FILE is the $GRADRAIL_SOAK_TABLE of soak_test.py.
 
 A row is a piece. "recovery" is the time from the fault (a kill) or from its end (the others) until all workers make steps
-again. "stalled": sync rounds that lost a worker because the machine did not run it. "KiB/h" and "files/h" are the growth of resident memory and descriptors within the processes."""
+again. "stalled": sync rounds that lost a worker because the machine did not run it. "KiB/h" and "files/h" are the growth of
+resident memory and descriptors within the processes."""
 import collections
 import json
 import pathlib
@@ -16,8 +17,8 @@ def row(piece, name):
     recovery = piece["recovery_s"]
     rounds = "+".join(str(piece["rounds"].get(mode, 0)) for mode in ("sync", "async"))
     return (f"{name:16}  {piece['commit']:8} {piece['seconds']:6}  {sum(piece['faults'].values()):6}  {rounds:>7}  "
-            f"{piece['same_bits']:9}  {piece.get('stalled', 0):7}  {piece['steps']:9}  {piece['restarts']:8}  {share(recovery, 0.5):6.2f} "
-            f"{share(recovery, 0.99):6.2f} {max(recovery, default=0):6.2f}  {piece['rss_kib_per_hour']:6}  "
+            f"{piece['same_bits']:9}  {piece.get('stalled', 0):7}  {piece['steps']:9}  "
+            f"{piece['restarts']:8}  {share(recovery, 0.5):6.2f} {share(recovery, 0.99):6.2f} {max(recovery, default=0):6.2f}  {piece['rss_kib_per_hour']:6}  "
             f"{piece['files_per_hour']:7}  {piece['load']:5.1f}  {piece['result']}")
 
 

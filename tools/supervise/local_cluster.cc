@@ -40,7 +40,8 @@ constexpr auto kGrace = std::chrono::seconds(8);
 /// For the workers after a request to stop: the chief ends its step, tests the model and saves the last checkpoint. A
 /// second signal ends this wait.
 constexpr auto kSaveGrace = std::chrono::seconds(60);
-/// The ps end by themselves when the last worker has left; those that still expect one get a signal after this.
+/// The ps end by themselves when the last worker has left; those that still expect one get a signal after this. The
+/// output of a task that has ended is read for as long.
 constexpr Duration kOutputGracePeriod = std::chrono::seconds(1);
 /// For the others to find out by themselves that a task has failed, and to say so.
 constexpr Duration kFailureGracePeriod = std::chrono::seconds(3);
@@ -238,7 +239,7 @@ void LocalCluster::print(const TaskProcess& process, const std::string& line) {
 void LocalCluster::pump(TimePoint until) {
   std::vector<pollfd> fds = {{.fd = signals_, .events = POLLIN, .revents = 0}};
   std::vector<std::function<void()>> takers = {[this] { take_signals(); }};
-  const auto add = [&](OutputStream& stream, std::function<void(const std::string&)> print) {
+  const auto add = [&](OutputStream& stream, PrintLine print) {
     if (stream.fd() < 0) return;
     fds.push_back({.fd = stream.fd(), .events = POLLIN, .revents = 0});
     takers.emplace_back([&stream, print = std::move(print)] { stream.take(print); });

@@ -51,7 +51,7 @@ void become_task(const ForkedTask& task, const std::vector<TaskProcess>& sibling
 
 }  // namespace
 
-void OutputStream::take(const std::function<void(const std::string&)>& print) {
+void OutputStream::take(const PrintLine& print) {
   char buffer[kPieceBytes];
   const ssize_t count = read(fd_, buffer, sizeof(buffer));
   if (count <= 0) return close_at_end(print);
@@ -62,7 +62,7 @@ void OutputStream::take(const std::function<void(const std::string&)>& print) {
   }
 }
 
-bool OutputStream::end(const std::function<void(const std::string&)>& print) {
+bool OutputStream::end(const PrintLine& print) {
   // Not without a limit: a process may write on for ever.
   for (size_t read_bytes = 0; fd_ >= 0 && read_bytes < kMostLastBytes; read_bytes += kPieceBytes) {
     pollfd readable = {.fd = fd_, .events = POLLIN, .revents = 0};
@@ -74,7 +74,7 @@ bool OutputStream::end(const std::function<void(const std::string&)>& print) {
   return true;
 }
 
-void OutputStream::close_at_end(const std::function<void(const std::string&)>& print) {
+void OutputStream::close_at_end(const PrintLine& print) {
   // The last line of a program may have no end.
   if (!partial_line_.empty()) print(std::exchange(partial_line_, ""));
   close(fd_);

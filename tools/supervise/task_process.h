@@ -12,6 +12,8 @@
 
 namespace gradrail::tools {
 
+using PrintLine = std::function<void(const std::string&)>;
+
 /// One output of a task: a pipe that the supervisor reads line by line.
 class OutputStream {
  public:
@@ -21,14 +23,14 @@ class OutputStream {
   /// -1 after the end of file: the task and all its children have closed the pipe.
   int fd() const { return fd_; }
   /// Reads what is there. `print` receives each whole line, so that lines of several tasks do not mix.
-  void take(const std::function<void(const std::string&)>& print);
+  void take(const PrintLine& print);
   /// Reads what is there, and closes the pipe. Returns whether a writer still has it open.
-  bool end(const std::function<void(const std::string&)>& print);
+  bool end(const PrintLine& print);
   /// In a child of the supervisor: the stream of a sibling.
   void close_copy() const;
 
  private:
-  void close_at_end(const std::function<void(const std::string&)>& print);
+  void close_at_end(const PrintLine& print);
 
   int fd_ = -1;
   std::string partial_line_;
@@ -52,7 +54,6 @@ struct TaskProcess {
 
   bool has_output() const { return output.fd() >= 0 || errors.fd() >= 0; }
   void signal(int number) const;
-  using PrintLine = std::function<void(const std::string&)>;
   /// Prints what is there, and closes both pipes. It says so if they were open.
   void end_output(const PrintLine& print_output, const PrintLine& print_error);
 };

@@ -44,8 +44,7 @@ absl::Status DeviceNetwork::warm_up() {
   device_->upload(images_, images.data(), images.size() * sizeof(float));
   device_->upload(labels_, labels.data(), labels.size());
   device_->upload(parameters_.front(), parameters.data(), parameters.size() * sizeof(float));
-  forward();
-  device_->softmax_cross_entropy(plan_.batch, plan_.classes, labels_, logits(), costs_);
+  costs_of_batch();
   for (size_t l = layers_.size(); l-- > 0;) {
     parameter_gradients(l);
     input_gradient(l);
@@ -130,6 +129,11 @@ void DeviceNetwork::forward() {
   }
 }
 
+void DeviceNetwork::costs_of_batch() {
+  forward();
+  device_->softmax_cross_entropy(plan_.batch, plan_.classes, labels_, logits(), costs_);
+}
+
 absl::Status DeviceNetwork::send(size_t tensor, absl::Span<float> target) {
   if (sum_ == nullptr) {
     // One that stays has no bytes to travel, and the ticket says when it is complete.
@@ -197,8 +201,7 @@ bool DeviceNetwork::is_recorded() {
   if (recording_ != nullptr || refuses_recording_) return recording_ != nullptr;
   absl::StatusOr<std::unique_ptr<gpu::Recording>> made =
       gpu::Recording::make(*device_, [this](gpu::Recording& recording) {
-        forward();
-        device_->softmax_cross_entropy(plan_.batch, plan_.classes, labels_, logits(), costs_);
+        costs_of_batch();
         recording.copy_to_host(host_costs().data(), costs_, plan_.batch * sizeof(float));
         for (size_t l = layers_.size(); l-- > 0;) {
           parameter_gradients(l);
@@ -239,8 +242,7 @@ absl::Status DeviceNetwork::run(absl::Span<const float> images, Parameters param
   device_->upload(images_, images.data(), images.size() * sizeof(float));
   device_->upload(labels_, host_labels().data(), host_labels().size());
   if (is_recorded()) return replay(ready);
-  forward();
-  device_->softmax_cross_entropy(plan_.batch, plan_.classes, labels_, logits(), costs_);
+  costs_of_batch();
   // Only the costs come back: the kernel has replaced the logits by their gradient.
   const gpu::CopyTicket costs = device_->download(host_costs().data(), costs_, plan_.batch * sizeof(float));
   GRADRAIL_RETURN_IF_ERROR(backward(gradients, ready));

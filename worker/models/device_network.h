@@ -65,6 +65,7 @@ class DeviceNetwork final : public Network {
   size_t host_step_bytes() const { return plan_.batch * (sizeof(float) + sizeof(uint8_t)); }
   void upload_parameters(Parameters parameters);
   void forward();
+  void costs_of_batch();
   absl::Status run(absl::Span<const float> images, Parameters parameters, Gradients gradients,
                    const GradientReady& ready);
   void parameter_gradients(size_t layer);

@@ -151,10 +151,12 @@ def load_state(path: "Union[str, os.PathLike[str]]", model: torch.nn.Module,
         if step is None:
             raise errors.InvalidArgument(f"{name_of_file}: was exported without --optimizer-state")
         vectors = _vectors(optimizer, model)
-        _check_vectors(name_of_file, arrays, [name for name, _ in trained(model)], vectors.values())
+    named = trained(model)
+    if optimizer is not None:
+        _check_vectors(name_of_file, arrays, [name for name, _ in named], vectors.values())
     # Everything is read before the first change: an error leaves model and optimizer as they were.
     loaded = []
-    for name, parameter in trained(model):
+    for name, parameter in named:
         state = {key: read(f"{name}:{vector}", parameter) for key, vector in vectors.items()}
         if "exp_avg" in state:
             state["step"] = torch.tensor(float(step or 0))
