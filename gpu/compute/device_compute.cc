@@ -81,13 +81,13 @@ void DeviceCompute::launch_kernel(const char* kernel, size_t work_items, void** 
 
 void DeviceCompute::product(const ProductShape& shape, const float* a, const float* b, float* c, bool accumulate) {
   Blas* const products = begin() ? blas() : nullptr;
-  if (products != nullptr) fail(products->product(shape, a, b, c, accumulate));
+  if (products != nullptr) check(products->product(shape, a, b, c, accumulate));
 }
 
 void DeviceCompute::column_sums(size_t rows, size_t columns, const float* x, float* sums) {
   Blas* const products = begin() ? blas() : nullptr;
   const float* const units = products != nullptr ? ones(rows) : nullptr;
-  if (units != nullptr) fail(products->column_sums(rows, columns, x, units, sums));
+  if (units != nullptr) check(products->column_sums(rows, columns, x, units, sums));
 }
 
 /// Not before the first product: it takes memory that a shard, which has none, can use better.
@@ -95,11 +95,21 @@ Blas* DeviceCompute::blas() {
   if (blas_ != nullptr) return blas_.get();
   absl::StatusOr<std::unique_ptr<Blas>> made = Blas::create(context_, compute_);
   if (!made.ok()) {
-    fail(made.status());
+    check(made.status());
     return nullptr;
   }
   blas_ = *std::move(made);
   return blas_.get();
+}
+
+void DeviceCompute::check(const absl::Status& products) {
+  if (products.ok()) return;
+  const cuda::Result device = compute_.query();
+  if (is_lasting(device)) {
+    fail(device, "a product of cuBLAS");
+  } else {
+    fail(products);
+  }
 }
 
 std::byte* DeviceCompute::grow(std::unique_ptr<Memory>& kept, size_t bytes) {

@@ -185,6 +185,33 @@ TEST_P(DeviceFaults, ALostDeviceIsNamedAgainAndAgain) {
   EXPECT_EQ(compute_->pin(back.data(), 40).status().code(), absl::StatusCode::kUnavailable);
 }
 
+/// cuBLAS reports that an execution failed, and no reason.
+TEST_P(DeviceFaults, AProductOnALostDeviceSaysThatTheDeviceWasLost) {
+  for (const bool had_product : {false, true}) {
+    open("lose=0@2");
+    const std::unique_ptr<Memory> memory = zeros(10);
+    const auto multiply = [&] {
+      compute_->product({.m = 1, .k = 1, .n = 1}, memory->as<float>(), memory->as<float>(), memory->as<float>(), false);
+    };
+    if (had_product) multiply();
+    ASSERT_TRUE(compute_->finish().ok());
+    // Another user of the device sees the loss first.
+    auto other = DeviceCompute::open(**Driver::get(), 0);
+    ASSERT_TRUE(other.ok()) << other.status();
+    const float* sources[] = {memory->as<float>()};
+    for (int i = 0; i < 2; ++i) (*other)->sum(sources, 10, 1.0f, memory->as<float>());
+    ASSERT_EQ((*other)->finish().code(), absl::StatusCode::kUnavailable);
+    multiply();
+    for (int call = 0; call < 2; ++call) {
+      const absl::Status status = compute_->finish();
+      EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+      EXPECT_THAT(words(status), AllOf(HasSubstr("GPU 0 (Simulated GPU, 0000:a0:00.0): a product of cuBLAS"),
+                                       HasSubstr("CUDA_ERROR_UNKNOWN"), HasSubstr("the GPU was lost")));
+    }
+    compute_.reset();
+  }
+}
+
 TEST_P(DeviceFaults, AKernelsBadAccessIsAnErrorThatLasts) {
   open("");
   const std::unique_ptr<Memory> memory = zeros(10);
