@@ -91,7 +91,7 @@ class DeviceCompute final : public Compute {
   bool check(cuda::Result result, std::string_view operation) {
     return result == cuda::kSuccess || fail(result, operation);
   }
-  /// The same for what cuBLAS said. It only says that CUDA failed: the driver knows whether the device was lost.
+  /// The same for what cuBLAS said. It only says that CUDA failed. The driver says whether the device was lost.
   void check(const absl::Status& products);
   /// Always false.
   bool fail(cuda::Result result, std::string_view operation);

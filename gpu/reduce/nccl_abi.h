@@ -24,6 +24,8 @@ inline constexpr int kAverage = 4;
   X(Result, ncclCommDestroy, (Communicator communicator))                                          \
   X(Result, ncclCommAbort, (Communicator communicator))                                            \
   X(Result, ncclCommGetAsyncError, (Communicator communicator, Result * error))                    \
+  X(Result, ncclGroupStart, ())                                                                    \
+  X(Result, ncclGroupEnd, ())                                                                      \
   X(const char*, ncclGetErrorString, (Result result))                                              \
   X(Result, ncclAllReduce,                                                                         \
     (const void* from, void* to, size_t count, int type, int operation, Communicator communicator, \

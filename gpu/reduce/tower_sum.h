@@ -33,13 +33,19 @@ class TowerSum {
   /// "NCCL 2.28.9" or "host".
   virtual const std::string& name() const = 0;
 
-  /// Behind everything that was enqueued on the tower's Compute, beside what comes later. `gradient`: [count], memory
-  /// of that Compute; it becomes the mean and is this object's until wait(). `host`: where the mean is wanted in host
-  /// memory as well (pinned for speed), or null. Tickets count from 1 for each tower.
+  /// A gradient of one tower: [count].
+  struct Part {
+    float* gradient = nullptr;  ///< memory of the tower's Compute; becomes the mean, and is this object's until wait()
+    size_t count = 0;
+    float* host = nullptr;  ///< where the mean is wanted in host memory as well (pinned for speed), or null
+  };
+
+  /// Behind everything that was enqueued on the tower's Compute, beside what comes later. NCCL averages all `parts` in
+  /// one launch. Tickets rise for each tower.
   /// A tower's first call may wait until every tower has called.
-  virtual absl::StatusOr<CopyTicket> start(size_t tower, float* gradient, size_t count, float* host) = 0;
-  /// The mean is in `host`; work that is enqueued on the tower's Compute from now on sees it in `gradient`. Never
-  /// blocks for the other towers; true as well after an error.
+  virtual absl::StatusOr<CopyTicket> start(size_t tower, absl::Span<const Part> parts) = 0;
+  /// The means are in host memory; work that is enqueued on the tower's Compute from now on sees them in `gradient`.
+  /// Never blocks for the other towers; true as well after an error.
   virtual bool is_done(size_t tower, CopyTicket ticket) = 0;
   virtual absl::Status wait(size_t tower, CopyTicket ticket) = 0;
 

@@ -35,64 +35,68 @@ std::unique_ptr<HostTowerSum::Staging> HostTowerSum::find_staging(Tower& tower, 
   return staging;
 }
 
-absl::StatusOr<CopyTicket> HostTowerSum::start(size_t index, float* gradient, size_t count, float* host) {
+absl::StatusOr<CopyTicket> HostTowerSum::start(size_t index, absl::Span<const Part> parts) {
+  for (const Part& part : parts) GRADRAIL_RETURN_IF_ERROR(start_one(index, part));
+  return towers_[index].last;
+}
+
+absl::Status HostTowerSum::start_one(size_t index, const Part& part) {
   GRADRAIL_RETURN_IF_ERROR(error());
   Tower& tower = towers_[index];
-  Part part = {.ticket = ++tower.last, .gradient = gradient, .host = host, .count = count};
-  part.staging = find_staging(tower, count);
-  part.download = tower.compute->download(part.staging->values.data(), gradient, count * sizeof(float));
-  const CopyTicket ticket = part.ticket;
-  tower.parts.push_back(std::move(part));
+  Started started = {.ticket = ++tower.last, .part = part};
+  started.staging = find_staging(tower, part.count);
+  started.download = tower.compute->download(started.staging->values.data(), part.gradient, part.count * sizeof(float));
+  const CopyTicket ticket = started.ticket;
+  tower.started.push_back(std::move(started));
   const MutexLock lock(mutex_);
   while (first_round_ + rounds_.size() <= ticket) {
-    rounds_.push_back({.arrived = std::vector<const float*>(towers_.size()), .count = count});
+    rounds_.push_back({.arrived = std::vector<const float*>(towers_.size()), .count = part.count});
   }
-  if (round(ticket).count == count) return ticket;
-  if (error_.ok()) {
+  if (round(ticket).count != part.count && error_.ok()) {
     error_ = absl::InvalidArgumentError(
-        fmt::format("tower {} averages {} elements where another has {}: towers go in one order", index, count,
+        fmt::format("tower {} averages {} elements where another has {}: towers go in one order", index, part.count,
                     round(ticket).count));
   }
   return error_;
 }
 
 /// Makes known what has come from the tower's device; adds up when it was the last one that was missing.
-absl::Status HostTowerSum::arrive(size_t index, Part& part) {
+absl::Status HostTowerSum::arrive(size_t index, Started& started) {
   // Done: this wait only asks for the error.
-  GRADRAIL_RETURN_IF_ERROR(towers_[index].compute->wait(part.download));
-  part.arrived = true;
+  GRADRAIL_RETURN_IF_ERROR(towers_[index].compute->wait(started.download));
+  started.arrived = true;
   std::vector<const float*> sources;
   std::vector<float> mean;
   {
     const MutexLock lock(mutex_);
-    Round& all = round(part.ticket);
-    all.arrived[index] = part.staging->values.data();
+    Round& all = round(started.ticket);
+    all.arrived[index] = started.staging->values.data();
     if (++all.arrived_count < towers_.size()) return absl::OkStatus();
     sources = all.arrived;
   }
-  mean.assign(sources[0], sources[0] + part.count);
+  mean.assign(sources[0], sources[0] + started.part.count);
   for (size_t tower = 1; tower < sources.size(); ++tower) {
-    for (size_t i = 0; i < part.count; ++i) mean[i] += sources[tower][i];
+    for (size_t i = 0; i < started.part.count; ++i) mean[i] += sources[tower][i];
   }
   const float share = 1.0f / static_cast<float>(sources.size());
   for (float& value : mean) value *= share;
   const MutexLock lock(mutex_);
-  round(part.ticket).mean = std::move(mean);
-  round(part.ticket).done = true;
+  round(started.ticket).mean = std::move(mean);
+  round(started.ticket).done = true;
   return absl::OkStatus();
 }
 
 /// Takes the mean, when there is one.
-bool HostTowerSum::deliver(Tower& tower, Part& part) {
+bool HostTowerSum::deliver(Tower& tower, Started& started) {
   MutexLock lock(mutex_);
-  Round& all = round(part.ticket);
+  Round& all = round(started.ticket);
   if (!all.done) return false;
   lock.unlock();  // a round that is done changes only when the last tower has taken it
-  if (part.host != nullptr) std::copy(all.mean.begin(), all.mean.end(), part.host);
+  if (started.part.host != nullptr) std::copy(all.mean.begin(), all.mean.end(), started.part.host);
   // No other tower reads this tower's staging any more. Unlike the mean, it stays until a later download was waited
   // for.
-  std::copy(all.mean.begin(), all.mean.end(), part.staging->values.begin());
-  tower.compute->upload(part.gradient, part.staging->values.data(), part.count * sizeof(float));
+  std::copy(all.mean.begin(), all.mean.end(), started.staging->values.begin());
+  tower.compute->upload(started.part.gradient, started.staging->values.data(), started.part.count * sizeof(float));
   lock.lock();
   ++all.taken;
   while (!rounds_.empty() && rounds_.front().taken == towers_.size()) {
@@ -104,14 +108,14 @@ bool HostTowerSum::deliver(Tower& tower, Part& part) {
 
 void HostTowerSum::advance(size_t index) {
   Tower& tower = towers_[index];
-  for (Part& part : tower.parts) {
-    if (part.arrived) continue;
-    if (!tower.compute->is_done(part.download)) break;
-    if (const absl::Status arrived = arrive(index, part); !arrived.ok()) return abort(arrived);
+  for (Started& started : tower.started) {
+    if (started.arrived) continue;
+    if (!tower.compute->is_done(started.download)) break;
+    if (const absl::Status arrived = arrive(index, started); !arrived.ok()) return abort(arrived);
   }
-  while (!tower.parts.empty() && tower.parts.front().arrived && deliver(tower, tower.parts.front())) {
-    tower.spare.push_back(std::move(tower.parts.front().staging));
-    tower.parts.pop_front();
+  while (!tower.started.empty() && tower.started.front().arrived && deliver(tower, tower.started.front())) {
+    tower.spare.push_back(std::move(tower.started.front().staging));
+    tower.started.pop_front();
   }
 }
 
@@ -119,7 +123,7 @@ bool HostTowerSum::is_done(size_t index, CopyTicket ticket) {
   if (!error().ok()) return true;
   advance(index);
   const Tower& tower = towers_[index];
-  return tower.parts.empty() || ticket < tower.parts.front().ticket || !error().ok();
+  return tower.started.empty() || ticket < tower.started.front().ticket || !error().ok();
 }
 
 absl::Status HostTowerSum::wait(size_t index, CopyTicket ticket) {

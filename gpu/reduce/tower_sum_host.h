@@ -17,7 +17,7 @@ class HostTowerSum final : public TowerSum {
   ~HostTowerSum() override;
 
   const std::string& name() const override { return name_; }
-  absl::StatusOr<CopyTicket> start(size_t tower, float* gradient, size_t count, float* host) override;
+  absl::StatusOr<CopyTicket> start(size_t tower, absl::Span<const Part> parts) override;
   bool is_done(size_t tower, CopyTicket ticket) override;
   absl::Status wait(size_t tower, CopyTicket ticket) override;
   void abort(const absl::Status& why) override;
@@ -30,12 +30,10 @@ class HostTowerSum final : public TowerSum {
   };
 
   /// Work that one tower has started and not yet seen complete.
-  struct Part {
+  struct Started {
     CopyTicket ticket;
     CopyTicket download;
-    float* gradient;
-    float* host;
-    size_t count;
+    Part part;
     std::unique_ptr<Staging> staging;
     bool arrived = false;
   };
@@ -43,7 +41,7 @@ class HostTowerSum final : public TowerSum {
   struct Tower {
     Compute* compute = nullptr;
     CopyTicket last = 0;
-    std::deque<Part> parts;
+    std::deque<Started> started;
     std::vector<std::unique_ptr<Staging>> spare;
   };
 
@@ -57,10 +55,11 @@ class HostTowerSum final : public TowerSum {
     size_t taken = 0;
   };
 
+  absl::Status start_one(size_t tower, const Part& part);
   std::unique_ptr<Staging> find_staging(Tower& tower, size_t count);
   void advance(size_t tower);
-  absl::Status arrive(size_t tower, Part& part);
-  bool deliver(Tower& tower, Part& part);
+  absl::Status arrive(size_t tower, Started& started);
+  bool deliver(Tower& tower, Started& started);
   Round& round(CopyTicket ticket) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) { return rounds_[ticket - first_round_]; }
   absl::Status error();
 

@@ -117,57 +117,71 @@ absl::Status NcclTowerSum::wait_for_all_towers(Tower& tower) {
                                             std::chrono::duration<double>(answer_timeout_).count()));
 }
 
-absl::StatusOr<CopyTicket> NcclTowerSum::start(size_t index, float* gradient, size_t count, float* host) {
+absl::StatusOr<CopyTicket> NcclTowerSum::start(size_t index, absl::Span<const Part> parts) {
   Tower& tower = *towers_[index];
   if (failed_) return error();
   tower.compute.context()->make_current();
   absl::Status enqueued = wait_for_all_towers(tower);
-  if (enqueued.ok()) enqueued = enqueue(tower, gradient, count, host);
+  if (enqueued.ok()) enqueued = enqueue(tower, parts);
   if (enqueued.ok()) return tower.last;
   abort(enqueued);
   return error();
 }
 
-absl::Status NcclTowerSum::enqueue(Tower& tower, float* gradient, size_t count, float* host) {
+absl::Status NcclTowerSum::enqueue(Tower& tower, absl::Span<const Part> parts) {
   const SharedContext& context = tower.compute.context();
   // The reduction has a stream of its own: without the event it could read a gradient that is still computed.
   GRADRAIL_RETURN_IF_ERROR(context->status(tower.compute.stream().record(tower.behind), "marking a gradient"));
   GRADRAIL_RETURN_IF_ERROR(context->status(tower.stream.wait_for(tower.behind), "waiting for a gradient"));
-  GRADRAIL_RETURN_IF_ERROR(reduce(tower, gradient, count));
-  if (host != nullptr && count > 0) {
-    GRADRAIL_RETURN_IF_ERROR(copy(tower, {tower.last + 1, gradient, host, count * sizeof(float)}));
+  GRADRAIL_RETURN_IF_ERROR(reduce(tower, parts));
+  for (const Part& part : parts) {
+    if (part.host != nullptr && part.count > 0) GRADRAIL_RETURN_IF_ERROR(copy(tower, part));
   }
   return context->status(tower.marks.mark(tower.stream, ++tower.last), "marking a mean");
 }
 
 /// A copy to memory that is not pinned blocks the call in the driver, which then waits for the other towers.
-absl::Status NcclTowerSum::copy(Tower& tower, const Delivery& mean) {
+absl::Status NcclTowerSum::copy(Tower& tower, const Part& part) {
   const PrimaryContext& context = *tower.compute.context();
-  if (is_pageable(context, mean.host, mean.bytes)) {
-    tower.deliveries.push_back(mean);
+  const size_t bytes = part.count * sizeof(float);
+  if (is_pageable(context, part.host, bytes)) {
+    tower.deliveries.push_back({tower.last + 1, part});
     return absl::OkStatus();
   }
   return context.status(
-      context.api().cuMemcpyAsync(address_of(mean.host), address_of(mean.gradient), mean.bytes, tower.stream.handle()),
-      fmt::format("copying a mean of {} bytes from it", mean.bytes));
+      context.api().cuMemcpyAsync(address_of(part.host), address_of(part.gradient), bytes, tower.stream.handle()),
+      fmt::format("copying a mean of {} bytes from it", bytes));
 }
 
 void NcclTowerSum::deliver(Tower& tower, CopyTicket ticket) {
   for (auto& means = tower.deliveries; !failed_ && !means.empty() && means.front().ticket <= ticket;) {
-    const Delivery mean = means.front();
+    const Part mean = means.front().part;
     means.pop_front();
-    const absl::Status copied = tower.compute.wait(tower.compute.download(mean.host, mean.gradient, mean.bytes));
+    const absl::Status copied =
+        tower.compute.wait(tower.compute.download(mean.host, mean.gradient, mean.count * sizeof(float)));
     if (!copied.ok()) abort(copied);
   }
 }
 
-absl::Status NcclTowerSum::reduce(Tower& tower, float* gradient, size_t count) {
+/// NCCL makes one kernel of the calls in a group. The group belongs to the calling thread, so that it ends in any case.
+absl::Status NcclTowerSum::reduce_in_group(Tower& tower, absl::Span<const Part> parts) {
+  absl::Status status = library_.status(library_.api.ncclGroupStart(), "starting a group");
+  if (!status.ok()) return status;
+  for (const Part& part : parts) {
+    if (!status.ok()) break;
+    const nccl::Result result = library_.api.ncclAllReduce(part.gradient, part.gradient, part.count, nccl::kFloat32,
+                                                           nccl::kAverage, tower.communicator, tower.stream.handle());
+    if (result != nccl::kSuccess)
+      status = library_.status(result, fmt::format("averaging {} elements of {}", part.count, tower.compute.name()));
+  }
+  const nccl::Result ended = library_.api.ncclGroupEnd();
+  return status.ok() ? library_.status(ended, fmt::format("averaging gradients of {}", tower.compute.name())) : status;
+}
+
+absl::Status NcclTowerSum::reduce(Tower& tower, absl::Span<const Part> parts) {
   std::lock_guard lock(tower.calling);
   if (failed_) return error();
-  const absl::Status status =
-      library_.status(library_.api.ncclAllReduce(gradient, gradient, count, nccl::kFloat32, nccl::kAverage,
-                                                 tower.communicator, tower.stream.handle()),
-                      fmt::format("averaging {} elements of {}", count, tower.compute.name()));
+  const absl::Status status = reduce_in_group(tower, parts);
   // NCCL only says that CUDA said no.
   const cuda::Result device = status.ok() ? cuda::kSuccess : tower.behind.query();
   return is_lasting(device) ? tower.compute.context()->status(device, "averaging gradients") : status;

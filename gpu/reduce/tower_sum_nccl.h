@@ -25,7 +25,7 @@ class NcclTowerSum final : public TowerSum {
   ~NcclTowerSum() override;
 
   const std::string& name() const override { return name_; }
-  absl::StatusOr<CopyTicket> start(size_t tower, float* gradient, size_t count, float* host) override;
+  absl::StatusOr<CopyTicket> start(size_t tower, absl::Span<const Part> parts) override;
   bool is_done(size_t tower, CopyTicket ticket) override;
   absl::Status wait(size_t tower, CopyTicket ticket) override;
   void abort(const absl::Status& why) override;
@@ -34,9 +34,7 @@ class NcclTowerSum final : public TowerSum {
   /// A mean with a target in host memory that is not pinned.
   struct Delivery {
     CopyTicket ticket;
-    float* gradient;
-    float* host;
-    size_t bytes;
+    Part part;
   };
 
   struct Tower {
@@ -60,10 +58,11 @@ class NcclTowerSum final : public TowerSum {
 
   NcclTowerSum(const NcclLibrary& library, Duration answer_timeout);
   absl::Status wait_for_all_towers(Tower& tower);
-  absl::Status enqueue(Tower& tower, float* gradient, size_t count, float* host);
-  absl::Status copy(Tower& tower, const Delivery& mean);
+  absl::Status enqueue(Tower& tower, absl::Span<const Part> parts);
+  absl::Status copy(Tower& tower, const Part& part);
   void deliver(Tower& tower, CopyTicket ticket);
-  absl::Status reduce(Tower& tower, float* gradient, size_t count);
+  absl::Status reduce(Tower& tower, absl::Span<const Part> parts);
+  absl::Status reduce_in_group(Tower& tower, absl::Span<const Part> parts);
   absl::Status error();
   bool drain(Tower& tower);
   void abort_communicators();

@@ -1,6 +1,7 @@
 #include "worker/models/device_network.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <utility>
 
@@ -134,17 +135,25 @@ void DeviceNetwork::costs_of_batch() {
   device_->softmax_cross_entropy(plan_.batch, plan_.classes, labels_, logits(), costs_);
 }
 
-absl::Status DeviceNetwork::send(size_t tensor, absl::Span<float> target) {
+absl::Status DeviceNetwork::send(const LayerPlan& layer, Gradients gradients) {
+  const std::array tensors = {layer.weights, layer.bias};
   if (sum_ == nullptr) {
-    // One that stays has no bytes to travel, and the ticket says when it is complete.
-    const size_t bytes = stays_ ? 0 : target.size() * sizeof(float);
-    leaving_.push_back({tensor, device_->download(target.data(), gradients_[tensor], bytes)});
+    for (const size_t tensor : tensors) {
+      // One that stays has no bytes to travel, and the ticket says when it is complete.
+      const size_t bytes = stays_ ? 0 : gradients[tensor].size() * sizeof(float);
+      leaving_.push_back({tensor, device_->download(gradients[tensor].data(), gradients_[tensor], bytes)});
+    }
     return absl::OkStatus();
   }
-  const absl::StatusOr<gpu::CopyTicket> ticket =
-      sum_->start(tower_, gradients_[tensor], target.size(), tower_ == 0 && !stays_ ? target.data() : nullptr);
-  if (ticket.ok()) leaving_.push_back({tensor, *ticket});
-  return ticket.status();
+  std::array<gpu::TowerSum::Part, 2> parts;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const absl::Span<float> target = gradients[tensors[i]];
+    parts[i] = {gradients_[tensors[i]], target.size(), tower_ == 0 && !stays_ ? target.data() : nullptr};
+  }
+  const absl::StatusOr<gpu::CopyTicket> ticket = sum_->start(tower_, parts);
+  GRADRAIL_RETURN_IF_ERROR(ticket.status());
+  for (const size_t tensor : tensors) leaving_.push_back({tensor, *ticket});
+  return absl::OkStatus();
 }
 
 bool DeviceNetwork::has_arrived(const Leaving& gradient) {
@@ -183,11 +192,9 @@ void DeviceNetwork::input_gradient(size_t l) {
 
 absl::Status DeviceNetwork::backward(Gradients gradients, const GradientReady& ready) {
   for (size_t l = layers_.size(); l-- > 0;) {
-    const LayerPlan& plan = plan_.layers[l];
     parameter_gradients(l);
     if (stays_) input_gradient(l);  // it reads the parameters, which the receiver of `ready` may replace in place
-    GRADRAIL_RETURN_IF_ERROR(send(plan.weights, gradients[plan.weights]));
-    GRADRAIL_RETURN_IF_ERROR(send(plan.bias, gradients[plan.bias]));
+    GRADRAIL_RETURN_IF_ERROR(send(plan_.layers[l], gradients));
     if (!stays_) input_gradient(l);
     GRADRAIL_RETURN_IF_ERROR(tell_arrived(ready));
   }

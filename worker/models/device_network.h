@@ -73,7 +73,7 @@ class DeviceNetwork final : public Network {
   bool is_recorded();
   absl::Status replay(const GradientReady& ready);
   absl::Status backward(Gradients gradients, const GradientReady& ready);
-  absl::Status send(size_t tensor, absl::Span<float> target);
+  absl::Status send(const LayerPlan& layer, Gradients gradients);
   bool has_arrived(const Leaving& gradient);
   absl::Status tell_arrived(const GradientReady& ready);
   absl::Status tell_next(const GradientReady& ready);

@@ -2,6 +2,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -89,14 +90,39 @@ void meet(Group& group, const Operation& operation, gradrail::MutexLock& lock)
   if (round.differs) gradrail_simulated_fail(operation.stream, cuda::kIllegalAddress);
 }
 
+using Operations = std::vector<Operation>;
+
+/// Calls of this thread since ncclGroupStart(). ncclGroupEnd() starts them.
+thread_local Operations grouped;
+thread_local int group_depth = 0;
+
 void reduce(void* argument) {
-  const auto* const operation = static_cast<const Operation*>(argument);
-  Group& group = *operation->group;
-  gradrail::MutexLock lock(group.mutex);
-  // A device that failed does not answer any more.
-  if (gradrail_simulated_error(operation->stream) == cuda::kSuccess) meet(group, *operation, lock);
-  --group.under_way[operation->rank];
-  group.changed.notify_all();
+  for (const Operation& operation : *static_cast<const Operations*>(argument)) {
+    Group& group = *operation.group;
+    gradrail::MutexLock lock(group.mutex);
+    // A device that failed does not answer any more.
+    if (gradrail_simulated_error(operation.stream) == cuda::kSuccess) meet(group, operation, lock);
+    --group.under_way[operation.rank];
+    group.changed.notify_all();
+  }
+}
+
+/// One kernel for all of them, as the real one.
+Result launch(Operations operations) {
+  if (operations.empty()) return nccl::kSuccess;
+  for (const Operation& operation : operations) {
+    const gradrail::MutexLock lock(operation.group->mutex);
+    ++operation.group->under_way[operation.rank];
+  }
+  CUstream_st* const stream = operations.front().stream;
+  auto* const work = new Operations(operations);
+  const auto release = [](void* owned) { delete static_cast<Operations*>(owned); };
+  if (gradrail_simulated_launch(stream, reduce, work, release) == cuda::kSuccess) return nccl::kSuccess;
+  for (const Operation& operation : operations) {
+    const gradrail::MutexLock lock(operation.group->mutex);
+    --operation.group->under_way[operation.rank];
+  }
+  return kInternalError;
 }
 
 bool has_duplicates(int count, const int* ordinals) {
@@ -176,16 +202,17 @@ GRADRAIL_SIMULATED_CONTROL Result ncclAllReduce(const void* from, void* to, size
   const bool usable = gradrail_simulated_is_usable(from, count * sizeof(float)) != 0 &&
                       gradrail_simulated_is_usable(to, count * sizeof(float)) != 0;
   if (!known || !usable || gradrail_simulated_current() != communicator->ordinal) return kInvalidArgument;
-  {
-    const gradrail::MutexLock lock(communicator->group->mutex);
-    ++communicator->group->under_way[communicator->rank];
-  }
-  auto* work = new Operation{
-      communicator->group,     stream, communicator->rank, communicator->next_round++, static_cast<const float*>(from),
-      static_cast<float*>(to), count};
-  const auto release = [](void* owned) { delete static_cast<Operation*>(owned); };
-  if (gradrail_simulated_launch(stream, reduce, work, release) == cuda::kSuccess) return nccl::kSuccess;
-  const gradrail::MutexLock lock(communicator->group->mutex);
-  --communicator->group->under_way[communicator->rank];
-  return kInternalError;
+  grouped.push_back({communicator->group, stream, communicator->rank, communicator->next_round++,
+                     static_cast<const float*>(from), static_cast<float*>(to), count});
+  return group_depth > 0 ? nccl::kSuccess : launch(std::exchange(grouped, {}));
+}
+
+GRADRAIL_SIMULATED_CONTROL Result ncclGroupStart() {
+  ++group_depth;
+  return nccl::kSuccess;
+}
+
+GRADRAIL_SIMULATED_CONTROL Result ncclGroupEnd() {
+  if (group_depth == 0) return nccl::kInvalidUsage;
+  return --group_depth > 0 ? nccl::kSuccess : launch(std::exchange(grouped, {}));
 }
