@@ -1,6 +1,9 @@
 #include "worker/models/convolutions.h"
 
+#include <algorithm>
+#include <bit>
 #include <initializer_list>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -110,6 +113,16 @@ struct StageShape {
   memory::dims pooled() const { return {batch, outputs, side / kPool, side / kPool}; }
 };
 
+/// Without a branch in the loop, so that the compiler vectorises it.
+bool is_finite(const memory& numbers) {
+  constexpr uint32_t kExponent = 0x7f800000;  // NaN and infinity have all of its bits
+  const float* const each = values(numbers);
+  uint32_t others = 0;
+  for (size_t i = 0; i < element_count(numbers); ++i)
+    others |= static_cast<uint32_t>((std::bit_cast<uint32_t>(each[i]) & kExponent) == kExponent);
+  return others == 0;
+}
+
 /// Convolution, ReLU, pooling, and the way back.
 class Stage {
  public:
@@ -127,6 +140,7 @@ class Stage {
   }
 
   void run_forward(const dnnl::stream& stream) const { run(forward_, stream); }
+  bool has_finite_parameters() const { return is_finite(weights) && is_finite(bias); }
 
   /// From `pooled_gradient` to the gradients of weights and bias.
   void run_to_weights(const dnnl::stream& stream) const {
@@ -291,6 +305,9 @@ void Convolutions::forward(const float* images, Weights first, Weights second, f
   impl.second.run_forward(impl.stream);
   // copy() made exactly one operation.
   impl.leave[0].run(impl.stream);
+  // ReLU and pooling of oneDNN ignore NaN, and a diverged model must show in the cost.
+  if (!impl.first.has_finite_parameters() || !impl.second.has_finite_parameters())
+    std::fill_n(features, element_count(impl.features), std::numeric_limits<float>::quiet_NaN());
 }
 
 void Convolutions::backward_second(const float* features_gradient, Gradient second) {

@@ -185,6 +185,23 @@ TEST_F(DeviceNetworks, TwentyStepsLeadWhereTheTwinGoes) {
 }
 
 template <typename Shape>
+void expect_not_a_number_as_in_the_twin(const Shape& shape) {
+  const NetworkPlan plan = plan_of(shape);
+  for (size_t tensor = 0; tensor < plan.schema.size(); ++tensor) {
+    Problem p(plan, 9);
+    p.values[tensor].back() = std::nanf("");
+    EXPECT_TRUE(std::isnan(step(*make(plan), p))) << plan.schema[tensor].name;
+    EXPECT_TRUE(std::isnan(twin(shape)->step(p.images, p.labels, p.parameters, p.gradients, nullptr)))
+        << plan.schema[tensor].name;
+  }
+}
+
+TEST_F(DeviceNetworks, DivergedParametersShowInTheCostAsInThatOfTheTwin) {
+  expect_not_a_number_as_in_the_twin(kMlp);
+  expect_not_a_number_as_in_the_twin(kCnn);
+}
+
+template <typename Shape>
 void expect_each_reported_when_complete(const Shape& shape, const std::vector<size_t>& expected_order) {
   const NetworkPlan plan = plan_of(shape);
   const Problem p(plan, 4);
