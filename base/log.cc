@@ -7,7 +7,9 @@
 #include <optional>
 
 #include "base/mutex.h"
+#include "base/status.h"
 #include "fmt/format.h"
+#include "spdlog/pattern_formatter.h"
 #include "spdlog/sinks/sink.h"
 #include "spdlog/sinks/stdout_sinks.h"
 
@@ -25,6 +27,16 @@ std::optional<spdlog::level::level_enum> level_of_environment() {
   return level;
 }
 
+/// The text of a record, which may contain texts of other processes, as one line.
+class OneLine final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& record, const std::tm& /*time*/, spdlog::memory_buf_t& out) override {
+    const std::string text = escaped({record.payload.data(), record.payload.size()});
+    out.append(text.data(), text.data() + text.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<OneLine>(); }
+};
+
 class ReceiverSink final : public spdlog::sinks::sink {
  public:
   /// The lock is also held during a call of the receiver.
@@ -34,7 +46,7 @@ class ReceiverSink final : public spdlog::sinks::sink {
   }
 
   void log(const spdlog::details::log_msg& record) override {
-    const std::string text(record.payload.data(), record.payload.size());
+    const std::string text = escaped({record.payload.data(), record.payload.size()});
     const int level = std::clamp<int>(record.level, spdlog::level::debug, spdlog::level::err);
     const MutexLock lock(mutex_);
     if (!receiver_) return fmt::print(stderr, "gradrail: {}\n", text);
@@ -73,8 +85,10 @@ void start_log(const std::string& task_name) {
     spdlog::set_default_logger(made);
     return made;
   }();
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  formatter->add_flag<OneLine>('*').set_pattern(task_name + " %L %H:%M:%S.%e %*");
   // Under the lock of the sink: a thread may log at this moment, and would lose a logger that is replaced.
-  logger->set_pattern(task_name + " %L %H:%M:%S.%e %v");
+  logger->set_formatter(std::move(formatter));
 }
 
 absl::Status check_log_level() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -30,6 +31,24 @@ namespace gradrail {
 /// The status's words. Debian's absl has a string_view of its own, which fmt does not know.
 inline std::string_view message_of(const absl::Status& status) {
   return {status.message().data(), status.message().size()};
+}
+
+/// ASCII control characters: a terminal executes some of them, and a newline would split a message.
+inline bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
+
+/// The text with control characters as \x01.
+inline std::string escaped(std::string_view text) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string out;
+  out.reserve(text.size());
+  for (const char c : text) {
+    if (is_control(c)) {
+      out.append({'\\', 'x', kDigits[static_cast<unsigned char>(c) / 16], kDigits[static_cast<unsigned char>(c) % 16]});
+    } else {
+      out += c;
+    }
+  }
+  return out;
 }
 
 }  // namespace gradrail

@@ -17,18 +17,6 @@ namespace gradrail {
 constexpr size_t kMaxValueBytes = 100'000;
 constexpr size_t kMaxQuotedBytes = 100;  ///< a line of the message stays readable
 
-/// ASCII control characters: a terminal executes some of them, and a newline would split a message.
-inline bool is_control(char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; }
-
-/// The text with control characters as \x01.
-inline std::string escaped(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  for (const char c : text)
-    out += is_control(c) ? fmt::format("\\x{:02x}", static_cast<unsigned char>(c)) : std::string(1, c);
-  return out;
-}
-
 /// The value of a flag for a message of one line: escaped, and a long text cut before a character of UTF-8.
 inline std::string shown_value(std::string_view text) {
   if (text.size() <= kMaxQuotedBytes) return fmt::format("'{}'", escaped(text));

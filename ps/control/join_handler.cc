@@ -180,7 +180,8 @@ absl::Status JoinHandler::leave(const proto::LeaveRequest& request) {
     // An attacker may have cut the data connection, so that the shard has not heard of it. Only a member ends the run.
     const bool is_altered = is_altered_data(request.failed());
     if (is_altered && state.heard(member).ok()) context_.losses.report_failure(request.failed());
-    heartbeat_.declare_lost({member, request.failed()});
+    // Other tasks print it.
+    heartbeat_.declare_lost({member, escaped(request.failed())});
     return absl::OkStatus();
   }
   // The worker means the task that has taken over from this one.

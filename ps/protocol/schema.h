@@ -21,7 +21,7 @@ struct Tensor {
 using Schema = std::vector<Tensor>;
 
 /// Errors  INVALID_ARGUMENT names the tensor: no name, a name that is not UTF-8 or occurs twice, a dimension < 1, or
-///         too many elements.
+///         too many elements. A name has at most 1,024 bytes, and no control character.
 GRADRAIL_EXPORT absl::Status validate(const Schema& schema);
 
 /// The places of two values in a text about their difference.

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/check.h"
+#include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "ps/protocol/exchange_layout.h"
@@ -12,6 +13,7 @@ namespace gradrail::ps {
 namespace {
 
 constexpr uint64_t kMaxElements = uint64_t{1} << 38;  // 1 TiB of fp32: no byte count in a header overflows below it
+constexpr size_t kMaxNameBytes = 1024;                // a path of modules in a large model has some hundred
 constexpr uint64_t kAlignElements = 64 / sizeof(float);
 
 std::string describe(const Tensor& tensor) {
@@ -39,6 +41,17 @@ bool is_utf8(std::string_view text) {
   return true;
 }
 
+/// The reason why a tensor cannot have this name; "" for a good one.
+std::string mistake_in_name(std::string_view name) {
+  if (name.size() > kMaxNameBytes)
+    return fmt::format("its name has {} bytes; the limit is {}", name.size(), kMaxNameBytes);
+  if (!is_utf8(name)) return "its name is not UTF-8";
+  // Names stand in logs, tables and file names of archives.
+  if (std::any_of(name.begin(), name.end(), is_control))
+    return fmt::format("its name '{}' contains a control character", escaped(name));
+  return "";
+}
+
 /// 0: more than kMaxElements, or a dimension < 1.
 uint64_t checked_elements(const Tensor& tensor) {
   uint64_t elements = 1;
@@ -60,10 +73,9 @@ absl::Status validate(const Schema& schema) {
   uint64_t total = 0;
   for (const Tensor& tensor : schema) {
     if (tensor.name.empty()) return absl::InvalidArgumentError("schema: a tensor without a name");
-    if (!is_utf8(tensor.name)) {  // so the message names its position
-      return absl::InvalidArgumentError(
-          fmt::format("schema: tensor {}: its name is not UTF-8", &tensor - schema.data()));
-    }
+    // The message has the position: the name is not fit for it.
+    if (const std::string mistake = mistake_in_name(tensor.name); !mistake.empty())
+      return absl::InvalidArgumentError(fmt::format("schema: tensor {}: {}", &tensor - schema.data(), mistake));
     if (!names.insert(tensor.name).second) {
       return absl::InvalidArgumentError(fmt::format("schema: two tensors named '{}'", tensor.name));
     }

@@ -25,5 +25,23 @@ TEST(StartLog, AnotherThreadMayLogWhenTheTaskGetsItsName) {
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1001);
 }
 
+TEST(Log, ARecordIsOneLine) {
+  testing::internal::CaptureStderr();
+  start_log("ps/0");
+  spdlog::warn("{}", "a name\nworker/1 E 12:00:00.000 forged\x1b[2J");
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_NE(log.find("a name\\x0aworker/1 E 12:00:00.000 forged\\x1b[2J\n"), std::string::npos) << log;
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1);
+}
+
+/// This one is the last: it replaces the logger of this process.
+TEST(Log, AReceiverGetsOneLine) {
+  std::string received;
+  send_log_to([&](int /*level*/, const std::string& text) { received = text; }, 0);
+  spdlog::warn("one\r\ntwo\x7f");
+  EXPECT_EQ(received, "one\\x0d\\x0atwo\\x7f");
+  send_log_to(nullptr, 0);
+}
+
 }  // namespace
 }  // namespace gradrail

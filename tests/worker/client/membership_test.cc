@@ -207,6 +207,20 @@ TEST(ClientLoss, SyncGoesOnWithoutTheLostWorkerWithinASecond) {
   }
 }
 
+/// Programs print it.
+TEST(ClientLoss, TheReasonOfAnotherWorkerIsOneLine) {
+  const Watchdog watchdog;
+  Cluster cluster({.worker_count = 2, .min_workers = 2});
+  ClientOptions options[2] = {cluster.options(0), cluster.options(1)};
+  options[0].mode = options[1].mode = ModeKind::sync;
+  const std::unique_ptr<Client> client = join(options[0], kSmall);
+  const std::unique_ptr<Client> lost = join(options[1], kSmall);
+  ASSERT_TRUE(client != nullptr && lost != nullptr);
+  ASSERT_TRUE(client->start().ok());
+  ASSERT_TRUE(lost->give_up("its disk\nworker 0: forged \x1b[31m").ok());
+  EXPECT_THAT(std::string(message_of(step(*client, 1, 1))), HasSubstr("its disk\\x0aworker 0: forged \\x1b[31m"));
+}
+
 TEST(ClientLoss, WithMinWorkersTheLostWorkerIsNamedWithin5Seconds) {
   const Watchdog watchdog;
   for (const char* transport : {"shm", "tcp"}) {
