@@ -90,7 +90,9 @@ class Flags(cluster.ClusterTest):
                 (["--plugin_dir", "plugins"], "--plugin_dir: plug-in folder 'plugins': give the absolute path"),
                 ([*spec, "--min_workers", 3, *task], "--min_workers 3: the run has 2 workers.*give at most 2"),
                 (["--cluster", file, "--min_workers", 2, *task], "--min_workers 2: the run has 1 worker,"),
-                (["--workers", 2, "--min_workers", 3], "--min_workers 3: the run has 2 workers")):
+                (["--workers", 2, "--min_workers", 3], "--min_workers 3: the run has 2 workers"),
+                (["--bind", "127.0.0.1:2222"], "--bind 127.0.0.1:2222: the ps of a local cluster listen on .* free ports; omit --bind"),
+                (["--bind", "[::1]:2222"], r"--bind \[::1\]:2222: the ps of a local cluster listen on")):
             with self.subTest(flags=flags):
                 self.refused(cluster.USAGE, [words], *flags)
 

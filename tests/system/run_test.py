@@ -126,6 +126,21 @@ class Run(cluster.ClusterTest):
         task = self.run_program("--workers", 2, "--restarts", 1, "--join-timeout", 2, early=early, each=kill, mode="async", steps=300)
         self.assert_ends(task, cluster.GOOD, says=[r"worker/1 was started again too late: the other workers had finished the run"])
 
+    def test_a_program_that_fails_after_the_run_is_not_started_again(self):
+        for pause in (2, 0):  # without a pause its servers may still run
+            with self.subTest(pause=pause):
+                late = f"c.leave()\n    time.sleep({pause})\n    os._exit(7)"
+                task = self.run_program("--restarts", 3, "--join-timeout", 2, late=late)
+                self.assert_ends(task, 7)
+                if pause:
+                    self.assertFalse(task.has("started again"), task.transcript())
+
+    def test_a_replacement_that_fails_after_the_run_is_a_failure(self):
+        flag = self.folder / "was-killed"
+        kill = f"if c.position == 20 and not os.path.exists({str(flag)!r}): open({str(flag)!r}, 'w'); os.kill(os.getpid(), 9)"
+        task = self.run_program("--restarts", 3, mode="async", each=kill, late="c.leave()\n    time.sleep(2)\n    os._exit(7)")
+        self.assert_ends(task, 7, says=[r"worker/0 is started again \(1 of 3 restarts\)", "worker/0 failed with exit code 7"])
+
     def kill_a_server(self, *flags, saves=False, replaced, end="-5000 -5000", restarts=1):
         command = [cluster.binary(), "run", "--workers", 2, "--restarts", restarts, *flags, "--", cluster.python_with("numpy"), "-c",
                    COUNT.format(saves=saves)]

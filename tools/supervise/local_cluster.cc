@@ -78,8 +78,7 @@ class LocalCluster {
   TaskProcess spawn_ps(uint32_t index, Pipe* port_pipe);
   bool may_restart(const TaskProcess& process) const;
   bool is_stopping() const { return asked_at_ != TimePoint::max() || stop_at_ != TimePoint::max(); }
-  bool workers_run() const;
-  bool run_goes_on() const { return !is_stopping() && workers_run(); }
+  bool run_goes_on() const { return !is_stopping() && workers_run(processes_); }
   void restart_tasks();
   TaskProcess spawn_worker(uint32_t index, bool is_again);
   void start_workers();
@@ -204,6 +203,7 @@ TaskProcess LocalCluster::spawn_worker(uint32_t index, bool is_again) {
   // All ps tasks listen already. But a program may call join() again after the end of the run.
   const bool is_program = !options.program.empty();
   if (is_program && limit == TrainFlags().join_timeout_seconds) limit = kProgramJoinSeconds;
+  if (is_program) has_joined(index) = false;  // a former one may have
   const std::string name = fmt::format("worker/{}", index);
   const auto train = [&] {
     SignalThread signals(SignalThread::Task::kLocalWorker);
@@ -287,13 +287,8 @@ void LocalCluster::asked_to_stop(int signal_number) {
 bool LocalCluster::may_restart(const TaskProcess& process) const {
   const bool is_lost =
       process.is_group ? process.exit_code != kGood : !process.is_worker && process.exit_code >= kRetry;
-  const bool goes_on = process.is_group ? !is_stopping() : run_goes_on();
+  const bool goes_on = process.is_group ? !is_stopping() && !servers_have_ended(processes_) : run_goes_on();
   return is_lost && goes_on && restarts_ < options_.flags.max_restarts;
-}
-
-bool LocalCluster::workers_run() const {
-  return std::any_of(processes_.begin(), processes_.end(),
-                     [](const TaskProcess& p) { return p.running && p.is_worker; });
 }
 
 /// Each lost ps returns at its former address, where the workers search for it.
@@ -304,7 +299,13 @@ void LocalCluster::restart_tasks() {
     process.is_due_again = false;
     // The workers may have ended meanwhile, or a stop may have been requested.
     if (!process.is_worker && !run_goes_on()) continue;
+    if (process.is_worker && servers_have_ended(processes_)) {
+      program_failed(process);
+      continue;
+    }
+    const int former_code = process.exit_code;
     process = process.is_worker ? spawn_worker(process.index, true) : spawn_ps(process.index, nullptr);
+    process.former_code = former_code;
     if (!process.running) stop_at_ = std::min(stop_at_, Clock::now() + kFailureGracePeriod);
   }
 }
@@ -324,14 +325,12 @@ bool LocalCluster::is_awaited_in_vain(const TaskProcess& process) const {
 
 /// The first program that fails ends the run with its exit code. A replacement that has come too late is no failure.
 void LocalCluster::program_failed(TaskProcess& process) {
-  const bool is_over = std::all_of(processes_.begin(), processes_.end(), [](const TaskProcess& p) {
-    return p.is_worker || (!p.running && p.exit_code == kGood);
-  });
-  if (process.is_again && is_over) {
+  if (process.is_again && servers_have_ended(processes_) && !has_joined(process.index)) {
     fmt::print(stderr, "gradrail: {} was started again too late: the other workers had finished the run\n",
                process.name);
-    process.exit_code = kGood;
-    return;
+    // The run is complete without a worker that was killed. But an error of a program after the last step counts.
+    process.exit_code = process.former_code < 128 ? process.former_code : kGood;
+    if (process.exit_code == kGood) return;
   }
   if (asked_at_ != TimePoint::max() || failed_code_ != kGood) return;
   failed_code_ = process.exit_code;
@@ -437,7 +436,7 @@ void LocalCluster::supervise() {
       kill_at_ = std::min(kill_at_, Clock::now() + kSaveGrace);
     }
     // Without workers the ps have no reason to stay.
-    if (!workers_run())
+    if (!workers_run(processes_))
       stop_at_ = std::min(stop_at_, Clock::now() + (workers_signaled ? Duration::zero() : kOutputGracePeriod));
     if (Clock::now() >= stop_at_ && !all_signaled) {
       all_signaled = true;

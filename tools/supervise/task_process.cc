@@ -127,6 +127,15 @@ TaskProcess fork_task(const ForkedTask& task, const std::vector<TaskProcess>& si
           .errors = OutputStream(task.is_program ? errors->reader.release() : -1)};
 }
 
+bool workers_run(const std::vector<TaskProcess>& processes) {
+  return std::any_of(processes.begin(), processes.end(), [](const TaskProcess& p) { return p.running && p.is_worker; });
+}
+
+bool servers_have_ended(const std::vector<TaskProcess>& processes) {
+  return std::all_of(processes.begin(), processes.end(),
+                     [](const TaskProcess& p) { return p.is_worker || (!p.running && p.exit_code == kGood); });
+}
+
 int lost_ps_code(const std::vector<TaskProcess>& processes, uint32_t primaries) {
   const auto is_lost = [](const TaskProcess& p) { return !p.running && p.exit_code >= kRetry; };
   for (const TaskProcess& process : processes) {

@@ -48,6 +48,7 @@ struct TaskProcess {
   OutputStream errors;  ///< of a program; other tasks write to the stderr of the supervisor
   bool running = true;
   bool is_again = false;      ///< it replaces a lost one
+  int former_code = kGood;    ///< the exit code of the lost one
   bool is_due_again = false;  ///< ended, and is started again after its last output
   int exit_code = kGood;
   TimePoint output_until = TimePoint::max();  ///< from its end on: its own children may keep a pipe open
@@ -68,6 +69,11 @@ struct ForkedTask {
 /// Forks a task with its stdout in a pipe. The child ends with the result of the body, and when the supervisor ends.
 /// `siblings` are all former tasks. After an error the result does not run and has an exit code.
 TaskProcess fork_task(const ForkedTask& task, const std::vector<TaskProcess>& siblings);
+
+bool workers_run(const std::vector<TaskProcess>& processes);
+
+/// True when each ps has ended without an error: all workers have left, and no worker can join any more.
+bool servers_have_ended(const std::vector<TaskProcess>& processes);
 
 /// The exit code of a lost ps that has no backup, or that was lost with it. kGood: there is none. `primaries`: their
 /// number; task i + primaries is the backup of task i.

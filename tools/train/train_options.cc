@@ -379,6 +379,15 @@ absl::Status check_host_of_worker(const TrainFlags& flags) {
   return own.ok() ? own : absl::FailedPreconditionError(fmt::format("--bind {}", message_of(own)));
 }
 
+/// A local cluster chooses the ports of its ps.
+absl::Status check_local_bind(const TrainFlags& flags) {
+  const absl::StatusOr<ps::HostPort> bind = ps::parse_host_port(flags.bind);
+  // parse_host_port() adds the default port: only a text that named a port is equal.
+  if (!bind.ok() || flags.bind != ps::to_string(*bind)) return absl::OkStatus();
+  return usage_error(absl::InvalidArgumentError(
+      fmt::format("--bind {}: the ps of a local cluster listen on 127.0.0.1, on free ports; omit --bind", flags.bind)));
+}
+
 absl::Status check_min_workers(const TrainFlags& flags, size_t workers) {
   if (flags.min_workers <= workers) return absl::OkStatus();
   return usage_error(absl::InvalidArgumentError(
@@ -456,7 +465,10 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   // A named plug-in may also carry bytes over sockets; "auto" uses one only with an RDMA device.
   options.rdma_only = flags.transport == "auto";
   // Here once for all tasks of a local cluster; the other tasks know their job later.
-  if (options.local) GRADRAIL_RETURN_IF_ERROR(check_host_of_worker(flags));
+  if (options.local) {
+    GRADRAIL_RETURN_IF_ERROR(check_local_bind(flags));
+    GRADRAIL_RETURN_IF_ERROR(check_host_of_worker(flags));
+  }
   GRADRAIL_RETURN_IF_ERROR(make_logs_folder(flags.monitoring));
   return options;
 }
