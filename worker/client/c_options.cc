@@ -1,10 +1,13 @@
 #include "worker/client/c_options.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -173,7 +176,15 @@ absl::StatusOr<ClientOptions> to_client_options(const gradrail_options* program)
   GRADRAIL_RETURN_IF_ERROR(take_time("rejoin_timeout_s", given.rejoin_timeout_s, "no wait", options.rejoin_timeout));
   GRADRAIL_RETURN_IF_ERROR(take_backups(source.backups, given, options));
   if (given.interrupted != nullptr) {
-    options.interrupted = [call = given.interrupted, context = given.context] { return call(context) != 0; };
+    // No second call after a stop: the interpreter of the program may end before this thread does.
+    options.interrupted = [call = given.interrupted, context = given.context,
+                           stopped = std::make_shared<std::atomic<std::thread::id>>()] {
+      const std::thread::id self = std::this_thread::get_id();
+      if (*stopped == self) return true;
+      if (call(context) == 0) return false;
+      *stopped = self;
+      return true;
+    };
   }
   return options;
 }

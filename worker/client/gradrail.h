@@ -45,7 +45,7 @@ typedef enum gradrail_status {
 typedef struct gradrail_client gradrail_client;
 
 typedef struct gradrail_tensor {
-  const char* name;
+  const char* name; /* UTF-8, at most 1,024 bytes, no control characters */
   const int64_t* shape;
   size_t dimension_count;
 } gradrail_tensor;
@@ -84,7 +84,8 @@ typedef struct gradrail_options {
   double path_timeout_s;    /* a data connection that acknowledges nothing for so long is lost; 0: 10 */
   double rejoin_timeout_s;  /* for a lost parameter server to be started again; 0: no wait */
   /* Called in the thread of a call that blocks, about twice a second. After a result other than 0 the call ends with
-   * GRADRAIL_CANCELLED, and so does each later one that blocks. It must not call functions of this client. */
+   * GRADRAIL_CANCELLED, and so does each later one that blocks. This thread does not call it again. It must not call
+   * functions of this client. */
   int (*interrupted)(void* context);
   void* context;
   double weight_decay; /* "adamw": of the parameters themselves; others: added to the gradient; "mean" has none */

@@ -98,6 +98,34 @@ const char* c_program_saves(const char* ps_hosts, const char* worker_hosts) {
   return NULL;
 }
 
+static int polls_until_stop;
+static int poll_count;
+
+static int stop_at_last_poll(void* context) {
+  (void)context;
+  return ++poll_count >= polls_until_stop;
+}
+
+const char* c_program_is_interrupted(const char* ps_hosts, const char* worker_hosts) {
+  gradrail_options options = local_options(ps_hosts, worker_hosts, 0);
+  options.mode = "sync";
+  options.interrupted = stop_at_last_poll;
+  polls_until_stop = 1000000;
+  gradrail_client* client = NULL;
+  EXPECT(gradrail_join(&options, tensors, 2, &client) == GRADRAIL_OK);
+  EXPECT(gradrail_start(client) == GRADRAIL_OK);
+  poll_count = 0;
+  polls_until_stop = 2;
+  /* The other worker never sends its gradient. */
+  EXPECT(gradrail_step(client) == GRADRAIL_CANCELLED);
+  EXPECT(poll_count == 2);
+  EXPECT(gradrail_wait(client) == GRADRAIL_CANCELLED);
+  EXPECT(gradrail_barrier(client, "both") == GRADRAIL_CANCELLED);
+  gradrail_free(client);
+  EXPECT(poll_count == 2);
+  return NULL;
+}
+
 const char* c_program_makes_mistakes(const char* ps_hosts, const char* worker_hosts) {
   gradrail_client* client = NULL;
   gradrail_options options = local_options(ps_hosts, worker_hosts, 0);

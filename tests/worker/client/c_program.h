@@ -12,6 +12,7 @@ extern "C" {
 const char* c_program_trains(const char* ps_hosts, const char* worker_hosts, uint32_t task_index);
 const char* c_program_saves(const char* ps_hosts, const char* worker_hosts);
 const char* c_program_is_refused(const char* ps_hosts, const char* worker_hosts);
+const char* c_program_is_interrupted(const char* ps_hosts, const char* worker_hosts);
 const char* c_program_makes_mistakes(const char* ps_hosts, const char* worker_hosts);
 
 #ifdef __cplusplus

@@ -29,6 +29,12 @@ TEST(ClientFromC, GetsTheReasonOfARefusal) {
   expect_good(c_program_is_refused(joined(cluster.spec().ps).c_str(), joined(cluster.spec().workers).c_str()));
 }
 
+TEST(ClientFromC, EndsAtAnInterruption) {
+  const Watchdog watchdog;
+  Cluster cluster({.worker_count = 2});
+  expect_good(c_program_is_interrupted(joined(cluster.spec().ps).c_str(), joined(cluster.spec().workers).c_str()));
+}
+
 TEST(ClientFromC, MistakesAreErrorsAndNoCrashes) {
   const Watchdog watchdog;
   Cluster cluster({.worker_count = 2});

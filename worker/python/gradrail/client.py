@@ -18,7 +18,7 @@ from ._library import INTERRUPTED, LIBRARY, Options, last_error
 
 _process = 0  # another number in each forked child
 _clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
-_joining: list = []  # the number of the process for each join() that is under way
+_in_library: list = []  # the number of the process for each join() and gradrail_free() that is under way
 _ending_thread: Optional[int] = None  # the thread that ends the interpreter, after all threads but daemon threads
 _END_WITHIN_S = 7.0  # a request that a server does not answer ends within six seconds after its interruption
 
@@ -42,7 +42,11 @@ class _Handle:
     def __del__(self):
         # The memory of a forked child is a copy; its threads do not exist.
         if self.process == _process:
-            LIBRARY.gradrail_free(self.pointer)
+            _in_library.append(_process)
+            try:
+                LIBRARY.gradrail_free(self.pointer)
+            finally:
+                _in_library.pop()
 
 
 def _must_end() -> bool:
@@ -444,14 +448,14 @@ def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: O
     next(poll)
     options.interrupted = INTERRUPTED(poll.send)
     pointer = ctypes.c_void_p()
-    _joining.append(_process)
+    _in_library.append(_process)
     try:
         _end_daemon_thread()
         code = LIBRARY.gradrail_join(ctypes.byref(options), described, len(shapes), ctypes.byref(pointer))
         text = last_error() if code else ""
         client = None if code else Client(pointer.value, shapes, options.interrupted, pending, place)
     finally:
-        _joining.pop()
+        _in_library.pop()
     if pending:
         _raise_pending(pending)
     if client is None:
@@ -485,7 +489,7 @@ def _leave_all() -> None:
     global _ending_thread
     _ending_thread = threading.get_ident()
     deadline = time.monotonic() + _END_WITHIN_S
-    _wait_until(lambda: _process not in _joining, deadline)
+    _wait_until(lambda: _process not in _in_library, deadline)
     clients = [client for client in list(_clients) if client._handle.process == _process]
     closed = [(client, client._close()) for client in clients]
     for client, idle in closed:

@@ -214,8 +214,12 @@ class Exchange:
         """
         if self._error is not None:
             raise self._error
-        for slot in self._slots:
-            slot.check()
+        try:
+            for slot in self._slots:
+                slot.check()
+        except errors.FailedPrecondition as error:
+            self._error = error  # the next backward pass would report a second gradient
+            raise
         self._watch.check("Exchange")
         for slot in self._slots:
             if slot.sent is None:
