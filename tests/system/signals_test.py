@@ -70,7 +70,8 @@ class StoppedRun(cluster.ClusterTest):
     def assert_stopped(self, task, ps=1, trained=True, within=20 * cluster.PATIENCE):
         """Checks the exit code 0, the end of all processes, and the complete last step in the checkpoint folder."""
         self.assert_ends(task, cluster.GOOD, within)
-        self.assertFalse(task.has(r"\blost\b|killed"), task.transcript())
+        # A path that was refused to a worker that slept may name a lost peer.
+        self.assertFalse(task.has(r"^(?!.*\bPath: ).*(\blost\b|killed)"), task.transcript())
         for pid in re.findall(r"^# \S+: pid (\d+)$", task.text(), re.M):
             self.assertIn(state(pid), ("Z", "gone"), task.transcript())
         found = re.findall(r"^Global-Step: (\d+)$", task.text(), re.M)
