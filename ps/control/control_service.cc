@@ -39,8 +39,8 @@ class ControlService final : public proto::Control::Service {
     return to_grpc(plane_.join.join(*request, *reply));
   }
 
-  grpc::Status Leave(Context*, const proto::LeaveRequest* request, proto::LeaveReply*) override {
-    return to_grpc(plane_.join.leave(*request));
+  grpc::Status Leave(Context*, const proto::LeaveRequest* request, proto::LeaveReply* reply) override {
+    return to_grpc(plane_.join.leave(*request, *reply));
   }
 
   grpc::Status Barrier(Context* context, const proto::BarrierRequest* request, proto::BarrierReply* reply) override {

@@ -157,7 +157,7 @@ absl::StatusOr<std::string> JoinHandler::admit(const proto::JoinRequest& request
   return token;
 }
 
-absl::Status JoinHandler::leave(const proto::LeaveRequest& request) {
+absl::Status JoinHandler::leave(const proto::LeaveRequest& request, proto::LeaveReply& reply) {
   const Membership::Member member = to_member(request.member());
   ControlState& state = context_.state;
   // The worker still evaluates the model: it needs parameters, but no step waits for it.
@@ -188,6 +188,9 @@ absl::Status JoinHandler::leave(const proto::LeaveRequest& request) {
   if (replication_.is_backup()) return replication_.still_backup_error();
   {
     MutexLock lock(state.mutex);
+    // Under one lock with the end of the membership: of workers that leave together, exactly one is the last.
+    reply.set_is_last(request.unless_last() && state.membership.is_last(member.worker, member.incarnation));
+    if (reply.is_last()) return absl::OkStatus();
     // Before the shards close its connections: their reports then find no live member, and no loss is recorded.
     state.membership.leave(member.worker, member.incarnation);
     state.reports.ended(member.worker, member.incarnation, "left");

@@ -19,6 +19,7 @@ class DescribeReply;
 class DescribeRequest;
 class JoinReply;
 class JoinRequest;
+class LeaveReply;
 class LeaveRequest;
 }  // namespace proto
 
@@ -37,7 +38,7 @@ class JoinHandler {
   ///         does not serve, or is another process than the worker has described.
   absl::Status join(const proto::JoinRequest& request, proto::JoinReply& reply);
   /// The end of the steps, of the membership, or of the worker, as the request says.
-  absl::Status leave(const proto::LeaveRequest& request);
+  absl::Status leave(const proto::LeaveRequest& request, proto::LeaveReply& reply);
 
  private:
   absl::Status try_join(const proto::JoinRequest& request, proto::JoinReply& reply);

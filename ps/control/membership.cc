@@ -63,6 +63,13 @@ absl::Status Membership::heard(WorkerIndex worker, uint64_t incarnation, TimePoi
   return absl::OkStatus();
 }
 
+bool Membership::is_last(WorkerIndex worker, uint64_t incarnation) const {
+  const auto found = workers_.find(worker);
+  const bool is_live =
+      found != workers_.end() && found->second.phase == Phase::live && found->second.incarnation == incarnation;
+  return is_live && count(Phase::live) + count(Phase::away) == 1 && aborted_.empty();
+}
+
 void Membership::leave(WorkerIndex worker, uint64_t incarnation) {
   Worker* member = find_live(worker, incarnation);
   if (member == nullptr) return;

@@ -49,6 +49,8 @@ class Membership {
   ///          the ps process that ran here before.
   absl::Status heard(WorkerIndex worker, uint64_t incarnation, TimePoint now);
 
+  /// It is live, no other member is live or away, and the run continues.
+  bool is_last(WorkerIndex worker, uint64_t incarnation) const;
   /// The member has finished. Ignored for other incarnations than the live one.
   void leave(WorkerIndex worker, uint64_t incarnation);
   /// `cause` is not empty. False when it was not a live member.

@@ -87,8 +87,8 @@ void run_handler(ps::ControlPlane& plane, Call& call) {
       return handle<CheckpointOutcomeRequest, CheckpointOutcomeReply>(
           call, [&](const auto& request, auto& reply) { return plane.checkpoint.outcome(request, reply); });
     case ps::ControlCall::leave:
-      return handle<LeaveRequest, LeaveReply>(call,
-                                              [&](const auto& request, auto&) { return plane.join.leave(request); });
+      return handle<LeaveRequest, LeaveReply>(
+          call, [&](const auto& request, auto& reply) { return plane.join.leave(request, reply); });
     case ps::ControlCall::trace:
       return handle<TraceRequest, TraceReply>(
           call, [&](const auto& request, auto& reply) { return plane.stats.trace(request, reply); });

@@ -89,6 +89,35 @@ class StoppedRun(cluster.ClusterTest):
                                         capture_output=True, check=False).returncode, cluster.GOOD)
 
 
+class StoppedTasks(cluster.ClusterTest):
+    """Stops the tasks of a cluster one after the other, as a launcher or an operator does."""
+
+    def assert_last_step_is_saved(self, saved, servers, workers):
+        for task in [*workers, *servers]:
+            self.assert_ends(task, cluster.GOOD, 20 * cluster.PATIENCE)
+        step = int(servers[0].wait_for(r"^global step (\d+)", cluster.FINISH).group(1))
+        steps = [int(re.match(r"gradrail-(\d{12})-", path.name).group(1)) for path in saved.glob("*.ckpt")]
+        texts = "\n".join(task.transcript() for task in workers)
+        self.assertEqual(max(steps, default=0), step, f"{steps}\n{texts}")
+        self.assertEqual(subprocess.run([cluster.binary(), "checkpoint", "verify", saved], timeout=cluster.START,
+                                        capture_output=True, check=False).returncode, cluster.GOOD)
+
+    def test_the_last_worker_saves_what_the_chief_has_not(self):
+        for mode in ("sync", "async", "backup:1"):
+            for pause in (0.3, 0.05, 0):
+                with self.subTest(mode=mode, pause=pause):
+                    saved = self.folder / f"saved-{mode.partition(':')[0]}-{pause}"
+                    servers, workers = self.start_cluster(2, "--checkpoint_dir", saved, "--mode", mode, *ENDLESS, ps=2)
+                    for worker in workers:
+                        worker.wait_for(r"Step: [1-9]\d{2}", cluster.START)
+                    workers[0].signal(signal.SIGTERM)
+                    if not pause:  # at the moment of the save
+                        cluster.wait_until(lambda: any(saved.glob("*.ckpt")), cluster.FINISH, workers[0].transcript)
+                    time.sleep(pause)
+                    workers[1].signal(signal.SIGTERM)
+                    self.assert_last_step_is_saved(saved, servers, workers)
+
+
 def to_group(task):
     os.killpg(task.pid, signal.SIGTERM)
 

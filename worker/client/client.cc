@@ -56,6 +56,7 @@ absl::StatusOr<std::vector<std::string>> Client::save_checkpoint() {
 bool Client::saves_checkpoints() const { return impl_->session().saves_checkpoints(); }
 absl::Status Client::finish_steps() { return impl_->finish_steps(); }
 absl::Status Client::leave() { return impl_->leave(); }
+absl::StatusOr<bool> Client::leave_unless_last() { return impl_->leave_unless_last(); }
 absl::Status Client::give_up(const std::string& why) { return impl_->leave(why); }
 ClientStats Client::stats() const { return impl_->stats(); }
 ClientStats Client::published_stats() const { return impl_->telemetry().published_stats(); }

@@ -278,6 +278,9 @@ class GRADRAIL_EXPORT Client {
 
   /// Ends this worker's part of the run; the other workers continue. A second call has no effect.
   absl::Status leave();
+  /// The same, but the last member stays: it can save what others have done since the last checkpoint, and then leaves.
+  /// Returns whether it has left.
+  absl::StatusOr<bool> leave_unless_last();
   /// Ends the run of this worker with a reason: the ps tasks count it as lost at once, without a timeout.
   absl::Status give_up(const std::string& why);
 

@@ -82,13 +82,23 @@ absl::StatusOr<std::vector<std::string>> Client::Impl::finish_checkpoint() {
   return files;
 }
 
-absl::Status Client::Impl::leave(const std::string& failed) {
+absl::StatusOr<bool> Client::Impl::leave_unless_last() {
+  if (left_ || session_.joined_count() == 0) return true;
+  // The first task decides. The others hear of a worker that has left it.
+  absl::StatusOr<bool> left = session_.control(0).leave_unless_last(identity_.member());
+  if (failover_.survives(left.status())) left = session_.control(0).leave_unless_last(identity_.member());
+  if (left.ok() && !*left) return false;
+  GRADRAIL_RETURN_IF_ERROR(leave_from(left.ok() ? 1 : 0, ""));
+  return true;
+}
+
+absl::Status Client::Impl::leave_from(uint32_t first_task, const std::string& failed) {
   if (left_) return absl::OkStatus();
   left_ = true;
   telemetry_.publish(stats(), Clock::now());
   absl::Status first_error;
   // The heartbeats stop after Leave: without it, their end would mean that this worker is lost.
-  for (uint32_t i = 0; i < session_.joined_count(); ++i) {
+  for (uint32_t i = first_task; i < session_.joined_count(); ++i) {
     absl::Status sent = session_.control(i).leave(identity_.member(), failed);
     if (failed.empty() && failover_.survives(sent)) sent = session_.control(i).leave(identity_.member(), failed);
     first_error.Update(sent);

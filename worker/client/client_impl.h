@@ -58,7 +58,8 @@ class Client::Impl {
   /// Begins again while ps tasks still write another checkpoint. `begun` is the result of the first attempt.
   absl::Status begin_checkpoint_when_free(absl::Status begun);
   absl::StatusOr<std::vector<std::string>> finish_checkpoint();
-  absl::Status leave(const std::string& failed = "");
+  absl::Status leave(const std::string& failed = "") { return leave_from(0, failed); }
+  absl::StatusOr<bool> leave_unless_last();
 
   /// Position of this worker in the run; Client::position().
   uint64_t position() const { return rejoin_.position(); }
@@ -74,6 +75,7 @@ class Client::Impl {
   const Telemetry& telemetry() const { return telemetry_; }
 
  private:
+  absl::Status leave_from(uint32_t first_task, const std::string& failed);
   // client_impl.cc
   absl::Status join_cluster(TimePoint deadline);
   absl::Status check_idle(std::string_view call);

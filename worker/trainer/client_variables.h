@@ -25,6 +25,7 @@ class ClientVariables final : public Variables {
   uint64_t position() const override { return client_.position(); }
   bool is_chief() const override { return client_.is_chief(); }
   absl::Status pull_final() override;
+  absl::Status pull() override { return client_.pull(); }
   absl::Status fetch() override { return client_.fetch(); }
   bool device_failed() const override { return client_.device_failed(); }
   bool saves_checkpoints() const override { return client_.saves_checkpoints(); }
@@ -33,6 +34,7 @@ class ClientVariables final : public Variables {
   absl::StatusOr<std::vector<std::string>> finish_checkpoint() override { return client_.finish_checkpoint(); }
   std::vector<std::string> summary(bool verbose) const override;
   absl::Status leave() override { return client_.leave(); }
+  absl::StatusOr<bool> leave_unless_last() override { return client_.leave_unless_last(); }
   absl::Status give_up(const std::string& why) override { return client_.give_up(why); }
 
  private:

@@ -38,6 +38,8 @@ class Variables {
 
   /// For the chief's last report: waits for all workers, then fetches the parameters after their last update.
   virtual absl::Status pull_final() = 0;
+  /// Fetches the parameters of this moment.
+  virtual absl::Status pull() = 0;
 
   /// Copies the parameters from the device to parameters(); has no effect without a device.
   virtual absl::Status fetch() { return absl::OkStatus(); }
@@ -53,6 +55,8 @@ class Variables {
   /// Lines about the paths of the gradients.
   virtual std::vector<std::string> summary(bool verbose) const = 0;
   virtual absl::Status leave() = 0;
+  /// Client::leave_unless_last(): false for the last worker, which has not left.
+  virtual absl::StatusOr<bool> leave_unless_last() = 0;
   /// Replaces leave() when this worker cannot continue.
   virtual absl::Status give_up(const std::string& why) = 0;
 };

@@ -47,6 +47,22 @@ TEST_F(MembershipTest, AnIndexIsFreeAfterLeaveAndAfterLoss) {
   EXPECT_TRUE(membership_.join(0, 2, "host:0", at(2s)).ok());
 }
 
+TEST_F(MembershipTest, TheLastMemberIsTheOneThatNoOtherCanFollow) {
+  join(0);
+  EXPECT_TRUE(membership_.is_last(0, 100));
+  EXPECT_FALSE(membership_.is_last(0, 7)) << "another incarnation";
+  EXPECT_FALSE(membership_.is_last(1, 101)) << "no member";
+  join(1);
+  EXPECT_FALSE(membership_.is_last(0, 100));
+  EXPECT_TRUE(membership_.mark_away(1, 101, "searches for a ps", at(1s)));
+  EXPECT_FALSE(membership_.is_last(0, 100)) << "it returns";
+  EXPECT_TRUE(membership_.join(1, 101, "host:1", at(2s)).ok());
+  membership_.leave(0, 100);
+  EXPECT_TRUE(membership_.is_last(1, 101));
+  membership_.abort_run("a test");
+  EXPECT_FALSE(membership_.is_last(1, 101)) << "nothing is to be saved";
+}
+
 TEST_F(MembershipTest, OldIncarnationsChangeNothing) {
   join(0);
   membership_.leave(0, 100);

@@ -31,12 +31,14 @@ class LostVariables final : public Variables {
   uint64_t global_step() const override { return local_.global_step(); }
   uint64_t position() const override { return local_.position(); }
   absl::Status pull_final() override { return local_.pull_final(); }
+  absl::Status pull() override { return local_.pull(); }
   bool saves_checkpoints() const override { return false; }
   absl::Status begin_checkpoint() override { return local_.begin_checkpoint(); }
   bool checkpoint_under_way() const override { return false; }
   absl::StatusOr<std::vector<std::string>> finish_checkpoint() override { return local_.finish_checkpoint(); }
   std::vector<std::string> summary(bool verbose) const override { return local_.summary(verbose); }
   absl::Status leave() override { return loss_ == Loss::departure ? lose() : local_.leave(); }
+  absl::StatusOr<bool> leave_unless_last() override { return local_.leave_unless_last(); }
   absl::Status give_up(const std::string& why) override { return local_.give_up(why); }
 
   absl::Status lose() {

@@ -248,31 +248,41 @@ absl::StatusOr<ps::proto::CheckpointOutcomeReply> ControlLink::checkpoint_outcom
 }
 
 /// One RPC for three ends of work: of the membership, of the steps, and for a moment.
-absl::Status ControlLink::send_leave(const ps::proto::LeaveRequest& request, Duration timeout) {
+absl::StatusOr<ps::proto::LeaveReply> ControlLink::send_leave(const ps::proto::LeaveRequest& request,
+                                                              Duration timeout) {
   ps::proto::LeaveReply reply;
   const grpc::Status status = rpc_->call(Call::leave, timeout, request, reply);
-  return status.ok() ? absl::OkStatus() : explain(status);
+  if (!status.ok()) return explain(status);
+  return reply;
 }
 
 absl::Status ControlLink::leave(const ps::proto::Member& member, const std::string& failed) {
   ps::proto::LeaveRequest request;
   *request.mutable_member() = member;
   request.set_failed(failed);
-  return send_leave(request, kLeaveDeadline);
+  return send_leave(request, kLeaveDeadline).status();
+}
+
+absl::StatusOr<bool> ControlLink::leave_unless_last(const ps::proto::Member& member) {
+  ps::proto::LeaveRequest request;
+  *request.mutable_member() = member;
+  request.set_unless_last(true);
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::proto::LeaveReply reply, send_leave(request, kLeaveDeadline));
+  return !reply.is_last();
 }
 
 absl::Status ControlLink::finish_steps(const ps::proto::Member& member) {
   ps::proto::LeaveRequest request;
   *request.mutable_member() = member;
   request.set_stays(true);
-  return send_leave(request, kCallDeadline);
+  return send_leave(request, kCallDeadline).status();
 }
 
 void ControlLink::leave_to_return(const ps::proto::Member& member) {
   ps::proto::LeaveRequest request;
   *request.mutable_member() = member;
   request.set_returns(true);
-  send_leave(request, std::chrono::seconds(1)).IgnoreError();
+  send_leave(request, std::chrono::seconds(1)).status().IgnoreError();
 }
 
 absl::Status ControlLink::why_removed(const ps::proto::Member& member) {

@@ -33,6 +33,7 @@ class DescribeReply;
 class DescribeRequest;
 class JoinReply;
 class JoinRequest;
+class LeaveReply;
 class LeaveRequest;
 class Member;
 class HeartbeatReply;
@@ -91,6 +92,8 @@ class ControlLink {
   /// Ends the membership. `failed`: the reason why this worker cannot continue; the ps then counts the worker as lost.
   /// "": its work is complete.
   absl::Status leave(const ps::proto::Member& member, const std::string& failed);
+  /// False: no other worker is a member, and this one still is.
+  absl::StatusOr<bool> leave_unless_last(const ps::proto::Member& member);
   /// Reports that this worker pushes no further gradients; it stays a member.
   absl::Status finish_steps(const ps::proto::Member& member);
   /// Leaves for a moment, to join again with a lost ps. Waits a second at most: this task may be lost itself.
@@ -114,7 +117,7 @@ class ControlLink {
  private:
   struct Rpc;  ///< the connection and its heartbeat
 
-  absl::Status send_leave(const ps::proto::LeaveRequest& request, Duration timeout);
+  absl::StatusOr<ps::proto::LeaveReply> send_leave(const ps::proto::LeaveRequest& request, Duration timeout);
   absl::Status beat(const ps::proto::Member& member, const std::function<void(const ps::proto::HeartbeatReply&)>& heard)
       ABSL_LOCKS_EXCLUDED(mutex_);
   /// Opens a connection, and forgets the former one.
