@@ -157,8 +157,10 @@ TEST(Schema, NamesAreUtf8) {
 }
 
 TEST(Schema, NamesFitIntoALine) {
-  EXPECT_TRUE(validate({{std::string(1024, 'n'), {1}}}).ok());
-  const auto refusal = [](const std::string& name) { return message(validate({{"fine", {1}}, {name, {1}}})); };
+  EXPECT_TRUE(validate({Tensor{std::string(1024, 'n'), {1}}}).ok());
+  const auto refusal = [](const std::string& name) {
+    return message(validate({Tensor{"fine", {1}}, Tensor{name, {1}}}));
+  };
   EXPECT_THAT(refusal(std::string(1025, 'n')), HasSubstr("tensor 1: its name has 1025 bytes; the limit is 1024"));
   EXPECT_THAT(refusal("a\x1b[31m"), HasSubstr("tensor 1: its name 'a\\x1b[31m' contains a control character"));
   for (const char* name : {"a\nb", "\t", "\x7f"}) EXPECT_THAT(refusal(name), HasSubstr("control character"));
