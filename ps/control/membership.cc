@@ -64,10 +64,9 @@ absl::Status Membership::heard(WorkerIndex worker, uint64_t incarnation, TimePoi
 }
 
 bool Membership::is_last(WorkerIndex worker, uint64_t incarnation) const {
-  const auto found = workers_.find(worker);
-  const bool is_live =
-      found != workers_.end() && found->second.phase == Phase::live && found->second.incarnation == incarnation;
-  return is_live && count(Phase::live) + count(Phase::away) == 1 && aborted_.empty();
+  const std::vector<Member> members = live();
+  return members.size() == 1 && members[0].worker == worker && members[0].incarnation == incarnation &&
+         count(Phase::away) == 0 && aborted_.empty();
 }
 
 void Membership::leave(WorkerIndex worker, uint64_t incarnation) {

@@ -59,6 +59,12 @@ class Flood(cluster.ClusterTest):
         self.flood("mlp", 5)
 
 
+def verify(saved):
+    """Returns the exit code of the command that reads each byte of the checkpoints."""
+    return subprocess.run([cluster.binary(), "checkpoint", "verify", saved], timeout=cluster.START, capture_output=True,
+                          check=False).returncode
+
+
 class StoppedRun(cluster.ClusterTest):
     """Stops a local cluster with signals to its processes, in several ways."""
 
@@ -85,8 +91,7 @@ class StoppedRun(cluster.ClusterTest):
         self.assertTrue(whole, f"{steps}\n{task.transcript()}")
         self.assertGreaterEqual(max(whole), int(found[-1]), f"{steps}\n{task.transcript()}")
         self.assertEqual(list(self.saved.glob("*.tmp")), [])
-        self.assertEqual(subprocess.run([cluster.binary(), "checkpoint", "verify", self.saved], timeout=cluster.START,
-                                        capture_output=True, check=False).returncode, cluster.GOOD)
+        self.assertEqual(verify(self.saved), cluster.GOOD)
 
 
 class StoppedTasks(cluster.ClusterTest):
@@ -99,8 +104,7 @@ class StoppedTasks(cluster.ClusterTest):
         steps = [int(re.match(r"gradrail-(\d{12})-", path.name).group(1)) for path in saved.glob("*.ckpt")]
         texts = "\n".join(task.transcript() for task in workers)
         self.assertEqual(max(steps, default=0), step, f"{steps}\n{texts}")
-        self.assertEqual(subprocess.run([cluster.binary(), "checkpoint", "verify", saved], timeout=cluster.START,
-                                        capture_output=True, check=False).returncode, cluster.GOOD)
+        self.assertEqual(verify(saved), cluster.GOOD)
 
     def test_the_last_worker_saves_what_the_chief_has_not(self):
         for mode in ("sync", "async", "backup:1"):

@@ -43,8 +43,7 @@ absl::StatusOr<std::string> listen_address(const TrainOptions& options) {
   if (options.flags.bind.empty()) return ours;
   const absl::StatusOr<ps::HostPort> bind = ps::parse_host_port(options.flags.bind);
   if (!bind.ok()) return absl::InvalidArgumentError(fmt::format("--bind: {}", message_of(bind.status())));
-  // parse_host_port() adds the default port: only a text that named a port is equal.
-  if (options.flags.bind == ps::to_string(*bind)) return options.flags.bind;  // it names a port
+  if (names_port(options.flags.bind, *bind)) return options.flags.bind;
   const absl::StatusOr<ps::HostPort> address = ps::parse_host_port(ours);
   return ps::to_string({bind->host, address.ok() ? address->port : ps::kDefaultPort});
 }

@@ -379,11 +379,13 @@ absl::Status check_host_of_worker(const TrainFlags& flags) {
   return own.ok() ? own : absl::FailedPreconditionError(fmt::format("--bind {}", message_of(own)));
 }
 
+// parse_host_port() adds the default port: only a text that named a port is equal.
+bool names_port(const std::string& bind, const ps::HostPort& parsed) { return bind == ps::to_string(parsed); }
+
 /// A local cluster chooses the ports of its ps.
 absl::Status check_local_bind(const TrainFlags& flags) {
   const absl::StatusOr<ps::HostPort> bind = ps::parse_host_port(flags.bind);
-  // parse_host_port() adds the default port: only a text that named a port is equal.
-  if (!bind.ok() || flags.bind != ps::to_string(*bind)) return absl::OkStatus();
+  if (!bind.ok() || !names_port(flags.bind, *bind)) return absl::OkStatus();
   return usage_error(absl::InvalidArgumentError(
       fmt::format("--bind {}: the ps of a local cluster listen on 127.0.0.1, on free ports; omit --bind", flags.bind)));
 }

@@ -133,6 +133,9 @@ absl::Status use_plugin_dir(const std::string& folder);
 /// A usage error if the run begins with fewer workers than --min_workers.
 absl::Status check_min_workers(const TrainFlags& flags, size_t workers);
 
+/// Whether the text of --bind names a port, not a host alone.
+bool names_port(const std::string& bind, const ps::HostPort& parsed);
+
 /// Checks the folder of --data_dir, also for a model that does not read it, and the address of --bind.
 /// Errors  NOT_FOUND, FAILED_PRECONDITION: name the flag.
 absl::Status check_host_of_worker(const TrainFlags& flags);

@@ -75,6 +75,7 @@ class Client::Impl {
   const Telemetry& telemetry() const { return telemetry_; }
 
  private:
+  // client_control.cc
   absl::Status leave_from(uint32_t first_task, const std::string& failed);
   // client_impl.cc
   absl::Status join_cluster(TimePoint deadline);

@@ -117,8 +117,9 @@ struct StageShape {
 bool is_finite(const memory& numbers) {
   constexpr uint32_t kExponent = 0x7f800000;  // NaN and infinity have all of its bits
   const float* const each = values(numbers);
+  const size_t count = element_count(numbers);  // a call of oneDNN
   uint32_t others = 0;
-  for (size_t i = 0; i < element_count(numbers); ++i)
+  for (size_t i = 0; i < count; ++i)
     others |= static_cast<uint32_t>((std::bit_cast<uint32_t>(each[i]) & kExponent) == kExponent);
   return others == 0;
 }

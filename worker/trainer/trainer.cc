@@ -82,7 +82,7 @@ class Run {
   absl::Status step();
   absl::Status model_failed(const absl::Status& why);
   absl::Status pull_final();
-  absl::Status save();
+  absl::Status save(const std::string& hash, bool unchanged);
   bool stopped_waiting(const absl::Status& status) const { return absl::IsCancelled(status) && stop_.load(); }
   std::string step_line(uint32_t epoch, size_t batch, double average_ms) const;
   void report(uint32_t epoch, size_t batch);
@@ -104,9 +104,8 @@ class Run {
   uint64_t steps_ = 0;
   uint64_t last_step_ = 0;  ///< global; kept here, because a client that searches for a lost ps forgets it
   uint64_t steps_since_line_ = 0;
-  std::string saved_state_;     ///< state_text() of the last save; empty: none, or an unknown one
-  bool has_last_word_ = false;  ///< the chief that has waited for the others
-  bool pulled_final_ = false;   ///< with the updates of all workers
+  std::string saved_state_;    ///< state_text() of the last save; empty: none, or an unknown one
+  bool pulled_final_ = false;  ///< by a chief that was not stopped: with the updates of all workers
   bool has_model_failed_ = false;
   bool is_complete_ = false;  ///< the output is written, and no stop was requested until then
   TimePoint start_ = Clock::now();
@@ -248,7 +247,12 @@ absl::Status Run::finish_run() {
   }
   GRADRAIL_RETURN_IF_ERROR(variables_.fetch());
   // Before the test of the model, which may take longer than the parameter servers stay after a request to stop.
-  const absl::Status saved = is_chief && stopped ? save() : absl::OkStatus();
+  std::string hash;  // of a chief
+  absl::Status saved;
+  if (is_chief && stopped) {
+    hash = parameter_hash(variables_);
+    saved = save(hash, false);
+  }
   GRADRAIL_RETURN_IF_ERROR(evaluate());
   // The chief waits for all of us to leave: where it is another one by now, it was lost, and the last word is ours.
   if (!is_chief && !stopped && variables_.is_chief()) {
@@ -260,24 +264,22 @@ absl::Status Run::finish_run() {
   line(fmt::format("Final Cost: {:.4f}", cost_));
   summary(seconds);
   if (!is_chief) return absl::OkStatus();
-  const std::string hash = parameter_hash(variables_);
+  if (!stopped) hash = parameter_hash(variables_);
   line("Parameter-Hash: " + hash);
   if (stopped) return saved;
-  has_last_word_ = pulled_final_;
   // Other workers may have made updates since the save of the last step.
-  const bool unchanged = !saved_state_.empty() && pulled_final_ && saved_state_ == state_text(hash);
+  return save(hash, pulled_final_ && saved_state_ == state_text(hash));
+}
+
+/// `hash`: that of the parameters now.
+absl::Status Run::save(const std::string& hash, bool unchanged) {
   saved_state_ = state_text(hash);
   return checkpoints_.at_end(unchanged);
 }
 
-absl::Status Run::save() {
-  saved_state_ = state_text(parameter_hash(variables_));
-  return checkpoints_.at_end(false);
-}
-
 /// Workers that stop leave in any order, also while the chief saves: the last one saves what the checkpoint lacks.
 absl::Status Run::leave() {
-  if (has_last_word_) return variables_.leave();
+  if (pulled_final_) return variables_.leave();
   const absl::StatusOr<bool> left = variables_.leave_unless_last();
   if (!left.ok() || *left) return left.status();
   const absl::Status pulled = variables_.pull();
@@ -286,7 +288,7 @@ absl::Status Run::leave() {
   const std::string hash = parameter_hash(variables_);
   if (!pulled.ok() || saved_state_ != state_text(hash)) {
     line("Parameter-Hash: " + hash);
-    GRADRAIL_RETURN_IF_ERROR(save());
+    GRADRAIL_RETURN_IF_ERROR(save(hash, false));
   }
   return variables_.leave();
 }

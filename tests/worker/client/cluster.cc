@@ -94,11 +94,12 @@ absl::Status Cluster::outcome(uint32_t index) {
   return task.outcome;
 }
 
-ClientOptions Cluster::options(uint32_t task_index) const {
+ClientOptions Cluster::options(uint32_t task_index, ps::ModeKind mode) const {
   ClientOptions options;
   options.cluster = spec_;
   options.backups = backups_;
   options.task_index = task_index;
+  options.mode = mode;
   options.optimizer = {.kind = ps::OptimizerKind::sgd, .learning_rate = 1.0f};
   options.bucket_bytes = 4096;
   options.transports = {transports_[0]};

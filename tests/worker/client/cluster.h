@@ -60,8 +60,8 @@ class Cluster {
   /// Waits for wait_finished() of this ps, and returns its status. DEADLINE_EXCEEDED.
   absl::Status outcome(uint32_t index);
 
-  /// Async, sgd with rate 1 over the first transport.
-  ClientOptions options(uint32_t task_index) const;
+  /// sgd with rate 1 over the first transport.
+  ClientOptions options(uint32_t task_index, ps::ModeKind mode = ps::ModeKind::async) const;
 
  private:
   struct Task {

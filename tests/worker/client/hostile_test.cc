@@ -250,8 +250,7 @@ INSTANTIATE_TEST_SUITE_P(Over, ClientHostile, ::testing::Values("shm", "tcp"),
 TEST(ClientHostileSync, RefusedWorkerThatIsNeededAbortsTheRunByName) {
   const Watchdog watchdog;
   Cluster cluster({.worker_count = 2, .transports = {"tcp"}, .min_workers = 2});
-  ClientOptions options[2] = {cluster.options(0), cluster.options(1)};
-  options[0].mode = options[1].mode = ps::ModeKind::sync;
+  ClientOptions options[2] = {cluster.options(0, ps::ModeKind::sync), cluster.options(1, ps::ModeKind::sync)};
   const std::unique_ptr<Client> honest = join(options[0], kModel);
   ASSERT_NE(honest, nullptr);
   ASSERT_TRUE(honest->start().ok());

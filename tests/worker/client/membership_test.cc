@@ -88,8 +88,7 @@ TEST(ClientMembership, AsyncTakesAWorkerThatJoinsInTheMiddle) {
 TEST(ClientMembership, AWorkerLostBetweenTwoJoinsIsWaitedForByNoServer) {
   const Watchdog watchdog;
   Cluster cluster({.ps_count = 2, .worker_count = 2});
-  ClientOptions options[2] = {cluster.options(0), cluster.options(1)};
-  options[0].mode = options[1].mode = ModeKind::sync;
+  ClientOptions options[2] = {cluster.options(0, ModeKind::sync), cluster.options(1, ModeKind::sync)};
   const std::unique_ptr<Client> stays = join(options[0], kSmall);
   ASSERT_NE(stays, nullptr);
   fill_initial(*stays);
@@ -107,8 +106,7 @@ TEST(ClientMembership, AWorkerThatLeftMayComeBack) {
   const Watchdog watchdog;
   for (const ModeKind mode : {ModeKind::async, ModeKind::sync}) {
     Cluster cluster({.shards_per_ps = 2, .worker_count = 2});
-    ClientOptions options[2] = {cluster.options(0), cluster.options(1)};
-    options[0].mode = options[1].mode = mode;
+    ClientOptions options[2] = {cluster.options(0, mode), cluster.options(1, mode)};
     const std::unique_ptr<Client> stays = join(options[0], kSmall);
     std::unique_ptr<Client> goes = join(options[1], kSmall);
     ASSERT_TRUE(stays != nullptr && goes != nullptr);
@@ -184,8 +182,7 @@ TEST(ClientLoss, SyncGoesOnWithoutTheLostWorkerWithinASecond) {
   for (const ModeKind mode : {ModeKind::sync, ModeKind::ssp}) {
     for (const char* transport : {"shm", "tcp"}) {
       Cluster cluster({.worker_count = 2, .transports = {transport}});
-      ClientOptions options[2] = {cluster.options(0), cluster.options(1)};
-      options[0].mode = options[1].mode = mode;
+      ClientOptions options[2] = {cluster.options(0, mode), cluster.options(1, mode)};
       std::unique_ptr<Client> client = join(options[0], kSmall);
       ASSERT_NE(client, nullptr);
       fill_initial(*client);
@@ -211,10 +208,8 @@ TEST(ClientLoss, SyncGoesOnWithoutTheLostWorkerWithinASecond) {
 TEST(ClientLoss, TheReasonOfAnotherWorkerIsOneLine) {
   const Watchdog watchdog;
   Cluster cluster({.worker_count = 2, .min_workers = 2});
-  ClientOptions options[2] = {cluster.options(0), cluster.options(1)};
-  options[0].mode = options[1].mode = ModeKind::sync;
-  const std::unique_ptr<Client> client = join(options[0], kSmall);
-  const std::unique_ptr<Client> lost = join(options[1], kSmall);
+  const std::unique_ptr<Client> client = join(cluster.options(0, ModeKind::sync), kSmall);
+  const std::unique_ptr<Client> lost = join(cluster.options(1, ModeKind::sync), kSmall);
   ASSERT_TRUE(client != nullptr && lost != nullptr);
   ASSERT_TRUE(client->start().ok());
   ASSERT_TRUE(lost->give_up("its disk\nworker 0: forged \x1b[31m").ok());
@@ -225,8 +220,7 @@ TEST(ClientLoss, WithMinWorkersTheLostWorkerIsNamedWithin5Seconds) {
   const Watchdog watchdog;
   for (const char* transport : {"shm", "tcp"}) {
     Cluster cluster({.worker_count = 2, .transports = {transport}, .min_workers = 2});
-    ClientOptions options[2] = {cluster.options(0), cluster.options(1)};
-    options[0].mode = options[1].mode = ModeKind::sync;
+    ClientOptions options[2] = {cluster.options(0, ModeKind::sync), cluster.options(1, ModeKind::sync)};
     std::unique_ptr<Client> client = join(options[0], kSmall);
     ASSERT_NE(client, nullptr);
     ASSERT_TRUE(client->start().ok());
@@ -421,8 +415,7 @@ TEST(ClientTransports, NoFallbackMakesTheFirstRefusalFatal) {
 TEST(ClientTransports, WorkerWithoutAPathThatIsNeededAbortsTheRunByName) {
   const Watchdog watchdog;
   Cluster cluster({.worker_count = 2, .transports = {"tcp"}, .min_workers = 2});
-  ClientOptions options[2] = {cluster.options(0), cluster.options(1)};
-  options[0].mode = options[1].mode = ps::ModeKind::sync;
+  ClientOptions options[2] = {cluster.options(0, ps::ModeKind::sync), cluster.options(1, ps::ModeKind::sync)};
   options[1].transports = {"shm"};
   const std::unique_ptr<Client> honest = join(options[0], kSmall);
   ASSERT_NE(honest, nullptr);

@@ -187,8 +187,7 @@ TEST(ClientFence, LatePutsOfALostIncarnationAreNeverApplied) {
   for (const char* transport : {"shm", "tcp"}) {
     for (const ModeKind mode : {ModeKind::async, ModeKind::sync, ModeKind::ssp, ModeKind::backup}) {
       Cluster cluster({.worker_count = 2, .transports = {transport}});
-      ClientOptions options[2] = {cluster.options(0), cluster.options(1)};
-      options[0].mode = options[1].mode = mode;
+      ClientOptions options[2] = {cluster.options(0, mode), cluster.options(1, mode)};
       const std::unique_ptr<Client> client = join(options[0], kSmall);
       ASSERT_NE(client, nullptr);
       fill_initial(*client);

@@ -78,8 +78,7 @@ TEST_P(ClientMove, ConnectionThatFailsWhileWaitingIsReplaced) {
   const Watchdog watchdog;
   const std::shared_ptr<Heard> moves = Heard::listen("continues over");
   Cluster cluster({.worker_count = 2, .transports = {GetParam()}});
-  ClientOptions options[2] = {cluster.options(0), cluster.options(1)};
-  options[0].mode = options[1].mode = ps::ModeKind::sync;
+  ClientOptions options[2] = {cluster.options(0, ps::ModeKind::sync), cluster.options(1, ps::ModeKind::sync)};
   const std::unique_ptr<Client> first = join(options[0], odd_schema());
   const std::unique_ptr<Client> second = join(options[1], odd_schema());
   ASSERT_TRUE(first != nullptr && second != nullptr);
