@@ -10,6 +10,7 @@
 #include "gpu/compute/stream_marks.h"
 #include "ps/protocol/altered_data.h"
 #include "ps/protocol/control.pb.h"
+#include "ps/protocol/training.h"
 #include "spdlog/spdlog.h"
 #include "worker/client/session/stop.h"
 
