@@ -24,6 +24,7 @@ class ClientVariables final : public Variables {
   uint64_t global_step() const override { return client_.global_step(); }
   uint64_t position() const override { return client_.position(); }
   bool is_chief() const override { return client_.is_chief(); }
+  absl::Status finish_steps() override { return client_.finish_steps(); }
   absl::Status pull_final() override;
   absl::Status pull() override { return client_.pull(); }
   absl::Status fetch() override { return client_.fetch(); }

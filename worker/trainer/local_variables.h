@@ -32,6 +32,7 @@ class LocalVariables final : public Variables {
   absl::Status wait() override { return absl::OkStatus(); }
   uint64_t global_step() const override { return step_; }
   uint64_t position() const override { return step_; }
+  absl::Status finish_steps() override { return absl::OkStatus(); }
   absl::Status pull_final() override { return absl::OkStatus(); }
   absl::Status pull() override { return absl::OkStatus(); }
   bool saves_checkpoints() const override { return false; }

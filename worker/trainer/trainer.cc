@@ -82,6 +82,7 @@ class Run {
   absl::Status step();
   absl::Status model_failed(const absl::Status& why);
   absl::Status pull_final();
+  absl::Status pull_now();
   absl::Status save(const std::string& hash, bool unchanged);
   bool stopped_waiting(const absl::Status& status) const { return absl::IsCancelled(status) && stop_.load(); }
   std::string step_line(uint32_t epoch, size_t batch, double average_ms) const;
@@ -107,7 +108,8 @@ class Run {
   std::string saved_state_;    ///< state_text() of the last save; empty: none, or an unknown one
   bool pulled_final_ = false;  ///< by a chief that was not stopped: with the updates of all workers
   bool has_model_failed_ = false;
-  bool is_complete_ = false;  ///< the output is written, and no stop was requested until then
+  bool is_step_open_ = false;  ///< a stop has ended the wait for it; the servers have its gradient, or a part
+  bool is_complete_ = false;   ///< the output is written, and no stop was requested until then
   TimePoint start_ = Clock::now();
   TimePoint line_start_ = start_;
 };
@@ -172,7 +174,8 @@ absl::Status Run::all_epochs() {
     workload_.seek(variables_.position());
     const absl::Status done = step();
     // The other workers kept this step open for too long: what the run has is saved all the same.
-    if (stopped_waiting(done)) return absl::OkStatus();
+    is_step_open_ = stopped_waiting(done);
+    if (is_step_open_) return absl::OkStatus();
     GRADRAIL_RETURN_IF_ERROR(done);
     // Not simply the next one: where a ps was lost, or the others went on without us, we are elsewhere by now.
     const uint64_t made = variables_.position();
@@ -253,6 +256,9 @@ absl::Status Run::finish_run() {
     hash = parameter_hash(variables_);
     saved = save(hash, false);
   }
+  // The test of the model takes time, and the next step would wait for this worker. An open step needs its gradient
+  // beside those of the others: without this worker as a contributor, that gradient alone would complete the step.
+  if (stopped && !is_step_open_) GRADRAIL_RETURN_IF_ERROR(variables_.finish_steps());
   GRADRAIL_RETURN_IF_ERROR(evaluate());
   // The chief waits for all of us to leave: where it is another one by now, it was lost, and the last word is ours.
   if (!is_chief && !stopped && variables_.is_chief()) {
@@ -277,12 +283,18 @@ absl::Status Run::save(const std::string& hash, bool unchanged) {
   return checkpoints_.at_end(unchanged);
 }
 
+/// Another worker may have ended the open step by now, or was lost.
+absl::Status Run::pull_now() {
+  if (is_step_open_) GRADRAIL_RETURN_IF_ERROR(variables_.wait());
+  return variables_.pull();
+}
+
 /// Workers that stop leave in any order, also while the chief saves: the last one saves what the checkpoint lacks.
 absl::Status Run::leave() {
   if (pulled_final_) return variables_.leave();
   const absl::StatusOr<bool> left = variables_.leave_unless_last();
   if (!left.ok() || *left) return left.status();
-  const absl::Status pulled = variables_.pull();
+  const absl::Status pulled = pull_now();
   if (!pulled.ok() && !stopped_waiting(pulled)) return pulled;
   GRADRAIL_RETURN_IF_ERROR(variables_.fetch());
   const std::string hash = parameter_hash(variables_);

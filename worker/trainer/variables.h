@@ -36,6 +36,8 @@ class Variables {
   /// Whether this worker saves checkpoints and prints the final lines; may become true during the run.
   virtual bool is_chief() const { return true; }
 
+  /// The other workers no longer wait for steps of this one. No step is under way.
+  virtual absl::Status finish_steps() = 0;
   /// For the chief's last report: waits for all workers, then fetches the parameters after their last update.
   virtual absl::Status pull_final() = 0;
   /// Fetches the parameters of this moment.

@@ -1,6 +1,7 @@
-// The error of a run that was asked to stop: only a loss during the run makes it unfinished.
+// A run that was asked to stop: its error (only a loss during the run makes it unfinished), and the order of its end.
 #include <atomic>
 #include <string>
+#include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -11,15 +12,16 @@
 namespace gradrail::worker {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::StartsWith;
 
 /// Where the request to stop and an UNAVAILABLE arrive together.
 enum class Loss : uint8_t { step, model, departure };
 
-/// Variables that lose their parameter servers.
-class LostVariables final : public Variables {
+/// Passes all calls on. The cases below replace some.
+class PassedVariables : public Variables {
  public:
-  LostVariables(Variables& local, Loss loss, std::atomic<bool>& stop) : local_(local), loss_(loss), stop_(stop) {}
+  explicit PassedVariables(Variables& local) : local_(local) {}
 
   const ps::Schema& schema() const override { return local_.schema(); }
   absl::Span<float> parameters(size_t tensor_index) override { return local_.parameters(tensor_index); }
@@ -27,19 +29,33 @@ class LostVariables final : public Variables {
   absl::Status start() override { return local_.start(); }
   void ready(size_t tensor_index) override { local_.ready(tensor_index); }
   void exchange() override { local_.exchange(); }
-  absl::Status wait() override { return loss_ == Loss::step ? lose() : local_.wait(); }
+  absl::Status wait() override { return local_.wait(); }
   uint64_t global_step() const override { return local_.global_step(); }
   uint64_t position() const override { return local_.position(); }
+  absl::Status finish_steps() override { return local_.finish_steps(); }
   absl::Status pull_final() override { return local_.pull_final(); }
   absl::Status pull() override { return local_.pull(); }
-  bool saves_checkpoints() const override { return false; }
+  bool saves_checkpoints() const override { return local_.saves_checkpoints(); }
   absl::Status begin_checkpoint() override { return local_.begin_checkpoint(); }
-  bool checkpoint_under_way() const override { return false; }
+  bool checkpoint_under_way() const override { return local_.checkpoint_under_way(); }
   absl::StatusOr<std::vector<std::string>> finish_checkpoint() override { return local_.finish_checkpoint(); }
   std::vector<std::string> summary(bool verbose) const override { return local_.summary(verbose); }
-  absl::Status leave() override { return loss_ == Loss::departure ? lose() : local_.leave(); }
+  absl::Status leave() override { return local_.leave(); }
   absl::StatusOr<bool> leave_unless_last() override { return local_.leave_unless_last(); }
   absl::Status give_up(const std::string& why) override { return local_.give_up(why); }
+
+ protected:
+  Variables& local_;
+};
+
+/// Variables that lose their parameter servers.
+class LostVariables final : public PassedVariables {
+ public:
+  LostVariables(Variables& local, Loss loss, std::atomic<bool>& stop)
+      : PassedVariables(local), loss_(loss), stop_(stop) {}
+
+  absl::Status wait() override { return loss_ == Loss::step ? lose() : local_.wait(); }
+  absl::Status leave() override { return loss_ == Loss::departure ? lose() : local_.leave(); }
 
   absl::Status lose() {
     stop_ = true;
@@ -47,15 +63,14 @@ class LostVariables final : public Variables {
   }
 
  private:
-  Variables& local_;
   const Loss loss_;
   std::atomic<bool>& stop_;
 };
 
-/// The linear model on a device that is lost.
-class LostModel final : public Workload {
+/// The linear model; the cases below replace a call.
+class PassedModel : public Workload {
  public:
-  LostModel(Workload& linear, Loss loss, std::atomic<bool>& stop) : linear_(linear), loss_(loss), stop_(stop) {}
+  explicit PassedModel(Workload& linear) : linear_(linear) {}
 
   const ps::Schema& schema() const override { return linear_.schema(); }
   void initialise(uint64_t seed, Gradients parameters) const override { linear_.initialise(seed, parameters); }
@@ -64,14 +79,26 @@ class LostModel final : public Workload {
   void seek(uint64_t step) override { linear_.seek(step); }
   void prefetch() override { linear_.prefetch(); }
   absl::StatusOr<float> step(Parameters parameters, Gradients gradients, const GradientReady& ready) override {
-    if (loss_ != Loss::model) return linear_.step(parameters, gradients, ready);
-    stop_ = true;
-    return absl::UnavailableError("GPU 0 was lost");
+    return linear_.step(parameters, gradients, ready);
   }
   absl::StatusOr<Verdict> verdict(Parameters parameters) override { return linear_.verdict(parameters); }
 
  private:
   Workload& linear_;
+};
+
+/// On a device that is lost.
+class LostModel final : public PassedModel {
+ public:
+  LostModel(Workload& linear, Loss loss, std::atomic<bool>& stop) : PassedModel(linear), loss_(loss), stop_(stop) {}
+
+  absl::StatusOr<float> step(Parameters parameters, Gradients gradients, const GradientReady& ready) override {
+    if (loss_ != Loss::model) return PassedModel::step(parameters, gradients, ready);
+    stop_ = true;
+    return absl::UnavailableError("GPU 0 was lost");
+  }
+
+ private:
   const Loss loss_;
   std::atomic<bool>& stop_;
 };
@@ -99,6 +126,99 @@ TEST(StoppedRun, AFailureOfTheModelKeepsItsText) {
 
 TEST(StoppedRun, ALossAfterTheEndKeepsItsText) {
   EXPECT_EQ(run(Loss::departure), absl::UnavailableError("ps 0 was lost"));
+}
+
+/// Records the calls after the request to stop, which comes in the second step. `is_open`: another worker keeps that
+/// step open for so long that the stop ends the wait.
+class StoppedVariables final : public PassedVariables {
+ public:
+  struct Case {
+    bool is_chief = false;
+    bool is_open = false;
+    bool is_last = false;  ///< the others leave first
+  };
+  StoppedVariables(Variables& local, Case options, std::atomic<bool>& stop, std::vector<std::string>& calls)
+      : PassedVariables(local), case_(options), stop_(stop), calls_(calls) {}
+
+  bool is_chief() const override { return case_.is_chief; }
+  absl::Status wait() override {
+    if (stop_) {
+      calls_.emplace_back("wait");
+      is_under_way_ = false;
+      return absl::OkStatus();
+    }
+    if (position() < 2) return absl::OkStatus();
+    stop_ = true;
+    is_under_way_ = case_.is_open;
+    return case_.is_open ? absl::CancelledError("stopped while waiting") : absl::OkStatus();
+  }
+  absl::Status finish_steps() override { return call("finish_steps"); }
+  absl::Status pull() override { return call("pull"); }
+  absl::StatusOr<std::vector<std::string>> finish_checkpoint() override {
+    calls_.emplace_back("save");
+    return std::vector<std::string>{"file"};
+  }
+  bool saves_checkpoints() const override { return true; }
+  absl::Status begin_checkpoint() override { return absl::OkStatus(); }
+  absl::StatusOr<bool> leave_unless_last() override {
+    calls_.emplace_back("leave");
+    return !case_.is_last;
+  }
+
+ private:
+  /// As a client does: these two are refused while a step is open.
+  absl::Status call(const char* name) {
+    calls_.emplace_back(name);
+    return is_under_way_ ? absl::FailedPreconditionError("an exchange is under way") : absl::OkStatus();
+  }
+
+  const Case case_;
+  std::atomic<bool>& stop_;
+  std::vector<std::string>& calls_;
+  bool is_under_way_ = false;
+};
+
+/// Records its test.
+class TestedModel final : public PassedModel {
+ public:
+  TestedModel(Workload& linear, std::vector<std::string>& calls) : PassedModel(linear), calls_(calls) {}
+
+  absl::StatusOr<Verdict> verdict(Parameters parameters) override {
+    calls_.emplace_back("test");
+    return PassedModel::verdict(parameters);
+  }
+
+ private:
+  std::vector<std::string>& calls_;
+};
+
+std::vector<std::string> calls_of(StoppedVariables::Case options) {
+  const auto linear = make_workload({.model = "linear", .batch_size = 32, .seed = 3});
+  const auto local = LocalVariables::create((*linear)->schema(), {.learning_rate = 0.1f}, nullptr);
+  std::atomic<bool> stop = false;
+  std::vector<std::string> calls;
+  StoppedVariables variables(**local, options, stop, calls);
+  TestedModel model(**linear, calls);
+  const absl::Status ended = train(variables, model, {.epochs = 1}, {}, stop);
+  EXPECT_TRUE(ended.ok()) << ended;
+  return calls;
+}
+
+TEST(StoppedRun, TheOthersDoNotWaitForTheTestOfTheModel) {
+  EXPECT_THAT(calls_of({}), ElementsAre("finish_steps", "test", "leave"));
+}
+
+TEST(StoppedRun, AChiefSavesBeforeTheOthersContinue) {
+  EXPECT_THAT(calls_of({.is_chief = true}), ElementsAre("save", "finish_steps", "test", "leave"));
+}
+
+/// The step needs the gradient of this worker and those of the others.
+TEST(StoppedRun, AnOpenStepKeepsItsContributors) {
+  EXPECT_THAT(calls_of({.is_open = true}), ElementsAre("test", "leave"));
+}
+
+TEST(StoppedRun, TheLastWorkerEndsAnOpenStepBeforeItPulls) {
+  EXPECT_THAT(calls_of({.is_open = true, .is_last = true}), ElementsAre("test", "leave", "wait", "pull", "save"));
 }
 
 }  // namespace
