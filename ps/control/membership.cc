@@ -70,9 +70,13 @@ bool Membership::is_last(WorkerIndex worker, uint64_t incarnation) const {
 }
 
 void Membership::leave(WorkerIndex worker, uint64_t incarnation) {
-  Worker* member = find_live(worker, incarnation);
-  if (member == nullptr) return;
-  member->phase = Phase::left;
+  const auto found = workers_.find(worker);
+  if (found == workers_.end() || found->second.incarnation != incarnation) return;
+  Worker& member = found->second;
+  const bool may_return = member.phase == Phase::lost && member.is_silent;
+  if (member.phase != Phase::live && !may_return) return;
+  member.phase = Phase::left;
+  member.is_silent = false;
   // finished() requires that the last departure was not a loss.
   last_loss_.clear();
   ++epoch_;

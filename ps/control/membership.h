@@ -51,7 +51,7 @@ class Membership {
 
   /// It is live, no other member is live or away, and the run continues.
   bool is_last(WorkerIndex worker, uint64_t incarnation) const;
-  /// The member has finished. Ignored for other incarnations than the live one.
+  /// The member has finished: it is live, or was lost by silence within its limit. Ignored for other incarnations.
   void leave(WorkerIndex worker, uint64_t incarnation);
   /// `cause` is not empty. False when it was not a live member.
   bool mark_lost(WorkerIndex worker, uint64_t incarnation, const std::string& cause, TimePoint now);

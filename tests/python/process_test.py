@@ -1,4 +1,5 @@
 """The Python package in a process: forks, threads, the log, and the end of the program."""
+import signal
 import unittest
 
 import cluster
@@ -111,6 +112,31 @@ atexit.register(gradrail.client._leave_all)  # as in a program that registers be
 client = gradrail.join({"w": (2,)})
 client.start()
 """, workers=1).wait_for("refused at the end", cluster.FINISH)
+
+    def test_calls_after_a_suspension_find_a_member_again(self):
+        saved = self.folder / "saved"
+        server, environment = self.start_server(1, "--heartbeat-timeout", 1, "--checkpoint_dir", saved)
+        program = self.start_program("""
+client = gradrail.join({"w": (2,)}, rejoin_timeout=30)
+client.start()
+def two_steps():  # the suspension takes the first one
+    client.step()
+    client.step()
+for call in (client.save_checkpoint, lambda: client.barrier("b"), client.pull, two_steps, client.finish_steps,
+             client.pull, client.save_checkpoint, client.leave):
+    print("suspended", flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    call()
+""", environment(0))
+        for count in range(1, 9):
+            for task, line in ((program, "suspended"), (server, "was lost: no heartbeat for 1 s")):
+                cluster.wait_until(lambda task=task, line=line, count=count: task.text().count(line) == count,
+                                   cluster.START, task.transcript)
+            program.signal(signal.SIGCONT)
+        self.assert_ends(program, cluster.GOOD)
+        # Without an end of the membership the ps would wait 90 s for its return.
+        self.assert_ends(server, cluster.GOOD, 20 * cluster.PATIENCE)
+        self.assertEqual(len(list(saved.glob("*.ckpt"))), 2, program.transcript())
 
     def test_the_log_arrives_in_logging(self):
         self.good_run("""

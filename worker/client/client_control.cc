@@ -1,5 +1,6 @@
 // Calls to all ps tasks outside an exchange: barriers, checkpoints and the end of the membership. A call that fails
-// because its ps was lost is repeated once a backup has taken over.
+// because its ps was lost is repeated once a backup has taken over. A call that fails because this worker was lost by
+// silence is repeated once it has joined again.
 #include <thread>
 
 #include "base/check.h"
@@ -22,22 +23,33 @@ constexpr auto kBetweenCalls = std::chrono::milliseconds(50);
 
 }  // namespace
 
+/// Whether a call to a ps can be repeated, as the comment at the top says.
+bool Client::Impl::survives(const absl::Status& call) {
+  if (!absl::IsOutOfRange(call) && !is_returnable(call)) return failover_.survives(call);
+  // The error of a disk can have this code too: a ps task is asked.
+  for (uint32_t i = 0; i < session_.joined_count(); ++i) {
+    const absl::Status removed = session_.control(i).why_removed(identity_.member());
+    if (!removed.ok()) failure_.fail(removed);
+  }
+  return failure_.failed() && remedy_outside_exchange().ok();
+}
+
 absl::Status Client::Impl::barrier(const std::string& name, TimePoint absent_until) {
   ps::proto::BarrierRequest request;
-  *request.mutable_member() = identity_.member();
   request.set_name(name);
   request.set_timeout_ms(kBarrierTimeoutMs);
   request.set_generation(session_.next_barrier(name));
   TimePoint notice_at = Clock::now() + kBarrierReportEvery;
   while (true) {
-    GRADRAIL_RETURN_IF_ERROR(failover_.recover());
+    GRADRAIL_RETURN_IF_ERROR(remedy_outside_exchange());
+    *request.mutable_member() = identity_.member();
     telemetry_.answer_dump();
     if (asked_to_stop(options_))
       return absl::CancelledError(fmt::format("stopped while waiting at barrier '{}'", name));
     // Later rounds no longer wait for workers that have not joined: they may never do.
     request.set_live_only(Clock::now() >= absent_until);
     const absl::StatusOr<ps::proto::BarrierReply> reply = session_.control(0).barrier(request);
-    if (failover_.survives(reply.status())) continue;
+    if (survives(reply.status())) continue;
     if (!reply.ok()) return failure_.status().ok() ? reply.status() : failure_.status();
     if (reply->complete()) return absl::OkStatus();
     if (Clock::now() < notice_at) continue;
@@ -48,18 +60,15 @@ absl::Status Client::Impl::barrier(const std::string& name, TimePoint absent_unt
 
 absl::Status Client::Impl::finish_steps() {
   GRADRAIL_RETURN_IF_ERROR(check_idle("finish_steps"));
-  session_.set_steps_finished();  // a backup that takes over later receives it in the join request
-  for (const auto& control : session_.controls()) {
-    const absl::Status sent = control->finish_steps(identity_.member());
-    if (failover_.survives(sent)) continue;
-    if (!sent.ok()) return failure_.status().ok() ? sent : failure_.status();
-  }
-  return absl::OkStatus();
+  absl::Status sent = session_.finish_steps();
+  while (survives(sent)) sent = session_.finish_steps();
+  return sent.ok() || failure_.status().ok() ? sent : failure_.status();
 }
 
 absl::Status Client::Impl::begin_checkpoint() {
+  GRADRAIL_RETURN_IF_ERROR(remedy_outside_exchange());
   const absl::Status begun = session_.save().begin(identity_.member());
-  if (!failover_.survives(begun)) return begun;
+  if (!survives(begun)) return begun.ok() || failure_.status().ok() ? begun : failure_.status();
   // The ps tasks that had begun the save still write it: they refuse the next one until then.
   return begin_checkpoint_when_free(session_.save().begin(identity_.member()));
 }
@@ -75,7 +84,7 @@ absl::Status Client::Impl::begin_checkpoint_when_free(absl::Status begun) {
 
 absl::StatusOr<std::vector<std::string>> Client::Impl::finish_checkpoint() {
   absl::StatusOr<std::vector<std::string>> files = session_.save().finish();
-  while (failover_.survives(files.status())) {  // the backup has the state that was to be saved, or a later one
+  while (survives(files.status())) {  // the backup has the state that was to be saved, or a later one
     GRADRAIL_RETURN_IF_ERROR(begin_checkpoint());
     files = session_.save().finish();
   }
@@ -86,9 +95,11 @@ absl::StatusOr<bool> Client::Impl::leave_unless_last() {
   if (left_ || session_.joined_count() == 0) return true;
   // The first task decides. The others hear of a worker that has left it.
   absl::StatusOr<bool> left = session_.control(0).leave_unless_last(identity_.member());
-  if (failover_.survives(left.status())) left = session_.control(0).leave_unless_last(identity_.member());
+  if (survives(left.status())) left = session_.control(0).leave_unless_last(identity_.member());
   if (left.ok() && !*left) return false;
-  GRADRAIL_RETURN_IF_ERROR(leave_from(left.ok() ? 1 : 0, ""));
+  const absl::Status rest = leave_from(left.ok() ? 1 : 0, "");
+  GRADRAIL_RETURN_IF_ERROR(left.status());
+  GRADRAIL_RETURN_IF_ERROR(rest);
   return true;
 }
 

@@ -77,7 +77,7 @@ absl::Status Client::Impl::join_cluster(TimePoint deadline) {
 }
 
 absl::Status Client::Impl::check_idle(std::string_view call) {
-  GRADRAIL_RETURN_IF_ERROR(failover_.recover());
+  GRADRAIL_RETURN_IF_ERROR(remedy_outside_exchange());
   if (!exchange_.is_under_way()) return absl::OkStatus();
   return absl::FailedPreconditionError(fmt::format("{}: an exchange is under way, wait() for it first", call));
 }
@@ -175,6 +175,13 @@ absl::Status Client::Impl::wait() {
 absl::Status Client::Impl::remedy_failure() {
   absl::Status failed = failover_.recover();
   return !failed.ok() && rejoin_.is_due() ? rejoin_.run() : failed;
+}
+
+/// A call outside an exchange refers to the state of the servers, which a ps that is started again has lost. The same
+/// servers still have it when this worker was lost by silence.
+absl::Status Client::Impl::remedy_outside_exchange() {
+  absl::Status failed = failover_.recover();
+  return is_returnable(failed) && rejoin_.is_due() ? rejoin_.run() : failed;
 }
 
 /// Applies the remedy for a lost ps or path, if there is one; else returns the error that ends the run.

@@ -31,7 +31,8 @@ namespace gradrail::worker {
 ///   Rejoin        a lost ps that is started again        -> Session, PathManager, Exchange
 ///
 /// Each fault has one remedy. A lost path: PathManager replaces it. A lost ps with a backup: Failover. A lost ps
-/// without one: Rejoin, where the options allow it. All else ends the run: RunFailure.
+/// without one, and the loss of this worker by silence: Rejoin, where the options allow it. All else ends the run:
+/// RunFailure.
 /// Threads  As stated for Client.
 class Client::Impl {
  public:
@@ -76,6 +77,7 @@ class Client::Impl {
 
  private:
   // client_control.cc
+  bool survives(const absl::Status& call);
   absl::Status leave_from(uint32_t first_task, const std::string& failed);
   // client_impl.cc
   absl::Status join_cluster(TimePoint deadline);
@@ -84,6 +86,7 @@ class Client::Impl {
   void begin(ps::ArrivalKind kind);
   absl::Status recover();
   absl::Status remedy_failure();
+  absl::Status remedy_outside_exchange();
   absl::Status on_idle();
   absl::Status finish();
   absl::Status prepare_offer();

@@ -26,17 +26,13 @@ class MembershipTest : public ::testing::Test {
 
 TEST_F(MembershipTest, OneIncarnationOfAWorkerIsLive) {
   join(1);
+  join(1);  // repeated
+  EXPECT_THAT(membership_.live_names(), ElementsAre("worker 1 (host:1)"));
   const absl::Status second = membership_.join(1, 7, "elsewhere:1", at(1s));
   EXPECT_TRUE(absl::IsAlreadyExists(second)) << second;
   EXPECT_THAT(std::string(message_of(second)), HasSubstr("worker 1 is already running (from host:1)"));
   EXPECT_TRUE(membership_.heard(1, 101, at(1s)).ok());
   EXPECT_TRUE(absl::IsUnavailable(membership_.heard(1, 7, at(1s)))) << "it has joined the process before this one";
-}
-
-TEST_F(MembershipTest, TheSameIncarnationMayRepeatItsJoin) {
-  join(1);
-  join(1);
-  EXPECT_THAT(membership_.live_names(), ElementsAre("worker 1 (host:1)"));
 }
 
 TEST_F(MembershipTest, AnIndexIsFreeAfterLeaveAndAfterLoss) {
@@ -312,6 +308,9 @@ TEST_F(MembershipTest, AFinishedRunWaitsForASilentMember) {
   membership_.leave(0, 100);
   EXPECT_FALSE(membership_.finished());
   EXPECT_THAT(membership_.may_return(), ElementsAre("worker 1 (host:1)"));
+  Membership unaware = membership_;  // the member leaves before it learns of its loss
+  unaware.leave(1, 101);
+  EXPECT_TRUE(unaware.finished());
   ASSERT_TRUE(membership_.join(1, 8, "host:1", at(40s)).ok());
   EXPECT_FALSE(membership_.finished());
   membership_.leave(1, 8);

@@ -31,9 +31,10 @@ Rejoin::Rejoin(const ClientOptions& options, RunFailure& failure, Telemetry& tel
       steps_(std::move(steps)) {}
 
 bool Rejoin::is_due() const {
-  return failure_.failed() && options_.rejoin_timeout > Duration::zero() &&
-         !session_.steps_finished() &&  // a worker that has finished its steps would not repeat them
-         !under_way_ && may_be_remedied(failure_.status());
+  const absl::Status failed = failure_.status();
+  if (failed.ok() || under_way_ || options_.rejoin_timeout == Duration::zero()) return false;
+  // A worker that has finished its steps would not repeat those that a lost ps forgets. Its own silence loses none.
+  return session_.steps_finished() ? is_returnable(failed) : may_be_remedied(failed);
 }
 
 /// The others wait for a member, and would continue without it while it joins again. They join again themselves if a ps
@@ -125,6 +126,9 @@ absl::Status Rejoin::join_once(TimePoint deadline, uint64_t former_group) {
         "parameters{}, and global steps count from 0 again",
         ps::state_vectors(options_.optimizer.kind) > 0 ? ", the optimizer state is reset" : "");
   }
+  // A restarted ps has forgotten the barriers, and all workers count them from 0 again.
+  if (!same_servers) session_.forget_barriers();
+  if (session_.steps_finished()) GRADRAIL_RETURN_IF_ERROR(session_.finish_steps());
   GRADRAIL_RETURN_IF_ERROR(steps_.start());
   restore_position(same_servers);
   return absl::OkStatus();

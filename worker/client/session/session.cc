@@ -293,7 +293,6 @@ void Session::release() {
   save_.emplace(controls_);  // waits for its thread, which uses them
   controls_.clear();
   joined_count_ = 0;
-  barrier_generations_.clear();
   forget_news();
   // The origin is the last group that has accepted this worker; after an attempt that failed there is none to leave.
   if (group_ != 0) origin_group_ = group_;
@@ -301,6 +300,12 @@ void Session::release() {
   identity_.renew();
   initialised_ = saves_checkpoints_ = true;
   telemetry_.restart_dump_count();  // a restarted ps counts from 0
+}
+
+absl::Status Session::finish_steps() {
+  steps_finished_ = true;
+  for (const auto& control : controls_) GRADRAIL_RETURN_IF_ERROR(control->finish_steps(identity_.member()));
+  return absl::OkStatus();
 }
 
 void Session::stop_heartbeats() {

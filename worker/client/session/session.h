@@ -58,6 +58,9 @@ class Session {
   /// A ps that was lost between its description and the join has started again: the group of the description is over.
   bool found_other_process() const { return found_other_process_; }
   CheckpointSave& save() { return *save_; }
+  /// Reports to each ps task that this worker's steps are done. A task that takes over later, or is joined again,
+  /// receives it too.
+  absl::Status finish_steps();
 
   // Backups: each ps task has one, or none has.
   bool has_backups() const { return !options_.backups.empty(); }
@@ -96,8 +99,8 @@ class Session {
 
   // State that a backup which takes over receives from this worker.
   bool steps_finished() const { return steps_finished_; }
-  void set_steps_finished() { steps_finished_ = true; }
   uint64_t next_barrier(const std::string& name) { return ++barrier_generations_[name]; }
+  void forget_barriers() { barrier_generations_.clear(); }
   const std::map<std::string, uint64_t>& barrier_generations() const { return barrier_generations_; }
 
  private:
