@@ -212,6 +212,17 @@ class Stop(StoppedRun):
             task = self.begin(within=["timeout", "--preserve-status", str(3 * cluster.PATIENCE)])
             self.assert_stopped(task)
 
+    def test_a_closed_terminal_stops_and_nohup_goes_on(self):
+        for end in ("default", "ignore"):
+            with self.subTest(end=end):
+                task = self.begin("--workers", 2, within=["env", f"--{end}-signal=HUP"])
+                task.wait_for("Step: [1-9]\\d{2}")
+                os.killpg(task.pid, signal.SIGHUP)
+                if end == "ignore":
+                    self.assert_goes_on(task)
+                    to_group(task)
+                self.assert_stopped(task)
+
     def test_ctrl_z_stops_all_and_fg_goes_on(self):
         task = self.begin()
         task.wait_for(r"Step: \d+")

@@ -118,7 +118,9 @@ class LocalCluster {
 
 LocalCluster::LocalCluster(TrainOptions options, HostPlan plan, SharedMemory joined)
     : options_(std::move(options)), plan_(std::move(plan)), joined_(std::move(joined)) {
-  const sigset_t taken = signal_set({SIGTERM, SIGINT, SIGUSR1, SIGCHLD});
+  sigset_t taken = taken_signals();
+  sigdelset(&taken, kStopOfSupervisor);
+  sigaddset(&taken, SIGCHLD);
   sigprocmask(SIG_BLOCK, &taken, nullptr);
   // Hosts that share a checkpoint folder may have equal names and process numbers, such as containers.
   const std::string bytes = random_bytes(kRunBytes);
@@ -265,7 +267,7 @@ void LocalCluster::take_signals() {
   while (read(signals_, &info, sizeof(info)) == sizeof(info)) {
     const int number = static_cast<int>(info.ssi_signo);
     if (number == SIGUSR1) signal_all(SIGUSR1);
-    if (number == SIGTERM || number == SIGINT) asked_to_stop(number);
+    if (is_stop(number)) asked_to_stop(number);
   }
 }
 

@@ -11,9 +11,9 @@ namespace gradrail::tools {
 /// time to notice, then ended. The chief's lines are printed as they are, the others' with their task's name in front;
 /// on a terminal every worker has a bar. Returns the exit code for the program. Must be called after
 /// block_signals(), and before the process has any thread: tasks are forked.
-/// Signals  A SIGTERM or SIGINT to this process, to the process group or to both stops the run. The workers leave, the
-///          chief saves, then the ps end. Repeats within a second are the same request; a later one kills all tasks. A
-///          task takes its stop from this process; a worker also stops at a SIGTERM of its own, a ps ignores it.
+/// Signals  is_stop() to this process, to the process group or to both stops the run. The workers leave, the chief
+///          saves, then the ps end. Repeats within a second are the same request; a later one kills all tasks. A task
+///          takes its stop from this process; a worker also stops at a SIGTERM of its own, a ps ignores it.
 /// Programs  With TrainOptions::program each worker is this command instead. It has its own process group, and its
 ///           cluster in the environment. All lines have the task's name in front. The first program that fails, and is
 ///           not started again, ends the run with its exit code.

@@ -11,7 +11,11 @@
 namespace gradrail::tools {
 namespace {
 
-constexpr std::initializer_list<int> kTaken = {SIGTERM, SIGINT, SIGUSR1, kStopOfSupervisor};
+/// nohup ignores SIGHUP for its program.
+bool hangup_is_ignored() {
+  struct sigaction action {};
+  return sigaction(SIGHUP, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
 
 }  // namespace
 
@@ -22,11 +26,23 @@ sigset_t signal_set(std::initializer_list<int> numbers) {
   return set;
 }
 
+sigset_t taken_signals() {
+  sigset_t taken = signal_set({SIGTERM, SIGINT, SIGUSR1, kStopOfSupervisor});
+  if (!hangup_is_ignored()) sigaddset(&taken, SIGHUP);
+  return taken;
+}
+
+bool is_stop(int signal_number) {
+  return signal_number == SIGTERM || signal_number == SIGINT || signal_number == SIGHUP;
+}
+
 void block_signals() {
-  const sigset_t taken = signal_set(kTaken);
+  const sigset_t taken = taken_signals();
   GRADRAIL_CHECK(pthread_sigmask(SIG_BLOCK, &taken, nullptr) == 0);
   // A shell without job control starts background jobs with SIGINT ignored, and an ignored signal may never be pending.
-  for (const int number : kTaken) std::signal(number, SIG_DFL);
+  for (int number = 1; number < NSIG; ++number) {
+    if (sigismember(&taken, number) == 1) std::signal(number, SIG_DFL);
+  }
 }
 
 void end_by(int signal_number) {
@@ -52,7 +68,7 @@ SignalThread::~SignalThread() {
 
 void SignalThread::run() {
   pthread_setname_np(pthread_self(), "gradrail-signal");
-  const sigset_t taken = signal_set(kTaken);
+  const sigset_t taken = taken_signals();
   while (true) {
     int number = 0;
     // All other threads have these signals blocked, as block_signals() left them: only this call takes a signal.

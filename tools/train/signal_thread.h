@@ -21,7 +21,13 @@ constexpr int kStopOfSupervisor = SIGUSR2;
 
 sigset_t signal_set(std::initializer_list<int> numbers);
 
-/// Blocks SIGTERM, SIGINT, SIGUSR1 and kStopOfSupervisor in this thread, and so in each later thread and fork.
+/// The signals that a task takes: SIGUSR1, kStopOfSupervisor and those of is_stop(). SIGHUP is not taken where it was
+/// ignored at the start of the process, as nohup does.
+sigset_t taken_signals();
+/// SIGTERM, SIGINT and SIGHUP, which a closed terminal sends.
+bool is_stop(int signal_number);
+
+/// Blocks taken_signals() in this thread, and so in each later thread and fork.
 /// Threads  The process has no other thread yet.
 void block_signals();
 
@@ -35,7 +41,7 @@ void block_signals();
 class SignalThread {
  public:
   enum class Task {
-    kOwn,          ///< the first SIGTERM or SIGINT stops it, one after kOneRequest ends it at once
+    kOwn,          ///< the first is_stop() stops it, one after kOneRequest ends it at once
     kRendezvous,   ///< the first one ends it at once until accept_stop(), then as kOwn
     kLocalWorker,  ///< each of them stops it; only its supervisor ends it
     kLocalPs,      ///< only kStopOfSupervisor stops it: its workers leave first
@@ -78,7 +84,7 @@ class SignalThread {
   std::atomic<bool> stop_ = false;
   std::atomic<uint32_t> dumps_ = 0;
   std::atomic<bool> ending_ = false;
-  TimePoint requested_at_ = TimePoint::max();  ///< signal thread: the first SIGTERM or SIGINT
+  TimePoint requested_at_ = TimePoint::max();  ///< signal thread: the first is_stop()
   Mutex mutex_;
   std::function<void()> wake_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;  ///< last: it uses the rest

@@ -58,7 +58,7 @@ void set_variables(const TrainOptions& options) {
 void become_worker_program(const TrainOptions& options) {
   const std::vector<std::string>& command = options.program;
   set_variables(options);
-  const sigset_t blocked = signal_set({SIGTERM, SIGINT, SIGUSR1, kStopOfSupervisor});
+  const sigset_t blocked = taken_signals();
   sigprocmask(SIG_UNBLOCK, &blocked, nullptr);
   std::vector<char*> arguments;
   for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
