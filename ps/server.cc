@@ -48,6 +48,14 @@ void set_limits(grpc::ServerBuilder& builder, Duration heartbeat_timeout) {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_PERMIT_WITHOUT_CALLS, 1);
 }
 
+void warn_of_members(const std::vector<std::string>& workers, Duration grace_period) {
+  const double seconds = std::chrono::duration<double>(grace_period).count();
+  spdlog::warn("stopped on request{}: this task ends although {} {} not left; {} lost a parameter server",
+               seconds > 0 ? fmt::format(", after the limit of {} s for workers to leave", seconds) : "",
+               fmt::join(workers, ", "), workers.size() == 1 ? "has" : "have",
+               workers.size() == 1 ? "it has" : "these workers have");
+}
+
 /// The gRPC service of a control plane, behind a gate.
 class GrpcListener final : public ControlListener {
  public:
@@ -196,7 +204,9 @@ absl::Status Server::wait_finished(const std::atomic<bool>& stop, Duration grace
     if (stop.load()) {
       // min(): the grace period counts from the first round that has seen the stop.
       ends_at = std::min(ends_at, Clock::now() + grace_period);
-      if (Clock::now() >= ends_at || !heartbeat.has_workers()) {
+      const std::vector<std::string> workers = heartbeat.workers();
+      if (Clock::now() >= ends_at || workers.empty()) {
+        if (!workers.empty()) warn_of_members(workers, grace_period);
         for (const auto& shard : impl_->shards) shard->stop_serving();  // a step applied now would be lost
         break;
       }

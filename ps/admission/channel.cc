@@ -63,8 +63,6 @@ absl::StatusOr<std::string> read_to_end(int fd, TimePoint deadline) {
   return text;
 }
 
-std::string older_version() { return other_version(fmt::format("{} or older", kLastVersionWithoutGate)); }
-
 /// Only the server's log is where a person looks that waits for this task.
 void let_server_log(const HostPort& where, const std::string& proof, TimePoint deadline) {
   const absl::StatusOr<FileDescriptor> fd = connect_to_host(where, deadline);
@@ -87,9 +85,9 @@ absl::StatusOr<std::string> request_proof(const HostPort& where, const std::stri
   // A process that ends closes the connections that it has not accepted. A server with TLS and without a gate, too.
   if (answer.empty()) {
     return absl::UnavailableError(
-        fmt::format("the process closed the connection (has it TLS and an older version? {})", older_version()));
+        fmt::format("the process there closed the connection: it ended, or is {}", peer_without_gate()));
   }
-  if (is_http2_server(answer)) return absl::FailedPreconditionError(older_version());
+  if (is_http2_server(answer)) return absl::FailedPreconditionError(peer_without_gate());
   GRADRAIL_ASSIGN_OR_RETURN(const GateAnswer parsed, parse_gate_answer(answer));
   absl::StatusOr<std::string> proof = prove_connection(secret, client_challenge, parsed.challenge, parsed.answer);
   if (!proof.ok()) let_server_log(where, refused_proof(secret, parsed.challenge), deadline);

@@ -43,13 +43,10 @@ void send_text(const FileDescriptor& socket, std::string_view text) {
   [[maybe_unused]] const ssize_t sent = send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-std::string version_of_old_client() { return fmt::format("{} or older", kLastVersionWithoutGate); }
-
 /// One line for all of them: any process can open such connections, so that they must not fill the log.
 void report_old_client(const FileDescriptor& socket, bool& is_reported) {
   if (std::exchange(is_reported, true)) return;
-  spdlog::warn("a connection from {} was refused: {}", peer_address(socket.get()).host(),
-               other_version(version_of_old_client()));
+  spdlog::warn("a connection from {} was refused: {}", peer_address(socket.get()).host(), peer_without_gate());
 }
 
 }  // namespace
@@ -202,7 +199,7 @@ bool AdmissionGate::refuse_old_client(Pending& pending) {
   }
   const std::optional<uint32_t> call = pending.stage == Stage::refused ? std::nullopt : first_call(pending.request);
   if (call.has_value()) {
-    send_text(pending.socket, end_of_call(*call, other_version(version_of_old_client())));
+    send_text(pending.socket, end_of_call(*call, peer_without_gate()));
     // The peer reads the answer and closes. A close with unread bytes would discard the answer.
     pending.stage = Stage::refused;
     pending.request.clear();

@@ -40,6 +40,9 @@ struct CheckpointView {
   std::vector<absl::Span<const float>> state;
 };
 
+/// Half of the range of int64_t, which counts steps too: the other half is room for the run.
+inline constexpr uint64_t kMaxGlobalStep = uint64_t{1} << 62;
+
 /// Name of a shard's file in a checkpoint folder:
 /// "gradrail-<global step, 12 digits>-<saved_us, 16 digits>-<shard>-of-<count>.ckpt".
 /// Two saves never have the same name: no file is overwritten.

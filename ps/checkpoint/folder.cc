@@ -31,7 +31,7 @@ absl::Status check_usable(const std::string& folder) {
   if (!error && !std::filesystem::is_directory(folder, error)) error = std::make_error_code(std::errc::not_a_directory);
   if (!error) return absl::OkStatus();
   return absl::FailedPreconditionError(fmt::format(
-      "--checkpoint_dir {}: {} (it must be a folder in which this user may write)", folder, error.message()));
+      "checkpoint folder {}: {} (it must be a folder in which this user may write)", folder, error.message()));
 }
 
 /// Writes an identity unless another task was faster. A link, unlike a rename, fails when the name exists, over NFS

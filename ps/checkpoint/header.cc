@@ -168,6 +168,10 @@ absl::Status check_header(const CheckpointHeader& header) {
   if (header.shard_index >= header.shard_count) {
     return absl::InvalidArgumentError(fmt::format("shard {} of {}", header.shard_index, header.shard_count));
   }
+  if (header.global_step > kMaxGlobalStep) {
+    return absl::InvalidArgumentError(
+        fmt::format("global step {}: the largest one is {}", header.global_step, kMaxGlobalStep));
+  }
   GRADRAIL_RETURN_IF_ERROR(validate(header.schema));
   uint64_t elements = 0;
   for (const Tensor& tensor : header.schema) elements += tensor.elements();

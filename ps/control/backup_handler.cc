@@ -26,7 +26,12 @@ constexpr auto kWaitForWorkersAtLeast = std::chrono::seconds(10);
 absl::Status BackupHandler::mirror(const proto::ReplicateRequest& request, proto::ReplicateReply& reply) {
   GRADRAIL_RETURN_IF_ERROR(check_protocol_version(request.protocol_version()));
   // Before the lock: the answer depends on flags only.
-  if (!replication_.has_peer()) return Replication::no_peer_error();
+  if (!replication_.has_peer()) {
+    const absl::Status why = Replication::no_peer_error();
+    // This side would wait for workers that never join it.
+    if (!said_no_peer_.test_and_set()) spdlog::warn("a ps task has this task as its backup: {}", message_of(why));
+    return why;
+  }
   MutexLock setup_lock(setup_.mutex);
   reply.set_process(replication_.process());
   // The lower term belongs to the former primary, which this task has replaced.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -50,6 +51,7 @@ class BackupHandler {
   ControlContext& context_;
   RunSetup& setup_;
   Replication& replication_;
+  std::atomic_flag said_no_peer_;
 };
 
 }  // namespace gradrail::ps

@@ -153,9 +153,9 @@ bool HeartbeatHandler::finished() {
   return state.membership.finished();
 }
 
-bool HeartbeatHandler::has_workers() {
+std::vector<std::string> HeartbeatHandler::workers() {
   MutexLock lock(context_.state.mutex);
-  return context_.state.membership.live_count() > 0;
+  return context_.state.membership.live_names();
 }
 
 std::vector<std::string> HeartbeatHandler::awaited() {

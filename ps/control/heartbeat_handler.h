@@ -41,7 +41,8 @@ class HeartbeatHandler {
 
   /// The run is over, or this task is the backup of one that is over.
   bool finished();
-  bool has_workers();
+  /// Names of the live workers.
+  std::vector<std::string> workers();
   /// Workers of the specification that have never joined and, without a live member, those that may return. None for a
   /// backup, which they join only after a loss.
   std::vector<std::string> awaited();

@@ -2,6 +2,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "grpcpp/support/status.h"
@@ -14,8 +15,18 @@ namespace gradrail::ps {
 inline std::string connection_cause(std::string_view message) {
   // A gate accepts each proof once. gRPC connects again with the same proof, and the gate refuses it as a proxy would.
   if (message.find("HTTP proxy returned") != std::string_view::npos) return "the connection was lost";
-  // gRPC's words for a connection that the other side has ended.
-  if (message.ends_with("Socket closed")) return "the process there closed the connection or ended";
+  constexpr std::pair<std::string_view, const char*> kWords[] = {
+      {"Socket closed", "the process there closed the connection or ended"},
+      {"Cancelling all calls", "the process there ended"},
+      {"keepalive watchdog timeout", "the host there did not answer in time"},
+      {"Connection reset by peer", "the connection was reset by the process or the network there"},
+      {"Broken pipe", "the process there closed the connection or ended"},
+      {"Connection timed out", "the host there did not answer in time"},
+      {"Deadline Exceeded", "no answer in time"},
+  };
+  for (const auto& [of_grpc, ours] : kWords) {
+    if (message.ends_with(of_grpc)) return ours;
+  }
   for (const std::string_view mark :
        {"failed to connect to all addresses", "DNS resolution failed", "ipv4:", "ipv6:", "unix:"}) {
     if (message.find(mark) == std::string_view::npos) continue;

@@ -186,10 +186,12 @@ absl::StatusOr<std::string> read_secret_file(const std::string& path) {
   }
   // Editors and echo add a line end, which is not part of the secret.
   const std::string secret(absl::StripTrailingAsciiWhitespace(*text));
-  if (secret.size() < kLeastSecretBytes || secret.size() > kMostSecretBytes) {
+  const bool is_longer = secret.size() > kMostSecretBytes;  // no more of it is read
+  if (secret.size() < kLeastSecretBytes || is_longer) {
     return absl::FailedPreconditionError(
         fmt::format("--secret-file {}: has {} characters, must have {} to {} (openssl rand -hex 32 makes good ones)",
-                    path, secret.size(), kLeastSecretBytes, kMostSecretBytes));
+                    path, is_longer ? fmt::format("more than {}", kMostSecretBytes) : std::to_string(secret.size()),
+                    kLeastSecretBytes, kMostSecretBytes));
   }
   return secret;
 }

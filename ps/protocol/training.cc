@@ -23,6 +23,10 @@ std::string other_version(std::string_view theirs) {
                      theirs);
 }
 
+std::string peer_without_gate() {
+  return fmt::format("not gradrail, or {}", other_version(fmt::format("{} or older", kLastVersionWithoutGate)));
+}
+
 absl::Status check_protocol_version(uint32_t theirs) {
   if (theirs == kProtocolVersion) return absl::OkStatus();
   return absl::FailedPreconditionError(other_version(std::to_string(theirs)));

@@ -5,6 +5,8 @@
 
 #include <cstdlib>
 #include <map>
+#include <memory>
+#include <sstream>
 #include <thread>
 #include <vector>
 
@@ -16,6 +18,8 @@
 #include "ps/protocol/control.grpc.pb.h"
 #include "ps/protocol/control_call.h"
 #include "ps/protocol/training.h"
+#include "spdlog/sinks/ostream_sink.h"
+#include "spdlog/spdlog.h"
 #include "tests/ps/server_caller.h"
 
 namespace gradrail::ps {
@@ -52,6 +56,25 @@ TEST(Server, StopEndsTheWait) {
   std::thread stopper([&] { stop = true; });
   EXPECT_TRUE((*server)->wait_finished(stop).ok());
   stopper.join();
+}
+
+TEST(Server, AStopThatLeavesWorkersNamesThem) {
+  std::ostringstream text;
+  const auto former = spdlog::default_logger();
+  spdlog::set_default_logger(
+      std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text)));
+  {
+    const auto server = Server::start(local());
+    ASSERT_TRUE(server.ok()) << server.status();
+    proto::JoinRequest request = good_join();
+    request.set_worker_name("w0:1");
+    ASSERT_TRUE(Caller((*server)->port()).join(request).ok());
+    const std::atomic<bool> stop = true;
+    EXPECT_TRUE((*server)->wait_finished(stop, 50ms).ok());
+  }
+  spdlog::set_default_logger(former);
+  EXPECT_THAT(text.str(),
+              HasSubstr("after the limit of 0.05 s for workers to leave: this task ends although worker 0"));
 }
 
 TEST(Server, SummaryBeforeTheFirstJoin) {

@@ -341,6 +341,7 @@ class Backup(cluster.ClusterTest):
         back = self.train(*[flag for flag in self.common_flags if flag not in ("--backup-ps", 1)], "--job_name", "ps",
                           "--task_index", 0, name="ps/0 again")
         backup.wait_for("not replicated: the backup at .* was started without --backup-ps 1", NOTICED)
+        back.wait_for("a ps task has this task as its backup: .* without --backup-ps 1", NOTICED)
         said = len(workers[0].lines())
         backup.signal(signal.SIGKILL)
         workers[0].wait_for("its backup did not take over: .* without --backup-ps 1", NOTICED, after=said)

@@ -174,6 +174,9 @@ class CheckpointCommand(cluster.ClusterTest):
                 ((self.folder, "--out", "x.npz"), cluster.CONFIGURATION, f"{self.folder}: holds no checkpoint"),
                 ((self.saved, "--out", self.folder / "none/x.npz"), cluster.FAILED, "none/x.npz: .*No such file"),
                 ((self.saved, "--out", self.folder / "none/x.safetensors"), cluster.CONFIGURATION, "none/x.safetensors.*No such file"),
+                ((self.saved, "--out", self.folder), cluster.CONFIGURATION,
+                 f"--out {self.folder}: is a folder; give the name of a file, such as {self.folder}/model.safetensors"),
+                (("--out", "x.npz"), cluster.USAGE, "FOLDER is required; write `gradrail checkpoint export FOLDER`"),
                 ((self.saved,), cluster.USAGE, "--out")):
             with self.subTest(arguments=arguments):
                 self.assert_says(self.checkpoint("export", *arguments, code=code), words)
@@ -214,6 +217,8 @@ class CheckpointCommand(cluster.ClusterTest):
         self.assert_says(self.checkpoint("import", new, "--from", out, "--optimizer", "adam", code=cluster.CONFIGURATION),
                          "array W1:velocity is no state of optimizer adam for an array of the file: give")
         self.assert_says(self.checkpoint("import", new, "--from", out, "--optimizer", "best", code=cluster.USAGE), "best")
+        self.assert_says(self.checkpoint("import", "/proc/new", "--from", out, code=cluster.CONFIGURATION),
+                         "checkpoint folder /proc/new: No such file .*it must be a folder in which this user may write")
         self.assertFalse(new.exists(), "a refused import has made a folder")
 
         def array(name, type, shape, begin, end):
@@ -247,6 +252,12 @@ class CheckpointCommand(cluster.ClusterTest):
                 text = ("{" + ",".join(arrays) + "}").encode()
                 out.write_bytes(struct.pack("<Q", len(text)) + text + b"\1" * numbers)
                 self.assert_says(self.checkpoint("import", new, "--from", out, code=cluster.CONFIGURATION), words)
+        text = ("{" + ",".join([sgd, a, step]) + "}").encode()
+        for steps, code in ((2**63 - 1, cluster.CONFIGURATION), (2**62 + 1, cluster.CONFIGURATION), (2**62, cluster.GOOD)):
+            out.write_bytes(struct.pack("<Q", len(text)) + text + struct.pack("<ffq", 1, 1, steps))
+            task = self.checkpoint("import", self.folder / f"{steps}", "--from", out, code=code)
+            if code != cluster.GOOD:
+                self.assert_says(task, f"array :global_step must be one number of int64, from 0 to {2**62}")
         for content in (b"", b"1234", struct.pack("<Q", 3) + b"{}", struct.pack("<Q", 2**64 - 1) + b"{}"):
             out.write_bytes(content)
             self.assert_says(self.checkpoint("import", new, "--from", out, code=cluster.CONFIGURATION), "is not a safetensors file, or is damaged")

@@ -57,7 +57,8 @@ class Flags(cluster.ClusterTest):
         for flags, words in (
                 (["--transport", "pigeon"], "--transport:.*pigeon.*shm.*tcp"),
                 (["--transport", "loopback"], "no transport 'loopback'"),
-                (["--save_secs", 5], "--save_secs or --checkpoint_dir given, but not every ps task"),
+                (["--save_secs", 5], " --save_secs: not every ps task was started with --checkpoint_dir"),
+                (["--save_secs", 0, "--save_steps", 5], " --save_steps, --save_secs: not every ps task"),
                 (["--task_index", 0], "need a cluster: --cluster FILE"),
                 (["--job_name", "ps"], "need a cluster: --cluster FILE")):
             with self.subTest(flags=flags):
@@ -213,6 +214,7 @@ class Agreement(cluster.ClusterTest):
         first.wait_for(r"Step: \d+")
         self.assert_ends(self.start_worker(1, *flags), cluster.CONFIGURATION, says=[*says, "parameter server 0"])
         self.assert_goes_on(first)
+        ps.wait_for("not admitted", cluster.FINISH)
         self.assertEqual(len([line for line in ps.lines() if "not admitted" in line.text]), 1, ps.transcript())
 
     def test_another_model(self):

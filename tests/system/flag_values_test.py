@@ -18,7 +18,7 @@ ODD_HOSTS = ("-1", "99999999999999999999", "0x10", "a:b:c", "h:70000", ",")
 FREE = {"--bind-host", "--cert-file", "--checkpoint_dir", "--cluster", "--data_dir", "--from", "--gpu", "--json", "--key-file",
         "--logs_path", "--nic", "--ofi-provider", "--ofi_provider", "--out", "--plugin-dir", "--plugin_dir", "--record",
         "--require", "--root", "--secret-file", "--svg", "--timeline_filename", "--topology", "--transport",
-        "--trusted-ca-file", "cluster", "file", "first", "folders", "second"}
+        "--trusted-ca-file", "cluster", "file", "first", "FOLDER", "second"}
 # The other texts have a grammar: some values that do not follow it.
 GRAMMAR = {"--begin": (*ODD_NUMBERS, "6x"), "--end": (*ODD_NUMBERS, "6x"), "--bind": ODD_HOSTS[:-1],
            "--cores": (*ODD_NUMBERS, "3-1"), "--reserve": (*ODD_NUMBERS, "3-1"), "--metrics_bind": (*ODD_NUMBERS, "here"),
@@ -37,7 +37,7 @@ class Option:
         self.names = re.findall(r"\\fB(-[^\\]+)\\fR", entry)
         value = re.search(r"\\fI([^\\]+)\\fR", entry)
         self.value = value and value[1]
-        if not self.names and (positional := re.match(r"\\fB([a-z_]+)\\fR", entry)):
+        if not self.names and (positional := re.match(r"\\fB([A-Za-z_]+)\\fR", entry)):
             self.names = [positional[1]]
 
     @property

@@ -230,6 +230,23 @@ class Summaries(Monitored):
                                      str(self.folder / "logs")])
         self.assert_ends(task, cluster.GOOD, 60 * cluster.PATIENCE, says=["continues without summaries: .*File too large"])
 
+    def test_a_disk_that_is_full_at_the_start_does_not_end_the_run(self):
+        tried = subprocess.run(["unshare", "-rm", "mount", "-t", "tmpfs", "none", "/tmp"], capture_output=True, text=True, check=False)
+        if tried.returncode != 0:
+            cluster.skip(f"unshare -rm: {tried.stderr.strip()}")
+        disk = self.folder / "disk"
+        disk.mkdir()
+        fill = f"head -c 16384 /dev/zero > {disk}/file"
+        # The root folder is one of the inodes.
+        for size, call in (("nr_inodes=1", "mkdir"), ("nr_inodes=2", "mkdir"), ("nr_inodes=3", "open"), ("size=16384", "write")):
+            with self.subTest(size=size):
+                within = f'mount -t tmpfs -o {size} full {disk} && {fill if call == "write" else "true"} && exec "$@"'
+                task = self.launch("train", ["unshare", "-rm", "bash", "-c", within, "full", cluster.binary(), "train",
+                                             "--ps", "0", "--model", "linear", "--epochs", "1", "--logs_path", str(disk / "logs")])
+                self.assert_ends(task, cluster.GOOD, 60 * cluster.PATIENCE,
+                                 says=[f"continues without summaries: --logs_path: {disk}/logs.*{call}: No space left on device; free"])
+                self.assertEqual(task.transcript().count("continues without summaries"), 1, task.transcript())
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -177,7 +177,7 @@ class Restarted(cluster.ClusterTest):
         ps.code()
         ps = self.start_ps(0)
         self.assert_came_back(workers)
-        workers[0].wait_for(r"restored no checkpoint .*: the run continues with the chief's parameters")
+        workers[0].wait_for(r"restored no checkpoint \(not all of them have --checkpoint_dir\): the run continues with the chief's parameters")
         self.assert_goes_on(workers[0])
         self.assertGreater(position(workers[0]), reached)
         for task in (*workers, ps):

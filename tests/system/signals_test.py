@@ -202,7 +202,7 @@ class Stop(StoppedRun):
                 ps = int(task.wait_for(r"# ps/0: pid (\d+)").group(1))
                 self.wait_until_awaited("worker/1", [f"{host}:{port}" for host, port in cluster.tcp_listeners(ps)])
                 way(task)
-                time.sleep(4 * cluster.PATIENCE)  # no event exists: the chief waits for 2 s without output
+                time.sleep(min(4 * cluster.PATIENCE, 20))  # no event exists: the chief waits for 2 s; a task is killed after 60 s
                 os.kill(slow, signal.SIGCONT)
                 self.assert_stopped(task)
 

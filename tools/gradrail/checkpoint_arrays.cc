@@ -74,7 +74,8 @@ class Arrays {
     int64_t step = -1;
     if (array.type == NamedArray::Type::int64 && array.bytes.size() == sizeof(step))
       std::memcpy(&step, array.bytes.data(), sizeof(step));
-    if (step < 0) return refused(array.name, "must be one number of int64, at least 0");
+    if (step < 0 || static_cast<uint64_t>(step) > ps::kMaxGlobalStep)
+      return refused(array.name, fmt::format("must be one number of int64, from 0 to {}", ps::kMaxGlobalStep));
     return static_cast<uint64_t>(step);
   }
 
@@ -174,6 +175,12 @@ absl::StatusOr<ps::Checkpoint> to_checkpoint(const SafetensorsFile& file, ps::Op
 }  // namespace
 
 absl::Status export_arrays(const ExportFlags& flags) {
+  std::error_code ignored;  // the write reports it
+  if (std::filesystem::is_directory(flags.out, ignored)) {
+    return absl::FailedPreconditionError(
+        fmt::format("--out {}: is a folder; give the name of a file, such as {}", flags.out,
+                    (std::filesystem::path(flags.out) / "model.safetensors").string()));
+  }
   const bool is_safetensors = flags.out.ends_with(".safetensors");
   // First: a build without libzip fails before it reads gigabytes.
   if (!is_safetensors) GRADRAIL_RETURN_IF_ERROR(check_npz());

@@ -124,7 +124,7 @@ void add_checkpoint_flags(CLI::App& command, CheckpointFlags& flags) {
   command.require_subcommand(1);
   const auto add = [&](const char* verb, const char* help) -> CLI::App& {
     CLI::App& sub = *command.add_subcommand(verb, help);
-    sub.add_option("folders", flags.folders, "checkpoint folders (--checkpoint_dir of a run)")->required();
+    sub.add_option("FOLDER", flags.folders, "checkpoint folders (--checkpoint_dir of a run)")->required();
     sub.callback([&flags, verb] { flags.verb = verb; });
     return sub;
   };

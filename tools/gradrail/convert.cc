@@ -9,7 +9,7 @@
 namespace gradrail::tools {
 
 void add_convert_flags(CLI::App& command, ConvertFlags& flags) {
-  command.add_option("what", flags.what, "the data set")->required()->check(CLI::IsMember({"mnist"}));
+  command.add_option("DATASET", flags.what, "the data set")->required()->check(CLI::IsMember({"mnist"}));
   command.add_option("--data_dir,--data-dir", flags.data_dir,
                      "folder with the four IDX files; default: the built-in MNIST");
   command.add_option("--out", flags.out, "folder for train.tfrecords, validation.tfrecords, test.tfrecords")

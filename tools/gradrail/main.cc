@@ -99,9 +99,24 @@ int start_tasks(const Check& check) {
   return options.ok() ? run_tasks(*std::move(options)) : finish(options.status());
 }
 
+/// The command line with the positional argument that this error misses; "" for another error.
+std::string missing_argument(const CLI::App* command, const CLI::Error& error) {
+  if (error.get_name() != "RequiredError") return "";
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  for (const CLI::Option* const option : command->get_options()) {
+    const std::string name = option->get_name(true);
+    if (!option->get_positional() || error.what() != name + " is required") continue;
+    std::string line = name;
+    for (; command != nullptr; command = command->get_parent()) line = command->get_name() + ' ' + line;
+    return fmt::format("; write `{}`", line);
+  }
+  return "";
+}
+
 /// One line for an error of the parser, whatever the arguments contain.
-std::string usage_line(const CLI::App* /*program*/, const CLI::Error& error) {
-  return fmt::format("gradrail: {} (--help lists the flags)\n", escaped(error.what()));
+std::string usage_line(const CLI::App* program, const CLI::Error& error) {
+  return fmt::format("gradrail: {}{} (--help lists the flags)\n", escaped(error.what()),
+                     missing_argument(program, error));
 }
 
 int run(int argc, char** argv) {
@@ -144,7 +159,7 @@ int run(int argc, char** argv) {
   bench::add_bench_flags(bench_command, bench);
   std::string pages_folder;
   CLI::App& pages_command = *app.add_subcommand("pages", "manual pages and shell completions")->group("");  // hidden
-  pages_command.add_option("folder", pages_folder, "like share/ of an installation")->required();
+  pages_command.add_option("FOLDER", pages_folder, "like share/ of an installation")->required();
   refuse_unusable_values(app);
   const int before_program = arguments_before_program(run_command, argc, argv);
   run.program.assign(argv + before_program, argv + argc);

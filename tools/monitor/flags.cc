@@ -80,7 +80,8 @@ absl::Status make_logs_folder(const MonitoringFlags& flags) {
   std::error_code error;
   std::filesystem::create_directories(flags.logs_path, error);
   if (!error && access(flags.logs_path.c_str(), W_OK | X_OK) != 0) error.assign(errno, std::generic_category());
-  if (!error) return absl::OkStatus();
+  // A full disk does not end a run: each task has a warning for the file that it cannot write.
+  if (!error || error.value() == ENOSPC || error.value() == EDQUOT) return absl::OkStatus();
   return absl::FailedPreconditionError(
       fmt::format("--logs_path: {}: {}; give a folder that this user can write to", flags.logs_path, error.message()));
 }

@@ -32,6 +32,7 @@ void add_monitoring_flags(CLI::App& command, MonitoringFlags& flags);
 absl::Status check_monitoring(const MonitoringFlags& flags, bool alone);
 
 /// Makes the folder of --logs_path, which a task needs after minutes or only after a failure.
+/// A full disk is no error here: the log names each file that a task cannot write.
 /// Errors  FAILED_PRECONDITION: the folder, and why it cannot be made or written to.
 absl::Status make_logs_folder(const MonitoringFlags& flags);
 

@@ -56,7 +56,11 @@ absl::StatusOr<std::unique_ptr<Summaries>> open_summaries(const MonitoringFlags&
                                                           uint32_t every) {
   if (flags.logs_path.empty()) return nullptr;
   // TensorBoard shows each folder as a run of its own.
-  return Summaries::create(fmt::format("{}/worker_{}", flags.logs_path, worker), every);
+  absl::StatusOr<std::unique_ptr<Summaries>> opened =
+      Summaries::create(fmt::format("{}/worker_{}", flags.logs_path, worker), every);
+  if (!absl::IsResourceExhausted(opened.status())) return opened;
+  spdlog::warn("the run continues without summaries: {}", message_of(opened.status()));
+  return nullptr;
 }
 
 void FlightLog::write(const std::vector<Mark>& marks, const std::string& why) {

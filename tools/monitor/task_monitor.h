@@ -36,7 +36,7 @@ class PsMonitor {
   std::unique_ptr<MetricsServer> metrics_;
 };
 
-/// The summaries of `gradrail train --logs_path`; null without.
+/// The summaries of `gradrail train --logs_path`; null without, and on a full disk, of which the log has a warning.
 absl::StatusOr<std::unique_ptr<Summaries>> open_summaries(const MonitoringFlags& flags, uint32_t worker,
                                                           uint32_t every);
 

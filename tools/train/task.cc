@@ -354,7 +354,8 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
                                  !options.flags.checkpoint_dir.empty();
   if (wants_checkpoints && !(*client)->saves_checkpoints()) {
     return absl::FailedPreconditionError(
-        "--save_steps, --save_secs or --checkpoint_dir given, but not every ps task was started with --checkpoint_dir");
+        fmt::format("{}: not every ps task was started with --checkpoint_dir; give it to all of them",
+                    given_checkpoint_flags(options.flags)));
   }
   worker::ClientVariables variables(**client);
   absl::Status trained = train(options, signals, variables, *model.workload, summaries.get(), client->get(), [&] {

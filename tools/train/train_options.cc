@@ -142,9 +142,8 @@ absl::Status check_alone(const TrainFlags& flags, TrainOptions& options) {
         fmt::format("--gpu-direct {}: with --ps 0 no gradient leaves this process", flags.gpu_direct));
   }
   if (!flags.checkpoint_dir.empty() || flags.save_steps > 0 || flags.save_secs.has_value()) {
-    return absl::InvalidArgumentError(
-        "--checkpoint_dir, --save_steps and --save_secs: parameter servers keep checkpoints, and with --ps 0 there is "
-        "none");
+    return absl::InvalidArgumentError(fmt::format(
+        "{}: parameter servers keep checkpoints, and with --ps 0 there is none", given_checkpoint_flags(flags)));
   }
   if (flags.shards != 1) {
     return absl::InvalidArgumentError(
@@ -364,6 +363,14 @@ void add_train_flags(CLI::App& command, TrainFlags& flags) {
   add_security_flags(command, flags.security);
   command.add_flag("--encrypt-data,--encrypt_data", flags.security.security.encrypt_data,
                    "encrypt gradients and parameters between hosts; needs --secret-file or TLS, equal in all tasks");
+}
+
+std::string given_checkpoint_flags(const TrainFlags& flags) {
+  std::vector<std::string_view> given;
+  if (!flags.checkpoint_dir.empty()) given.push_back("--checkpoint_dir");
+  if (flags.save_steps > 0) given.push_back("--save_steps");
+  if (flags.save_secs.has_value()) given.push_back("--save_secs");
+  return fmt::format("{}", fmt::join(given, ", "));
 }
 
 absl::Status check_host_of_worker(const TrainFlags& flags) {

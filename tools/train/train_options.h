@@ -140,6 +140,9 @@ bool names_port(const std::string& bind, const ps::HostPort& parsed);
 /// Errors  NOT_FOUND, FAILED_PRECONDITION: name the flag.
 absl::Status check_host_of_worker(const TrainFlags& flags);
 
+/// Names of the given flags that ask for checkpoints, such as "--save_steps, --save_secs".
+std::string given_checkpoint_flags(const TrainFlags& flags);
+
 /// INVALID_ARGUMENT names the flag, what is wrong with it and what would be right.
 absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags);
 

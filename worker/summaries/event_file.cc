@@ -29,11 +29,13 @@ std::string host_name() {
   return gethostname(name, sizeof(name) - 1) == 0 ? name : "localhost";
 }
 
-absl::Status failed(const std::string& path, const char* call) {
-  const int error = errno;
+absl::Status failed(const std::string& path, const char* call, int error) {
   const std::string text = fmt::format("{}: {}: {}", path, call, std::strerror(error));
-  const bool full = error == ENOSPC || error == EDQUOT || error == EFBIG;
-  return full ? absl::ResourceExhaustedError(text) : absl::FailedPreconditionError(text);
+  // EFBIG is RLIMIT_FSIZE.
+  if (error == EFBIG) return absl::ResourceExhaustedError(text + "; raise `ulimit -f` for the next run");
+  if (error == ENOSPC || error == EDQUOT)
+    return absl::ResourceExhaustedError(text + "; free space there for the next run, or give it another folder");
+  return absl::FailedPreconditionError(text);
 }
 
 }  // namespace
@@ -41,12 +43,12 @@ absl::Status failed(const std::string& path, const char* call) {
 absl::StatusOr<EventFile> EventFile::create(const std::string& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) return absl::FailedPreconditionError(fmt::format("{}: mkdir: {}", folder, error.message()));
+  if (error) return failed(folder, "mkdir", error.value());
   const auto seconds = static_cast<int64_t>(seconds_since_1970());
   // TensorBoard recognizes its files by "tfevents" in the name. Host and process keep the names of a run distinct.
   const std::string path = fmt::format("{}/events.out.tfevents.{:010}.{}.{}", folder, seconds, host_name(), getpid());
   FileDescriptor descriptor(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!descriptor) return failed(path, "open");
+  if (!descriptor) return failed(path, "open", errno);
   EventFile file(path, std::move(descriptor));
   // A reader of the format expects the version in the first record.
   proto::Event first;
@@ -91,7 +93,7 @@ absl::Status EventFile::append(const std::string& event) {
   std::string record;
   // One record, one write: TensorBoard reads the file while it grows.
   append_tf_record(record, event);
-  return write_all(descriptor_.get(), record) ? absl::OkStatus() : failed(path_, "write");
+  return write_all(descriptor_.get(), record) ? absl::OkStatus() : failed(path_, "write", errno);
 }
 
 }  // namespace gradrail::worker

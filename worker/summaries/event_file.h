@@ -24,7 +24,7 @@ struct GraphNode {
 };
 
 /// A file of events as TensorBoard reads it, also while it grows: a TFRecord file, in each record an Event.
-/// Errors  name the path, the failing call and errno's words.
+/// Errors  name the path, the failing call and errno's words. RESOURCE_EXHAUSTED: no space, also for a folder.
 /// Threads One owner.
 class EventFile {
  public:

@@ -17,6 +17,19 @@ TEST(ConnectionCause, IsTheLastPartOfTheMessageOfGrpc) {
   EXPECT_EQ(connection_cause("failed to connect to all addresses"), "failed to connect to all addresses");
 }
 
+TEST(ConnectionCause, HasNoWordsOfGrpcOrTheOperatingSystemForALoss) {
+  constexpr const char* kSilent = "the host there did not answer in time";
+  constexpr const char* kReset = "the connection was reset by the process or the network there";
+  EXPECT_EQ(connection_cause("keepalive watchdog timeout"), kSilent);
+  EXPECT_EQ(connection_cause("UNAVAILABLE: ipv4:10.0.0.1:2222: keepalive watchdog timeout"), kSilent);
+  EXPECT_EQ(connection_cause("recvmsg:Connection timed out"), kSilent);
+  EXPECT_EQ(connection_cause("recvmsg:Connection reset by peer"), kReset);
+  EXPECT_EQ(connection_cause("Connection reset by peer"), kReset);
+  EXPECT_EQ(connection_cause("Cancelling all calls"), "the process there ended");
+  EXPECT_EQ(connection_cause("sendmsg: Broken pipe"), "the process there closed the connection or ended");
+  EXPECT_EQ(connection_cause("Deadline Exceeded"), "no answer in time");
+}
+
 TEST(ConnectionCause, KeepsTheWordsOfAServer) {
   for (const char* text : {"", "schema mismatch: 'w' [1] here, [2] there", "worker 1 (n1:2222): not a member"})
     EXPECT_EQ(connection_cause(text), text);

@@ -62,7 +62,10 @@ TEST(SecretFile, TooShortTooLongOrMissing) {
   for (const size_t length : {size_t{0}, size_t{15}, size_t{4097}, size_t{100'000}}) {
     write_bytes(path, std::string(length, 'x'));
     ASSERT_EQ(chmod(path.c_str(), 0600), 0);
-    EXPECT_TRUE(absl::IsFailedPrecondition(read_secret_file(path).status())) << length;
+    const absl::Status refused = read_secret_file(path).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << length;
+    const std::string size = length > 4096 ? "more than 4096" : std::to_string(length);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("has " + size + " characters, must have 16 to 4096"));
   }
   EXPECT_FALSE(read_secret_file(folder.path()).ok()) << "a folder";
 }

@@ -122,8 +122,9 @@ absl::Status Rejoin::join_once(TimePoint deadline, uint64_t former_group) {
   const bool same_servers = session_.group() == former_group;
   if (session_.has_started() && !same_servers && !session_.began_from().has_value()) {
     spdlog::warn(
-        "the parameter servers have restored no checkpoint (see their logs): the run continues with the chief's "
-        "parameters{}, and global steps count from 0 again",
+        "the parameter servers have restored no checkpoint ({}): the run continues with the chief's parameters{}, and "
+        "global steps count from 0 again",
+        session_.saves_checkpoints() ? "see their logs" : "not all of them have --checkpoint_dir",
         ps::state_vectors(options_.optimizer.kind) > 0 ? ", the optimizer state is reset" : "");
   }
   // A restarted ps has forgotten the barriers, and all workers count them from 0 again.

@@ -195,8 +195,8 @@ def save_state(path: "Union[str, os.PathLike[str]]", model: torch.nn.Module,
     name_of_file = os.fspath(path)
     if not name_of_file.endswith(".safetensors"):
         raise errors.InvalidArgument(f"{name_of_file}: the name must end with .safetensors")
-    if global_step is not None and not (isinstance(global_step, int) and 0 <= global_step < 2**63):
-        raise errors.InvalidArgument(f"global_step {global_step}: must be a whole number, at least 0")
+    if global_step is not None and not (isinstance(global_step, int) and 0 <= global_step <= 2**62):
+        raise errors.InvalidArgument(f"global_step {global_step}: must be a whole number from 0 to {2**62}")
     vectors = _vectors(optimizer, model)
     named = trained(model)
     step = 0
