@@ -107,6 +107,7 @@ nlohmann::json config_of(const Options& o) {
           {"shards", o.shards},
           {"mode", o.mode},
           {"optimizer", o.optimizer},
+          {"push", o.push},
           {"bucket_kib", o.bucket_kib},
           {"window", o.window},
           {"cluster", o.cluster},

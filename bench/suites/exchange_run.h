@@ -34,6 +34,7 @@ struct ExchangeLoad {
   std::vector<std::string> servers;        ///< where they listen; filled in as they start
   ps::Mode mode = {.kind = ps::ModeKind::sync};
   ps::OptimizerKind optimizer = ps::OptimizerKind::sgd;
+  ps::PushFormat push = ps::PushFormat::fp32;
   uint32_t bucket_bytes = 0;  ///< 0: the client's default
   bool touch = false;         ///< the gradient is written anew before each exchange, as training does; not timed
   bool block = false;         ///< processes block instead of spinning

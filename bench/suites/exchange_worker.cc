@@ -69,6 +69,7 @@ class Worker {
                                   .mode = load_.mode.kind,
                                   .mode_bound = load_.mode.bound,
                                   .optimizer = optimizer(),
+                                  .push = load_.push,
                                   .transports = {load_.transport},
                                   .rdma_only = load_.rdma_only,
                                   .ofi_provider = load_.ofi_provider,

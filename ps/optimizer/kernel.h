@@ -15,6 +15,7 @@ struct KernelArguments {
   float* state[2] = {nullptr, nullptr};
   const float* const* gradients = nullptr;
   size_t gradient_count = 0;
+  bool gradients_are_bf16 = false;  ///< their elements then have 2 bytes
   float* const* targets = nullptr;
   size_t target_count = 0;
   /// Decided by the caller, equal for all strips of a call.
@@ -32,11 +33,14 @@ struct KernelArguments {
 };
 
 using ApplyKernel = void (*)(const KernelArguments&);
+/// As pack_bf16().
+using PackKernel = void (*)(const float* gradient, float* rest, unsigned short* packed, size_t count);
 
 /// One instruction set's kernels. The arithmetic is the same operation by operation, without contraction into FMA, so
 /// that all tables give the same bits.
 struct KernelTable {
   ApplyKernel sgd, momentum, nesterov, adam, mean;
+  PackKernel pack;
 };
 
 extern const KernelTable kGenericKernels;

@@ -71,30 +71,73 @@ void update(const KernelArguments& arguments, size_t count, const float* __restr
   }
 }
 
-void sum_two(float* __restrict sum, const float* __restrict g0, const float* __restrict g1, size_t count) {
-  for (size_t i = 0; i < count; ++i) sum[i] = g0[i] + g1[i];
+using Bf16 = unsigned short;
+
+float value(float element) { return element; }
+float value(Bf16 element) { return __builtin_bit_cast(float, static_cast<unsigned>(element) << 16); }
+
+template <typename Element>
+void sum_two(float* __restrict sum, const Element* __restrict g0, const Element* __restrict g1, size_t count) {
+  for (size_t i = 0; i < count; ++i) sum[i] = value(g0[i]) + value(g1[i]);
 }
 
-void add_one(float* __restrict sum, const float* __restrict g, size_t count) {
-  for (size_t i = 0; i < count; ++i) sum[i] += g[i];
+template <typename Element>
+void add_one(float* __restrict sum, const Element* __restrict g, size_t count) {
+  for (size_t i = 0; i < count; ++i) sum[i] += value(g[i]);
 }
 
-void add_two(float* __restrict sum, const float* __restrict g0, const float* __restrict g1, size_t count) {
-  for (size_t i = 0; i < count; ++i) sum[i] = (sum[i] + g0[i]) + g1[i];
+template <typename Element>
+void add_two(float* __restrict sum, const Element* __restrict g0, const Element* __restrict g1, size_t count) {
+  for (size_t i = 0; i < count; ++i) sum[i] = (sum[i] + value(g0[i])) + value(g1[i]);
+}
+
+void widen(float* __restrict wide, const Bf16* __restrict g, size_t count) {
+  for (size_t i = 0; i < count; ++i) wide[i] = value(g[i]);
+}
+
+/// All bits, or none. Signed comparisons and masks instead of branches: SSE2 and AVX2 have no unsigned comparison.
+int mask_if(bool condition) { return -static_cast<int>(condition); }
+
+/// The rest of a value that is not finite is 0: infinity minus infinity would spoil the next gradient.
+void pack(const float* __restrict gradient, float* __restrict rest, Bf16* __restrict packed, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    const float exact = gradient[i] + rest[i];
+    const int bits = __builtin_bit_cast(int, exact);
+    const int upper = static_cast<int>(static_cast<unsigned>(bits) >> 16);
+    const auto rounded = static_cast<int>((static_cast<unsigned>(bits) + 0x7fff + (upper & 1)) >> 16);
+    const int quiet_nan = upper | 0x40;  // rounding could make an infinity of a NaN
+    const int is_nan = mask_if((bits & 0x7fffffff) > 0x7f800000);
+    const int result = (rounded & ~is_nan) | (quiet_nan & is_nan);
+    packed[i] = static_cast<Bf16>(result);
+    const int is_finite = mask_if((result & 0x7f80) != 0x7f80);
+    const float left_out = exact - __builtin_bit_cast(float, static_cast<unsigned>(result) << 16);
+    rest[i] = __builtin_bit_cast(float, __builtin_bit_cast(int, left_out) & is_finite);
+  }
 }
 
 void copy(float* __restrict target, const float* __restrict source, size_t count) {
   for (size_t i = 0; i < count; ++i) target[i] = source[i];
 }
 
-/// Sum of one strip over all gradients, in worker order; a lone gradient is read where it lies.
+/// Sum of one strip over all gradients, in worker order; a lone fp32 gradient is read where it lies.
 /// Two gradients at once halve the traffic of the sum, and ((s+g0)+g1) keeps the order of one at a time.
-const float* sum_strip(const KernelArguments& a, size_t first, size_t count, float* sum) {
-  if (a.gradient_count == 1) return a.gradients[0] + first;
-  sum_two(sum, a.gradients[0] + first, a.gradients[1] + first, count);
+template <typename Element>
+void sum_all(const KernelArguments& a, size_t first, size_t count, float* sum) {
+  const auto at = [&](size_t i) { return reinterpret_cast<const Element*>(a.gradients[i]) + first; };
+  sum_two(sum, at(0), at(1), count);
   size_t i = 2;
-  for (; i + 1 < a.gradient_count; i += 2) add_two(sum, a.gradients[i] + first, a.gradients[i + 1] + first, count);
-  if (i < a.gradient_count) add_one(sum, a.gradients[i] + first, count);
+  for (; i + 1 < a.gradient_count; i += 2) add_two(sum, at(i), at(i + 1), count);
+  if (i < a.gradient_count) add_one(sum, at(i), count);
+}
+
+const float* sum_strip(const KernelArguments& a, size_t first, size_t count, float* sum) {
+  const bool is_lone = a.gradient_count == 1;
+  if (is_lone && !a.gradients_are_bf16) return a.gradients[0] + first;
+  if (is_lone) {
+    widen(sum, reinterpret_cast<const Bf16*>(a.gradients[0]) + first, count);
+  } else {
+    a.gradients_are_bf16 ? sum_all<Bf16>(a, first, count, sum) : sum_all<float>(a, first, count, sum);
+  }
   return sum;
 }
 
@@ -137,7 +180,8 @@ template <typename Rule>
 void apply_all(const KernelArguments& a) {
   alignas(64) float sum[kStripElements];
   // Strips are for reuse in the cache: with one gradient and one target nothing is read twice.
-  const bool one_loop = a.gradient_count == 1 && a.target_count <= 1 && !a.targets_bypass_cache;
+  const bool one_loop =
+      a.gradient_count == 1 && !a.gradients_are_bf16 && a.target_count <= 1 && !a.targets_bypass_cache;
   const size_t strip = one_loop ? a.count : kStripElements;
   for (size_t first = 0; first < a.count; first += strip) {
     const size_t left = a.count - first;
@@ -148,8 +192,8 @@ void apply_all(const KernelArguments& a) {
   if (a.targets_bypass_cache) CacheBypass::fence();
 }
 
-constexpr KernelTable kKernels = {apply_all<Sgd>, apply_all<Momentum>, apply_all<Nesterov>, apply_all<Adam>,
-                                  apply_all<Mean>};
+constexpr KernelTable kKernels = {apply_all<Sgd>,  apply_all<Momentum>, apply_all<Nesterov>,
+                                  apply_all<Adam>, apply_all<Mean>,     pack};
 
 }  // namespace
 }  // namespace gradrail::ps

@@ -92,6 +92,7 @@ KernelArguments kernel_arguments(const OptimizerConfig& config, const ApplyArgum
       .state = {a.state[0], a.state[1]},
       .gradients = a.gradients.data(),
       .gradient_count = a.gradients.size(),
+      .gradients_are_bf16 = a.format == PushFormat::bf16,
       .targets = a.targets.data(),
       .target_count = a.targets.size(),
       .targets_bypass_cache = bypass_cache(a),
@@ -121,6 +122,14 @@ void apply_with(Isa isa, const OptimizerConfig& config, const ApplyArguments& ar
 
 void apply(const OptimizerConfig& config, const ApplyArguments& arguments) {
   apply_with(chosen_isa(), config, arguments);
+}
+
+void pack_with(Isa isa, absl::Span<const float> gradient, float* rest, uint16_t* packed) {
+  kernels(isa).pack(gradient.data(), rest, packed, gradient.size());
+}
+
+void pack_bf16(absl::Span<const float> gradient, float* rest, uint16_t* packed) {
+  pack_with(chosen_isa(), gradient, rest, packed);
 }
 
 std::string_view apply_isa() { return isa_name(chosen_isa()); }

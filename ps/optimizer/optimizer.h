@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "absl/types/span.h"
+#include "ps/protocol/mode.h"
 #include "ps/protocol/optimizer_settings.h"
 
 namespace gradrail::ps {
@@ -14,14 +15,15 @@ constexpr size_t kMaxGradients = 16;
 constexpr size_t kMaxTargets = 16;
 
 /// One update of one bucket.
-/// Shapes   parameters, every gradient, every state vector and every target: [count], fp32.
+/// Shapes   parameters, every gradient, every state vector and every target: [count], fp32 if not stated otherwise.
 /// Units    update_index counts the updates of this bucket from 1 (adam's bias correction).
 struct ApplyArguments {
   size_t count = 0;
   float* parameters = nullptr;
   float* state[2] = {nullptr, nullptr};      ///< momentum: velocity; adam, adamw, torch_adam: m, v
   absl::Span<const float* const> gradients;  ///< 1–16, summed in this order, then divided by their number
-  absl::Span<float* const> targets;          ///< fresh parameters are also stored here; 0–16 (workers' mapped memory)
+  PushFormat format = PushFormat::fp32;  ///< of the gradients: in bf16 the pointers are those of elements of 2 bytes
+  absl::Span<float* const> targets;      ///< fresh parameters are also stored here; 0–16 (workers' mapped memory)
   uint64_t update_index = 1;
   float rate = kAgreedRate;  ///< in the place of OptimizerConfig::learning_rate
   /// Elements that this call and its neighbors read before the first of them is read again (a shard: all its buckets).
@@ -46,6 +48,11 @@ struct ApplyArguments {
 /// Buffers need the alignment of float only, and none may overlap another; gradients may be the same one.
 /// More than 16 gradients or targets, no gradient, or update_index 0 break an invariant and stop the process.
 void apply(const OptimizerConfig& config, const ApplyArguments& arguments);
+
+/// Rounds gradient + rest to bf16, to nearest even, and keeps what the rounding has left out in `rest`. NaN stays NaN;
+/// infinity, and a finite value that rounds to it, leave a rest of 0.
+/// Shapes  all: [count]. Buffers may not overlap.
+void pack_bf16(absl::Span<const float> gradient, float* rest, uint16_t* packed);
 
 /// "avx512", "avx2" or "generic": the kernels that apply() uses on this host. GRADRAIL_ISA=generic|avx2|avx512 forces a
 /// lower one; a name that this host does not support is logged and ignored.

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "ps/protocol/mode.h"
 #include "ps/protocol/optimizer_settings.h"
 
 namespace gradrail::ps {
@@ -18,6 +19,7 @@ namespace gradrail::ps {
 //     [ReturnHeader × buckets]
 //   Both are at least kCheckBytes long: a path is used only after a pattern was put each way (path_check.h).
 //   parameters and gradients at the worker: all elements of the model, flattened; each shard accesses its range only.
+//   With a push in bf16, the packed gradients lie behind the gradients, at packed_at(). Initial values stay fp32.
 //
 // A push is put(payload), put(SlotHeader, immediate = bucket); the way back is put(parameters), put(ReturnHeader,
 // immediate = bucket). The puts of each side are ordered: when the header has arrived, so have the bytes before it.
@@ -30,6 +32,9 @@ namespace gradrail::ps {
 /// Element at which the gradients begin behind `elements` parameters: aligned to a cache line, so that both can be read
 /// 16 bytes at a time.
 constexpr uint64_t device_gradients_at(uint64_t elements) { return (elements + 63) / 64 * 64; }
+
+/// Byte at which the packed gradients begin in the worker's memory of gradients.
+constexpr uint64_t packed_at(uint64_t elements) { return device_gradients_at(elements) * sizeof(float); }
 
 /// Larger than the packets of any network: a path that loses only large packets fails the check.
 inline constexpr size_t kCheckBytes = 16 << 10;
@@ -57,7 +62,8 @@ struct alignas(64) SlotHeader {
   static constexpr uint32_t kMagic = 0x544f4c53;  // "SLOT"
   uint32_t magic = kMagic;
   ArrivalKind kind{};
-  uint16_t has_crc = 0;
+  uint8_t has_crc = 0;
+  PushFormat format = PushFormat::fp32;  ///< of a push
   uint32_t bucket = 0;
   uint32_t payload_bytes = 0;
   uint64_t step = 0;          ///< of the worker, counted from 1

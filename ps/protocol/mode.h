@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -34,9 +35,21 @@ struct Mode {
   bool waits() const { return kind != ModeKind::async; }
 };
 
+/// The elements of a gradient on its way to a shard.
+enum class PushFormat : uint8_t {
+  fp32 = 0,
+  bf16 = 1,  ///< the upper half of an fp32, rounded to nearest even; the worker adds the rest to its next gradient
+};
+constexpr size_t element_bytes(PushFormat format) { return format == PushFormat::bf16 ? 2 : 4; }
+
 /// As on the command line: async, sync, ssp:K, backup:B. worker_count keeps its default.
 /// Errors  INVALID_ARGUMENT lists the modes.
 GRADRAIL_EXPORT absl::StatusOr<Mode> parse_mode(std::string_view text);
 GRADRAIL_EXPORT std::string mode_text(const Mode& mode);
+
+/// Names as on the command line: fp32, bf16.
+/// Errors  INVALID_ARGUMENT lists the names.
+GRADRAIL_EXPORT absl::StatusOr<PushFormat> parse_push_format(std::string_view name);
+GRADRAIL_EXPORT std::string_view push_format_name(PushFormat format);
 
 }  // namespace gradrail::ps

@@ -66,6 +66,15 @@ std::string mode_text(const Mode& mode) {
   GRADRAIL_CHECK(false);
 }
 
+absl::StatusOr<PushFormat> parse_push_format(std::string_view name) {
+  for (const PushFormat format : {PushFormat::fp32, PushFormat::bf16}) {
+    if (name == push_format_name(format)) return format;
+  }
+  return absl::InvalidArgumentError(fmt::format("push format '{}': there are fp32, bf16", name));
+}
+
+std::string_view push_format_name(PushFormat format) { return format == PushFormat::bf16 ? "bf16" : "fp32"; }
+
 absl::Status validate(const OptimizerConfig& optimizer) {
   const auto check = [](std::string_view name, float value, float limit, std::string_view must_be) {
     if (value >= 0.0f && value < limit) return absl::OkStatus();  // false for NaN
@@ -97,6 +106,7 @@ proto::Training to_proto(const Training& training) {
   message.set_beta2(training.optimizer.beta2);
   message.set_epsilon(training.optimizer.epsilon);
   message.set_weight_decay(training.optimizer.weight_decay);
+  message.set_push(std::string(push_format_name(training.push)));
   message.set_bucket_bytes(training.bucket_bytes);
   message.set_agreement(training.agreement);
   return message;
@@ -105,6 +115,7 @@ proto::Training to_proto(const Training& training) {
 absl::StatusOr<Training> from_proto(const proto::Training& message) {
   GRADRAIL_ASSIGN_OR_RETURN(Mode mode, parse_mode(message.mode()));
   GRADRAIL_ASSIGN_OR_RETURN(const OptimizerKind optimizer, parse_optimizer(message.optimizer()));
+  GRADRAIL_ASSIGN_OR_RETURN(const PushFormat push, parse_push_format(message.push()));
   // In async no step waits, so that the number of workers has no meaning.
   if (mode.waits() && (message.worker_count() == 0 || message.worker_count() > kMaxWorkers)) {
     return absl::InvalidArgumentError(fmt::format("mode {} needs the number of workers, 1 to {}: got {}",
@@ -127,8 +138,11 @@ absl::StatusOr<Training> from_proto(const proto::Training& message) {
   // The mean of one gradient is no parameter of a model.
   if (optimizer == OptimizerKind::mean && mode.kind != ModeKind::sync)
     return absl::InvalidArgumentError(fmt::format("optimizer mean: needs mode sync, not {}", message.mode()));
-  return Training{
-      .mode = mode, .optimizer = config, .bucket_bytes = message.bucket_bytes(), .agreement = message.agreement()};
+  return Training{.mode = mode,
+                  .optimizer = config,
+                  .push = push,
+                  .bucket_bytes = message.bucket_bytes(),
+                  .agreement = message.agreement()};
 }
 
 std::string difference(const Training& ours, const Training& theirs, const Sides& sides) {
@@ -152,6 +166,7 @@ std::string difference(const Training& ours, const Training& theirs, const Sides
   if (ours.mode.waits() && ours.agreement != theirs.agreement) {
     return say("options", ours.agreement, theirs.agreement);
   }
+  if (ours.push != theirs.push) return say("push", push_format_name(ours.push), push_format_name(theirs.push));
   if (ours.bucket_bytes != theirs.bucket_bytes) return say("bucket_bytes", ours.bucket_bytes, theirs.bucket_bytes);
   return "";
 }

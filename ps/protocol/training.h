@@ -19,7 +19,7 @@ class Training;
 }  // namespace proto
 
 /// Incremented when control.proto or exchange_layout.h change their meaning. Both ends must have the same.
-constexpr uint32_t kProtocolVersion = 8;
+constexpr uint32_t kProtocolVersion = 9;
 /// The last version without a gate in front of the control plane.
 constexpr uint32_t kLastVersionWithoutGate = 6;
 
@@ -34,6 +34,7 @@ absl::Status check_protocol_version(uint32_t theirs);
 struct Training {
   Mode mode;
   OptimizerConfig optimizer;
+  PushFormat push = PushFormat::fp32;
   uint32_t bucket_bytes = 1 << 20;
   std::string agreement;  ///< not async: further options that must be equal (epochs, batch size), in words for people
 };

@@ -75,27 +75,42 @@ absl::Status ShardExchange::check(const ShardPeer& peer, const SlotHeader& heade
   // false for NaN
   if (!(header.rate == kAgreedRate || (header.rate >= 0.0f && header.rate < std::numeric_limits<float>::infinity())))
     return bad("the learning rate is not a finite number, 0 or more");
+  const PushFormat format = format_of(header.kind);
+  if (header.format != format) return bad("the format is not the one of the run");
   // After the kind, which decides whether there is a payload.
   const bool has_payload = header.kind != ArrivalKind::pull;
-  const uint64_t expected = has_payload ? partition_.bucket_range(header.bucket).count * sizeof(float) : 0;
+  const uint64_t expected = has_payload ? partition_.bucket_range(header.bucket).count * element_bytes(format) : 0;
   if (header.payload_bytes != expected) return bad("payload length is not the bucket's");
   if (header.has_crc != 0 && peer.is_on_device()) return bad("has a checksum, which GPU memory does not support");
   if (header.has_crc == 0 || !has_payload) return absl::OkStatus();
-  GRADRAIL_ASSIGN_OR_RETURN(const uint32_t crc, payload_crc(peer, header.bucket));
+  GRADRAIL_ASSIGN_OR_RETURN(const uint32_t crc, payload_crc(peer, header.bucket, format));
   if (crc == header.crc32c) return absl::OkStatus();
   return absl::DataLossError(fmt::format("bucket {}: payload does not match its CRC32C", immediate));
 }
 
-absl::StatusOr<uint32_t> ShardExchange::payload_crc(const ShardPeer& peer, uint32_t bucket) const {
+absl::StatusOr<uint32_t> ShardExchange::payload_crc(const ShardPeer& peer, uint32_t bucket, PushFormat format) const {
   const size_t count = partition_.bucket_range(bucket).count;
-  if (peer.uses_gpu()) return partition_.device_memory()->crc32c(gradient(peer, bucket), count);
-  return crc32c(gradient(peer, bucket), count * sizeof(float));
+  const float* const payload = gradient(peer, bucket, format);
+  if (peer.uses_gpu()) return partition_.device_memory()->crc32c(payload, count);
+  return crc32c(payload, count * element_bytes(format));
 }
 
-/// The payload of a bucket: in the worker's memory where that is mapped, else in its slot.
-const float* ShardExchange::gradient(const ShardPeer& peer, uint32_t bucket) const {
+/// The run decides and not the header: a worker could change its header between check and use.
+PushFormat ShardExchange::format_of(ArrivalKind kind) const {
+  return kind == ArrivalKind::push ? partition_.push_format() : PushFormat::fp32;
+}
+
+/// The payload of a bucket: in the worker's memory where that is mapped, else in its slot. Elements of another format
+/// than fp32 begin there as well.
+const float* ShardExchange::gradient(const ShardPeer& peer, uint32_t bucket, PushFormat format) const {
   assert(bucket < partition_.bucket_count());
-  if (peer.gradients_mapped != nullptr) return peer.gradients_mapped + partition_.bucket_range(bucket).first;
+  const uint64_t first = partition_.bucket_range(bucket).first;
+  if (peer.gradients_mapped != nullptr) {
+    if (format == PushFormat::fp32) return peer.gradients_mapped + first;
+    const auto* const packed =
+        reinterpret_cast<const std::byte*>(peer.gradients_mapped) + packed_at(partition_.map().elements());
+    return reinterpret_cast<const float*>(packed + first * element_bytes(format));
+  }
   const std::byte* const payload = peer.uses_gpu()
                                        ? peer.payload.slots.memory.data
                                        : peer.slots.memory.data() + partition_.bucket_count() * sizeof(SlotHeader);
@@ -136,9 +151,9 @@ void ShardExchange::initialise(const Action& action) {
   GRADRAIL_CHECK(action.contributors.size() == 1);
   const ShardPeer* const chief = peers_.active(action.contributors[0]);
   GRADRAIL_CHECK(chief != nullptr);
-  fail_shard_on_error(
-      partition_.store().set(partition_.offset(action.bucket),
-                             {gradient(*chief, action.bucket), partition_.bucket_range(action.bucket).count}));
+  fail_shard_on_error(partition_.store().set(
+      partition_.offset(action.bucket),
+      {gradient(*chief, action.bucket, PushFormat::fp32), partition_.bucket_range(action.bucket).count}));
   primary_.record_change(action.bucket);
 }
 
@@ -151,7 +166,7 @@ void ShardExchange::apply(const Action& action) {
   for (const WorkerIndex worker : action.contributors) {
     ShardPeer* const peer = peers_.active(worker);
     GRADRAIL_CHECK(peer != nullptr);  // the protocol forgets a worker's gradients with its connection
-    gradients.push_back(gradient(*peer, action.bucket));
+    gradients.push_back(gradient(*peer, action.bucket, partition_.push_format()));
     // A state that the backup lacks must not reach a worker's memory: with a backup, answer() stores it there.
     if (peer->parameters_mapped == nullptr || primary_.is_replicating()) continue;
     targets.push_back(peer->parameters_mapped + range.first);
@@ -159,8 +174,9 @@ void ShardExchange::apply(const Action& action) {
   }
   // Like its gradient, it may have changed since the check.
   const float rate = peers_.active(action.contributors[0])->slot_headers()[action.bucket].rate;
-  fail_shard_on_error(partition_.store().update(partition_.offset(action.bucket), range.count, gradients, targets,
-                                                {.index = action.version, .rate = rate}));
+  fail_shard_on_error(
+      partition_.store().update(partition_.offset(action.bucket), range.count, gradients, targets,
+                                {.index = action.version, .rate = rate, .format = partition_.push_format()}));
   ++updates_;
   primary_.record_change(action.bucket);
   if (partition_.device_memory() == nullptr) {

@@ -74,7 +74,8 @@ class ShardExchange {
 
  private:
   absl::Status check(const ShardPeer& peer, const SlotHeader& header, uint64_t immediate) const;
-  absl::StatusOr<uint32_t> payload_crc(const ShardPeer& peer, uint32_t bucket) const;
+  absl::StatusOr<uint32_t> payload_crc(const ShardPeer& peer, uint32_t bucket, PushFormat format) const;
+  PushFormat format_of(ArrivalKind kind) const;
   void run_actions();
   void initialise(const Action& action);
   void apply(const Action& action);
@@ -82,7 +83,7 @@ class ShardExchange {
   void write_crc(ShardPeer& peer, uint32_t bucket);
   void complete(const Action& action);
   bool post_answer(ShardPeer& peer, uint32_t bucket);
-  const float* gradient(const ShardPeer& peer, uint32_t bucket) const;
+  const float* gradient(const ShardPeer& peer, uint32_t bucket, PushFormat format) const;
   transport::LocalSlice parameters_source(const ShardPeer& peer, uint32_t bucket) const;
   transport::LocalSlice private_copy(const ShardPeer& peer, uint32_t bucket) const;
   void read_failure();

@@ -100,6 +100,12 @@ absl::Status Handshake::probe_mapping(const ShardPeer& peer) {
   if (peer.gradients_mapped != nullptr) {
     GRADRAIL_RETURN_IF_ERROR(
         peer.connection->get({peer.returns.region.get(), 0, bytes}, {peer.offer.gradients, last}, 0));
+    const PushFormat format = partition_.push_format();
+    if (format == PushFormat::fp32) return absl::OkStatus();
+    const size_t packed_bytes = element_bytes(format);
+    GRADRAIL_RETURN_IF_ERROR(peer.connection->get(
+        {peer.returns.region.get(), 0, packed_bytes},
+        {peer.offer.gradients, packed_at(partition_.map().elements()) + last_element * packed_bytes}, 0));
   }
   return absl::OkStatus();
 }

@@ -58,6 +58,7 @@ class AblationStore final : public ParameterStore {
     if (left_out_.no_return) targets = {};
     if (left_out_.no_sum) gradients = gradients.first(1);
     if (!left_out_.no_optimizer) return inner_->update(offset, count, gradients, targets, step);
+    GRADRAIL_CHECK(step.format == PushFormat::fp32);  // benchmarks push nothing else
     if (!left_out_.no_sum) {
       store_mean(mutable_parameters() + offset, count, gradients, targets);
       return absl::OkStatus();

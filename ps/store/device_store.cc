@@ -280,7 +280,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
 
   absl::Status update(size_t offset, size_t count, absl::Span<const float* const> gradients,
                       absl::Span<float* const> targets, Step step) override {
-    GRADRAIL_CHECK(!gradients.empty() && offset + count <= count_);
+    GRADRAIL_CHECK(!gradients.empty() && offset + count <= count_ && step.format == PushFormat::fp32);
     if (count == 0) return absl::OkStatus();
     absl::InlinedVector<const float*, kUsualBuffers> sources(gradients.begin(), gradients.end());
     GRADRAIL_RETURN_IF_ERROR(fetch(count, absl::MakeSpan(sources)));

@@ -1,6 +1,7 @@
 #include "ps/store/parameter_store.h"
 
 #include <algorithm>
+#include <bit>
 #include <cassert>
 #include <cstring>
 #include <utility>
@@ -44,13 +45,15 @@ class HostStore final : public ParameterStore {
     const float* sum = nullptr;
     if (gradients.size() > kMaxGradients) {
       // A sum that is one gradient keeps its scale of 1 in apply().
-      sum = sum_in_order(gradients, count);
+      sum = sum_in_order(gradients, count, step.format);
+      step.format = PushFormat::fp32;
       gradients = absl::MakeConstSpan(&sum, 1);
     }
     apply(optimizer_, {.count = count,
                        .parameters = mutable_parameters() + offset,
                        .state = {state_at(0, offset), state_at(1, offset)},
                        .gradients = gradients,
+                       .format = step.format,
                        .targets = targets.first(in_pass),
                        .update_index = step.index,
                        .rate = step.rate,
@@ -77,10 +80,15 @@ class HostStore final : public ParameterStore {
   }
 
   /// The kernels take at most kMaxGradients at once. The sum runs in the same order, so that the bits are the same.
-  const float* sum_in_order(absl::Span<const float* const> gradients, size_t count) {
-    sum_.assign(gradients[0], gradients[0] + count);
-    for (const float* gradient : gradients.subspan(1)) {
-      for (size_t i = 0; i < count; ++i) sum_[i] += gradient[i];
+  const float* sum_in_order(absl::Span<const float* const> gradients, size_t count, PushFormat format) {
+    const auto value = [&](const float* gradient, size_t i) {
+      if (format == PushFormat::fp32) return gradient[i];
+      return std::bit_cast<float>(uint32_t{reinterpret_cast<const uint16_t*>(gradient)[i]} << 16);
+    };
+    sum_.resize(count);
+    for (size_t i = 0; i < count; ++i) {
+      sum_[i] = value(gradients[0], i);
+      for (const float* gradient : gradients.subspan(1)) sum_[i] += value(gradient, i);
     }
     const float scale = 1.0f / static_cast<float>(gradients.size());
     for (size_t i = 0; i < count; ++i) sum_[i] *= scale;

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "base/memory.h"
+#include "ps/protocol/mode.h"
 #include "ps/protocol/optimizer_settings.h"
 
 namespace gradrail::gpu {
@@ -53,8 +54,9 @@ class ParameterStore {
   virtual absl::Status set(size_t offset, absl::Span<const float> values) = 0;
   /// The part of an update that is not in the gradients.
   struct Step {
-    uint64_t index = 1;        ///< counts the updates of this run from 1
-    float rate = kAgreedRate;  ///< as ApplyArguments::rate
+    uint64_t index = 1;                    ///< counts the updates of this run from 1
+    float rate = kAgreedRate;              ///< as ApplyArguments::rate
+    PushFormat format = PushFormat::fp32;  ///< of the gradients, as ApplyArguments::format; a device takes fp32 only
   };
   /// Updates a run as apply() does (ps/optimizer/optimizer.h), with any number of gradients and targets. With a
   /// DeviceMemory the update has only begun when the call returns: DeviceMemory::has_ended(). Later calls see its

@@ -80,8 +80,9 @@ with gradrail.join(SHAPES, learning_rate=0.01, mode="async", bucket_bytes=1024) 
 """)
 
     def test_statistics(self):
-        self.good_run("""
-with gradrail.join({"w": (1000,)}) as client:
+        for push, element in (("fp32", 4), ("bf16", 2)):
+            self.good_run("""
+with gradrail.join({"w": (1000,)}, push=os.environ["PUSH"]) as client:
     client.start()
     before = client.stats()
     for _ in range(10):
@@ -89,11 +90,13 @@ with gradrail.join({"w": (1000,)}) as client:
         client.wait()
     after = client.stats()
     assert after["exchanges"] - before["exchanges"] == 10, (before, after)
-    assert after["bytes_pushed"] - before["bytes_pushed"] >= 10 * 4000, (before, after)
+    pushed = after["bytes_pushed"] - before["bytes_pushed"]
+    gradients = 10 * 1000 * int(os.environ["ELEMENT"])
+    assert gradients <= pushed <= gradients + 10 * 100, pushed
     assert 0 < after["exchange_seconds"]["min"] <= after["exchange_seconds"]["max"] < 10, after
     assert after["global_step"] == client.global_step == 10
     assert len(after["paths"]) == 1 and "shm" in after["paths"][0], after["paths"]
-""", workers=1)
+""", workers=1, environment={"PUSH": push, "ELEMENT": str(element)})
 
     def test_arrays_are_valid_after_the_client(self):
         """A client that the program drops leaves. Its memory ends with the last array."""

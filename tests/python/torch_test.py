@@ -263,6 +263,7 @@ for damaged in (b"", b"12345678", b"\\x02" + bytes(7) + b"[]", b"\\x10" + bytes(
     def test_wrong_rates_and_decays_are_refused(self):
         self.good_run(PROGRAM + """
 refused(gradrail.InvalidArgument, "mean: needs mode sync", gradrail.join, {"w": 3}, optimizer="mean", join_timeout=20)
+refused(gradrail.InvalidArgument, "push format 'fp8': there are fp32, bf16", gradrail.join, {"w": 3}, push="fp8")
 refused(gradrail.InvalidArgument, "weight_decay -1", gradrail.join, {"w": 3}, weight_decay=-1)
 model = network()
 with gradrail.torch.Exchange(model, lr=0.1) as exchange:

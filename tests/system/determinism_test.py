@@ -32,6 +32,12 @@ class SyncRuns(cluster.ClusterTest):
         self.assertEqual(expected, self.run_hash("--ps", 2))
         self.assertEqual(expected, self.run_hash("--ps", 2, "--shards", 2, "--bucket_kib", 4, "--transport", "tcp"))
 
+    def test_pushes_in_bf16_agree(self):
+        expected = self.run_hash("--push", "bf16", "--transport", "shm")
+        self.assertEqual(expected, self.run_hash("--push", "bf16", "--transport", "tcp", "--checksums"))
+        self.assertEqual(expected, self.run_hash("--push", "bf16", "--ps", 2, "--shards", 2, "--bucket_kib", 4))
+        self.assertNotEqual(expected, self.run_hash())
+
     def test_optimizers_agree_over_shards(self):
         for optimizer in ("momentum", "nesterov", "adam"):
             with self.subTest(optimizer=optimizer):
@@ -40,8 +46,9 @@ class SyncRuns(cluster.ClusterTest):
 
     def test_twenty_workers_agree(self):
         # 20 gradients need more than one call of the sum kernel.
-        self.assertEqual(self.run_hash(workers=20, epochs=1),
-                         self.run_hash("--transport", "tcp", workers=20, epochs=1))
+        for push in ("fp32", "bf16"):
+            self.assertEqual(self.run_hash("--push", push, workers=20, epochs=1),
+                             self.run_hash("--push", push, "--transport", "tcp", workers=20, epochs=1))
 
 
 if __name__ == "__main__":

@@ -72,6 +72,7 @@ class Towers(cluster.ClusterTest):
                 (["--ps", 0, "--workers", 3], "--workers 3: with --ps 0 this process is the only worker"),
                 (["--ps", 0, "--checkpoint_dir", "/tmp"], "gradrail: --checkpoint_dir: parameter servers keep"),
                 (["--ps", 0, "--save_steps", 5], "gradrail: --save_steps: parameter servers keep"),
+                (["--ps", 0, "--push", "bf16"], "--push bf16: with --ps 0 no gradient leaves this process"),
                 (["--ps", 0, "--shards", 2], "--shards 2: .*--ps 0"),
                 (["--ps", 0, *self.addresses(1), "--job_name", "ps", "--task_index", 0], "--ps 0 trains in this process"),
                 (["--no-soft-placement"], "--no-soft-placement: .*GPU"),

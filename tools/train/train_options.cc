@@ -141,6 +141,10 @@ absl::Status check_alone(const TrainFlags& flags, TrainOptions& options) {
     return absl::InvalidArgumentError(
         fmt::format("--gpu-direct {}: with --ps 0 no gradient leaves this process", flags.gpu_direct));
   }
+  if (flags.push != "fp32") {
+    return absl::InvalidArgumentError(
+        fmt::format("--push {}: with --ps 0 no gradient leaves this process", flags.push));
+  }
   if (!flags.checkpoint_dir.empty() || flags.save_steps > 0 || flags.save_secs.has_value()) {
     return absl::InvalidArgumentError(fmt::format(
         "{}: parameter servers keep checkpoints, and with --ps 0 there is none", given_checkpoint_flags(flags)));
@@ -260,6 +264,8 @@ void add_model_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
       "async; sync; ssp:K, async with no worker more than K steps ahead of the slowest; backup:B, sync without waiting "
       "for the last B gradients of a step",
       accepted_by(ps::parse_mode));
+  add("push", flags.push, "elements of a gradient on its way: fp32; bf16, half the bytes",
+      accepted_by(ps::parse_push_format));
   add("shards", flags.shards, "shards (threads) in each parameter server", NumberIn(1u, 256u));
   add("log_every", flags.log_every, "batches between two progress lines", NumberIn(1u));
 }
@@ -435,6 +441,7 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   options.towers = std::max(1u, flags.towers);
   options.reduce = parse_reduce(flags.reduce);
   GRADRAIL_ASSIGN_OR_RETURN(options.mode, ps::parse_mode(flags.mode));
+  GRADRAIL_ASSIGN_OR_RETURN(options.push, ps::parse_push_format(flags.push));
   if (options.cluster.sparse && options.mode.waits()) {
     return absl::InvalidArgumentError(fmt::format(
         "--mode {}: it waits for every worker, and the cluster description leaves out workers: name all, or use async",

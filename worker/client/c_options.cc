@@ -145,6 +145,8 @@ absl::StatusOr<ClientOptions> to_client_options(const gradrail_options* program)
   if (!task.ok()) return in_member(source.task, task.status());
   GRADRAIL_ASSIGN_OR_RETURN(const ps::Mode mode, ps::parse_mode(or_default(given.mode, "async")));
   GRADRAIL_ASSIGN_OR_RETURN(const ps::OptimizerKind kind, ps::parse_optimizer(or_default(given.optimizer, "sgd")));
+  const absl::StatusOr<ps::PushFormat> push = ps::parse_push_format(or_default(given.push, "fp32"));
+  if (!push.ok()) return push.status();
   absl::StatusOr<std::vector<std::string>> transports =
       transport::parse_transport_order(or_default(given.transports, "auto"));
   if (!transports.ok()) return in_member("transports", transports.status());
@@ -158,6 +160,7 @@ absl::StatusOr<ClientOptions> to_client_options(const gradrail_options* program)
   options.mode = mode.kind;
   options.mode_bound = mode.bound;
   options.optimizer.kind = kind;
+  options.push = *push;
   set_unless_zero(given.learning_rate, options.optimizer.learning_rate);
   set_unless_zero(given.momentum, options.optimizer.momentum);
   set_unless_zero(given.beta1, options.optimizer.beta1);

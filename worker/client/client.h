@@ -52,7 +52,8 @@ struct DeviceMemory {
   std::string why_no_key;
 };
 
-/// Options of one worker. All workers of a run must agree on mode, mode_bound, optimizer, bucket_bytes and agreement.
+/// Options of one worker. All workers of a run must agree on mode, mode_bound, optimizer, push, bucket_bytes and
+/// agreement.
 struct ClientOptions {
   // The run.
   ps::ClusterSpec cluster;
@@ -61,6 +62,9 @@ struct ClientOptions {
   ps::ModeKind mode = ps::ModeKind::async;
   uint32_t mode_bound = 0;  ///< K of ssp:K, B of backup:B
   ps::OptimizerConfig optimizer;
+  /// The elements of a gradient on its way. Another format than fp32 needs parameters in the servers' host memory, and
+  /// takes the gradients of a GPU through host memory.
+  ps::PushFormat push = ps::PushFormat::fp32;
   uint32_t bucket_bytes = 1 << 20;  ///< a positive multiple of 64
   std::string agreement;  ///< not async: further settings that all workers must share, as a text that is compared
 

@@ -30,7 +30,7 @@ constexpr auto kRetryRound = std::chrono::milliseconds(1);
 Client::Impl::Impl(ClientOptions options, ps::Schema schema)
     : options_(std::move(options)),
       identity_(options_.task_index),
-      memory_(std::move(schema)),
+      memory_(std::move(schema), options_.push),
       telemetry_(options_),
       failure_(!options_.backups.empty(), [this] { paths_.wake(); }),
       exchange_(options_, identity_, memory_, failure_, telemetry_, paths_),
@@ -41,6 +41,8 @@ Client::Impl::Impl(ClientOptions options, ps::Schema schema)
       rejoin_(options_, failure_, telemetry_, exchange_, paths_, session_,
               {.join_cluster = [this](TimePoint deadline) { return join_cluster(deadline); },
                .start = [this] { return start(); }}) {
+  // Packed gradients leave host memory.
+  if (options_.push != ps::PushFormat::fp32) options_.gpu_transfers.clear();
   if (!options_.log) options_.log = [](const std::string& text) { spdlog::warn("{}", text); };
 }
 

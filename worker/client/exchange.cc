@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/crc32c.h"
 #include "base/status.h"
 #include "fmt/format.h"
 
@@ -88,6 +89,7 @@ void Exchange::begin(ps::ArrivalKind kind, TimePoint now) {
     for (Bucket& bucket : shard.buckets) {
       bucket.tensors_missing = bucket.tensors;
       bucket.pushed = false;
+      bucket.packed = false;
       bucket.sent = Sent::nothing;
       bucket.outstanding = true;
     }
@@ -160,20 +162,24 @@ void Exchange::submit(Shard& shard, uint32_t bucket_index) {
   Bucket& bucket = shard.buckets[bucket_index];
   assert(bucket.pushed);  // invariant 2
   ShardPath& path = *shard.link->path;
+  const ps::PushFormat format = this->format();
+  // A push over another path repeats the same bits.
+  if (format != ps::PushFormat::fp32 && !std::exchange(bucket.packed, true)) memory_.pack(bucket.range);
   const uint64_t payload_elements = kind_ == ps::ArrivalKind::pull ? 0 : bucket.range.count;
-  const auto payload_bytes = static_cast<uint32_t>(payload_elements * sizeof(float));
+  const auto payload_bytes = static_cast<uint32_t>(payload_elements * element_bytes(format));
   // Only staged payloads pass through host memory, where the checksum can be computed.
   const bool checksums = options_.checksums && path.way() == GpuTransfer::staged;
   ps::SlotHeader& header = path.slot_headers()[bucket_index];
   header = {.kind = kind_,
             .has_crc = checksums,
+            .format = format,
             .bucket = bucket_index,
             .payload_bytes = payload_bytes,
             .step = step_,
             .incarnation = identity_.incarnation(),
             .base_version = bucket.version,
             .rate = rate_};
-  if (checksums) header.crc32c = memory_.gradient_crc32c({bucket.range.first, payload_elements});
+  if (checksums) header.crc32c = crc32c(memory_.payload(bucket.range, format).data, payload_bytes);
   // A shard that maps the gradients reads them in place: only the header is put.
   bucket.sent = payload_elements == 0 || path.gradients_mapped() ? Sent::payload : Sent::nothing;
   shard.link->bytes->pushed += payload_bytes + sizeof(header);
@@ -185,7 +191,8 @@ void Exchange::submit(Shard& shard, uint32_t bucket_index) {
 bool Exchange::post_bucket(Shard& shard, uint32_t bucket_index) {
   if (!shard.link->is_up()) return true;  // on_path_lost() repeats it
   Bucket& bucket = shard.buckets[bucket_index];
-  bucket.sent = shard.link->path->send_bucket(bucket_index, bucket.range, bucket.sent);
+  bucket.sent =
+      shard.link->path->send_bucket(bucket_index, bucket.range, memory_.payload(bucket.range, format()), bucket.sent);
   if (bucket.sent != Sent::all) return false;
   telemetry_.mark(Mark::Kind::posted, step_, shard.link->shard_index, bucket_index);
   return true;

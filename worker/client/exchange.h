@@ -73,6 +73,8 @@ class Exchange final : public PathEvents {
   size_t outstanding() const { return outstanding_; }
   bool has_backlog() const { return !backlog_.empty(); }
   bool is_pull() const { return kind_ == ps::ArrivalKind::pull; }
+  /// How the payload of the exchange under way leaves: initial values stay exact.
+  ps::PushFormat format() const { return is_push() ? memory_.push_format() : ps::PushFormat::fp32; }
   bool is_push() const { return kind_ == ps::ArrivalKind::push; }
   TimePoint begun_at() const { return begun_at_; }
   /// End of the last exchange that pushed gradients.
@@ -106,6 +108,7 @@ class Exchange final : public PathEvents {
     uint32_t tensors = 0;          ///< number of tensors that overlap it
     uint32_t tensors_missing = 0;  ///< of those, not ready in this exchange
     bool pushed = false;
+    bool packed = false;  ///< the gradient of this exchange is in the format of the push
     ShardPath::Sent sent = ShardPath::Sent::nothing;
     bool outstanding = false;  ///< no answer yet in this exchange
     uint64_t version = 0;

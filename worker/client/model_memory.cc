@@ -6,10 +6,11 @@
 #include "base/check.h"
 #include "base/crc32c.h"
 #include "base/status.h"
+#include "ps/optimizer/optimizer.h"
 
 namespace gradrail::worker {
 
-ModelMemory::ModelMemory(ps::Schema schema) : schema_(std::move(schema)) {
+ModelMemory::ModelMemory(ps::Schema schema, ps::PushFormat push) : schema_(std::move(schema)), push_(push) {
   tensor_first_.push_back(0);
   for (const ps::Tensor& tensor : schema_) tensor_first_.push_back(tensor_first_.back() + tensor.elements());
 }
@@ -17,7 +18,9 @@ ModelMemory::ModelMemory(ps::Schema schema) : schema_(std::move(schema)) {
 absl::Status ModelMemory::allocate(const MemoryBinder& place, const DeviceMemory& device) {
   const size_t bytes = elements() * sizeof(float);
   GRADRAIL_ASSIGN_OR_RETURN(SharedMemory parameters, SharedMemory::create("gradrail-parameters", bytes));
-  GRADRAIL_ASSIGN_OR_RETURN(SharedMemory gradients, SharedMemory::create("gradrail-gradients", bytes));
+  const bool packs = push_ != ps::PushFormat::fp32;
+  const size_t gradient_bytes = packs ? ps::packed_at(elements()) + elements() * element_bytes(push_) : bytes;
+  GRADRAIL_ASSIGN_OR_RETURN(SharedMemory gradients, SharedMemory::create("gradrail-gradients", gradient_bytes));
   // Before the first write: pages of memory that was touched keep their NUMA node.
   if (place) {
     place(parameters.span());
@@ -25,8 +28,11 @@ absl::Status ModelMemory::allocate(const MemoryBinder& place, const DeviceMemory
   }
   parameters_ = std::move(parameters);
   gradients_ = std::move(gradients);
+  if (packs) rest_.assign(elements(), 0.0f);
   if (device.device == nullptr) return absl::OkStatus();
-  GRADRAIL_ASSIGN_OR_RETURN(gpu_, GpuVariables::create(device, elements(), parameters_.span(), gradients_.span()));
+  // A GPU copies to the host's gradients, and they are packed there.
+  const MemorySpan host_gradients = {.data = gradients_.data(), .bytes = bytes};
+  GRADRAIL_ASSIGN_OR_RETURN(gpu_, GpuVariables::create(device, elements(), parameters_.span(), host_gradients));
   return absl::OkStatus();
 }
 
@@ -40,16 +46,30 @@ absl::Span<float> ModelMemory::view(const SharedMemory& memory, size_t tensor_in
   return {reinterpret_cast<float*>(memory.data()) + tensor.first, tensor.count};
 }
 
-uint32_t ModelMemory::crc_of(const SharedMemory& memory, ps::ElementRange range) {
-  GRADRAIL_CHECK((range.first + range.count) * sizeof(float) <= memory.bytes());
-  return crc32c(memory.data() + range.first * sizeof(float), range.count * sizeof(float));
+uint32_t ModelMemory::parameter_crc32c(ps::ElementRange range) const {
+  GRADRAIL_CHECK(range.first + range.count <= elements());
+  return crc32c(parameters_.data() + range.first * sizeof(float), range.count * sizeof(float));
+}
+
+void ModelMemory::pack(ps::ElementRange range) {
+  const MemorySpan packed = payload(range, push_);
+  const MemorySpan gradients = payload(range, ps::PushFormat::fp32);
+  ps::pack_bf16({reinterpret_cast<const float*>(gradients.data), range.count}, rest_.data() + range.first,
+                reinterpret_cast<uint16_t*>(packed.data));
+}
+
+MemorySpan ModelMemory::payload(ps::ElementRange range, ps::PushFormat format) const {
+  GRADRAIL_CHECK(range.first + range.count <= elements());
+  const size_t begin = format == ps::PushFormat::fp32 ? 0 : ps::packed_at(elements());
+  const size_t bytes = element_bytes(format);
+  return {.data = gradients_.data() + begin + range.first * bytes, .bytes = range.count * bytes};
 }
 
 absl::Status ModelMemory::fetch_parameters() { return gpu_ == nullptr ? absl::OkStatus() : gpu_->fetch_parameters(); }
 
 absl::Status ModelMemory::copy_parameters_to_gradients() {
   // An offer of initial values leaves from the memory of gradients, as each push does.
-  std::memcpy(gradients_.data(), parameters_.data(), parameters_.bytes());
+  std::memcpy(gradients_.data(), parameters_.data(), elements() * sizeof(float));
   return gpu_ == nullptr ? absl::OkStatus() : gpu_->upload_initial();
 }
 

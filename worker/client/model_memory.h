@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "base/memory.h"
+#include "ps/protocol/exchange_layout.h"
 #include "ps/protocol/shard_map.h"
 #include "worker/client/gpu_variables.h"
 
@@ -14,11 +15,12 @@ namespace gradrail::worker {
 
 /// The variables of the model: parameters and gradients in host memory, tensor after tensor in the order of the schema.
 /// Where the model computes on a GPU, they are copies of the variables in GPU memory.
-/// Shapes   Both blocks: [elements()], fp32. Element i of the schema lies at the same offset in both.
+/// Shapes   Both blocks: [elements()], fp32. Element i of the schema lies at the same offset in both. With another
+///          format of the push, the packed gradients lie behind the gradients (ps/protocol/exchange_layout.h).
 /// Threads  Owner thread.
 class ModelMemory {
  public:
-  explicit ModelMemory(ps::Schema schema);
+  ModelMemory(ps::Schema schema, ps::PushFormat push);
 
   /// `place` is called for both blocks before their first use; it may be empty. `device.device` may be null.
   /// Errors  RESOURCE_EXHAUSTED: no memory. UNAVAILABLE: the device was lost.
@@ -35,9 +37,15 @@ class ModelMemory {
   MemorySpan parameter_span() const { return parameters_.span(); }
   MemorySpan gradient_span() const { return gradients_.span(); }
 
-  /// Checksums of a range in host memory, as the headers of the exchange carry them.
-  uint32_t parameter_crc32c(ps::ElementRange range) const { return crc_of(parameters_, range); }
-  uint32_t gradient_crc32c(ps::ElementRange range) const { return crc_of(gradients_, range); }
+  ps::PushFormat push_format() const { return push_; }
+  /// Packs the gradients of a range in the format of the push. Once for each gradient: the rest of the rounding goes
+  /// into the next one.
+  void pack(ps::ElementRange range);
+  /// The place of a range in gradient_span(), in this format.
+  MemorySpan payload(ps::ElementRange range, ps::PushFormat format) const;
+
+  /// Checksum of a range in host memory, as the headers of the exchange carry it.
+  uint32_t parameter_crc32c(ps::ElementRange range) const;
 
   /// Null where variables are in host memory only.
   GpuVariables* gpu() const { return gpu_.get(); }
@@ -49,12 +57,13 @@ class ModelMemory {
 
  private:
   absl::Span<float> view(const SharedMemory& memory, size_t tensor_index) const;
-  static uint32_t crc_of(const SharedMemory& memory, ps::ElementRange range);
 
   const ps::Schema schema_;
+  const ps::PushFormat push_;
   std::vector<uint64_t> tensor_first_;  ///< first element of each tensor; one more entry at the end
   SharedMemory parameters_;
-  SharedMemory gradients_;
+  SharedMemory gradients_;   ///< [gradients][gap][packed gradients]
+  std::vector<float> rest_;  ///< by element: what the rounding of all gradients so far has left out
   std::unique_ptr<GpuVariables> gpu_;
 };
 

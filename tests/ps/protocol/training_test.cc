@@ -21,6 +21,7 @@ Training odd_training() {
                         .beta1 = 0.75f,
                         .beta2 = 0.875f,
                         .epsilon = 0.125f},
+          .push = PushFormat::bf16,
           .bucket_bytes = 128};
 }
 
@@ -31,6 +32,7 @@ TEST(TrainingOptions, RoundTrip) {
   EXPECT_EQ(back->mode.worker_count, 3u);
   EXPECT_EQ(back->mode.bound, 2u);
   EXPECT_EQ(back->optimizer, odd_training().optimizer);
+  EXPECT_EQ(back->push, PushFormat::bf16);
   EXPECT_EQ(back->bucket_bytes, 128u);
   EXPECT_EQ(difference(odd_training(), *back), "");
 }
@@ -51,6 +53,7 @@ TEST(TrainingOptions, EveryDifferenceIsNamedWithBothValues) {
   EXPECT_EQ(differs([](Training& t) { t.optimizer.beta1 = 0.5f; }), "beta1 0.75 here, 0.5 there");
   EXPECT_EQ(differs([](Training& t) { t.optimizer.beta2 = 0.5f; }), "beta2 0.875 here, 0.5 there");
   EXPECT_EQ(differs([](Training& t) { t.optimizer.epsilon = 0.5f; }), "epsilon 0.125 here, 0.5 there");
+  EXPECT_EQ(differs([](Training& t) { t.push = PushFormat::fp32; }), "push bf16 here, fp32 there");
   EXPECT_EQ(differs([](Training& t) { t.bucket_bytes = 64; }), "bucket_bytes 128 here, 64 there");
 }
 
@@ -61,6 +64,9 @@ TEST(TrainingOptions, UnknownNamesAreRefusedWithAList) {
   message = to_proto(odd_training());
   message.set_optimizer("magic");
   EXPECT_THAT(std::string(message_of(from_proto(message).status())), HasSubstr("adam"));
+  message = to_proto(odd_training());
+  message.set_push("fp8");
+  EXPECT_THAT(std::string(message_of(from_proto(message).status())), HasSubstr("there are fp32, bf16"));
   EXPECT_TRUE(absl::IsInvalidArgument(from_proto(proto::Training()).status()));
 }
 

@@ -104,6 +104,21 @@ INSTANTIATE_TEST_SUITE_P(All, StoreAgreement,
                                   std::to_string(test.param.gradient_count);
                          });
 
+TEST(ParameterStore, TheHostTakesMoreGradientsInBf16ThanOnePass) {
+  for (const size_t gradient_count : {3, 16, 17, 40}) {
+    const auto packed_store = host_store({.learning_rate = 1.0f});
+    const auto wide_store = host_store({.learning_rate = 1.0f});
+    const std::vector<uint16_t> packed(kCount, 0x3f81);  // 1 + 2^-7
+    const std::vector<float> wide(kCount, 1.0f + 0x1p-7f);
+    const std::vector<const float*> packed_at(gradient_count, reinterpret_cast<const float*>(packed.data()));
+    const std::vector<const float*> wide_at(gradient_count, wide.data());
+    ASSERT_TRUE(packed_store->update(0, kCount, packed_at, {}, {.format = PushFormat::bf16}).ok());
+    ASSERT_TRUE(wide_store->update(0, kCount, wide_at, {}, {}).ok());
+    EXPECT_NE(all_parameters(*wide_store)[0], 0.0f);
+    EXPECT_EQ(all_parameters(*packed_store), all_parameters(*wide_store)) << gradient_count;
+  }
+}
+
 TEST(ParameterStore, AnUpdateStoresIntoAllTargets) {
   for (const auto& store : {host_store({.learning_rate = 1.0f}), device_store({.learning_rate = 1.0f})}) {
     const std::vector<float> gradient = random_values(kCount, 1);

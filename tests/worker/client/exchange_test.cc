@@ -4,6 +4,7 @@
 
 #include "base/random.h"
 #include "fmt/format.h"
+#include "ps/protocol/exchange_layout.h"
 #include "tests/worker/client/cluster.h"
 
 namespace gradrail::worker {
@@ -87,6 +88,18 @@ TEST_P(ClientExchange, BucketsOf64Bytes) {
 
 TEST_P(ClientExchange, WithChecksums) {
   train(5, odd_schema(), [](ClientOptions& options) { options.checksums = true; });
+}
+
+TEST_P(ClientExchange, PushesInBf16) {
+  train(20, odd_schema(), [](ClientOptions& options) { options.push = ps::PushFormat::bf16; });
+}
+
+TEST_P(ClientExchange, PushesInBf16WithChecksumsAndBucketsOf64Bytes) {
+  train(5, odd_schema(), [](ClientOptions& options) {
+    options.push = ps::PushFormat::bf16;
+    options.bucket_bytes = 64;
+    options.checksums = true;
+  });
 }
 
 /// Answers that take several turns to be sent, while the other worker's gradients change what they are taken from.
@@ -217,7 +230,7 @@ TEST_P(ClientExchange, PathsNameTheTransport) {
 }
 
 /// Three workers, so that sums depend on their order, and an optimizer that rounds in each operation.
-std::vector<float> rounded_run(const Case& shape, uint64_t seed) {
+std::vector<float> rounded_run(const Case& shape, uint64_t seed, ps::PushFormat push = ps::PushFormat::fp32) {
   Cluster cluster({.ps_count = shape.ps_count,
                    .shards_per_ps = shape.shards_per_ps,
                    .worker_count = 3,
@@ -226,6 +239,7 @@ std::vector<float> rounded_run(const Case& shape, uint64_t seed) {
   in_parallel(3, [&](uint32_t task) {
     ClientOptions mine = cluster.options(task);
     mine.mode = ModeKind::sync;
+    mine.push = push;
     mine.optimizer = {.kind = ps::OptimizerKind::adam, .learning_rate = 0.01f};
     const std::unique_ptr<Client> client = join(mine, odd_schema());
     ASSERT_NE(client, nullptr);
@@ -257,6 +271,44 @@ TEST(ClientReproducibility, SyncRunsAgreeBitForBitOverEveryTransportAndCut) {
   EXPECT_EQ(first, rounded_run({.transport = "tcp"}, seed));
   EXPECT_EQ(first, rounded_run({.transport = "tcp", .ps_count = 2, .shards_per_ps = 2}, seed));
   EXPECT_NE(first, rounded_run({.transport = "shm"}, seed + 1));
+  const std::vector<float> packed = rounded_run({.transport = "shm"}, seed, ps::PushFormat::bf16);
+  EXPECT_NE(first, packed);
+  EXPECT_EQ(packed, rounded_run({.transport = "tcp"}, seed, ps::PushFormat::bf16));
+  EXPECT_EQ(packed, rounded_run({.transport = "tcp", .ps_count = 2, .shards_per_ps = 2}, seed, ps::PushFormat::bf16));
+}
+
+TEST(ClientPush, WhatTheRoundingLeavesOutFollowsInLaterSteps) {
+  const Watchdog watchdog;
+  for (const char* transport : {"shm", "tcp"}) {
+    Cluster cluster({.worker_count = 1, .transports = {transport}});
+    ClientOptions options = cluster.options(0);
+    options.push = ps::PushFormat::bf16;
+    const std::unique_ptr<Client> client = join(options, {{"w", {1000}}});
+    ASSERT_NE(client, nullptr);
+    ASSERT_TRUE(client->start().ok());
+    constexpr float kGradient = 1.0f + 0x1p-9f;  // bf16 has 1 and 1 + 2^-7
+    constexpr int kSteps = 512;
+    for (int step = 0; step < kSteps; ++step) {
+      for (float& value : client->gradients(0)) value = kGradient;
+      client->exchange();
+      ASSERT_TRUE(client->wait().ok());
+    }
+    for (const float value : client->parameters(0)) ASSERT_NEAR(value, -kSteps * kGradient, 0x1p-8);
+    EXPECT_EQ(client->gradients(0)[0], kGradient) << "the gradients belong to the trainer";
+    const uint64_t headers = kSteps * sizeof(ps::SlotHeader);
+    const uint64_t pull = sizeof(ps::SlotHeader), initial = 1000 * sizeof(float);
+    EXPECT_LE(client->stats().bytes_pushed, kSteps * 1000 * 2 + headers + pull + initial);
+  }
+}
+
+TEST(ClientPush, AnotherFormatIsADifferenceOfTheRun) {
+  Cluster cluster({.worker_count = 2});
+  const std::unique_ptr<Client> first = join(cluster.options(0), {{"w", {4}}});
+  ASSERT_NE(first, nullptr);
+  ClientOptions options = cluster.options(1);
+  options.push = ps::PushFormat::bf16;
+  EXPECT_THAT(std::string(Client::join(options, {{"w", {4}}}).status().message()),
+              ::testing::HasSubstr("push fp32 in the run, bf16 at worker 1"));
 }
 
 std::vector<Case> cases() {

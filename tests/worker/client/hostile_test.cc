@@ -143,6 +143,12 @@ TEST_P(ClientHostile, IncarnationOfAnotherWorker) {
   expect_header_refused(header, 0, "of another incarnation");
 }
 
+TEST_P(ClientHostile, FormatOfAnotherRun) {
+  ps::SlotHeader header = hostile_->header(0, 32);
+  header.format = ps::PushFormat::bf16;
+  expect_header_refused(header, 0, "the format is not the one of the run");
+}
+
 TEST_P(ClientHostile, LearningRate) {
   ps::SlotHeader header = hostile_->header(0, 64);
   header.rate = std::numeric_limits<float>::quiet_NaN();
@@ -247,6 +253,17 @@ INSTANTIATE_TEST_SUITE_P(Over, ClientHostile, ::testing::Values("shm", "tcp"),
                          [](const auto& each) { return std::string(each.param); });
 
 /// A member that is refused cannot contribute: where it cannot be spared the others must hear of it instead of waiting.
+TEST(ClientHostilePush, GradientsWithoutThePackedPart) {
+  Cluster cluster({.worker_count = 1, .transports = {"shm"}});
+  ClientOptions options = cluster.options(0);
+  options.push = ps::PushFormat::bf16;
+  RawWorker hostile(options, kModel);
+  ASSERT_TRUE(hostile.join().ok());
+  const absl::StatusOr<std::string> refused = hostile.start_handshake({.transport = "shm"});
+  ASSERT_TRUE(refused.ok()) << refused.status();
+  EXPECT_THAT(*refused, HasSubstr("outside its region"));
+}
+
 TEST(ClientHostileSync, RefusedWorkerThatIsNeededAbortsTheRunByName) {
   const Watchdog watchdog;
   Cluster cluster({.worker_count = 2, .transports = {"tcp"}, .min_workers = 2});

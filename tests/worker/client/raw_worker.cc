@@ -52,6 +52,7 @@ absl::Status RawWorker::join() {
   const auto worker_count = static_cast<uint32_t>(options_.cluster.workers.size());
   *request.mutable_training() = ps::to_proto({.mode = {.kind = options_.mode, .worker_count = worker_count},
                                               .optimizer = options_.optimizer,
+                                              .push = options_.push,
                                               .bucket_bytes = options_.bucket_bytes});
   request.set_total_shards(description.shard_count() * static_cast<uint32_t>(options_.cluster.ps.size()));
   const grpc::Status joined = ps::call(*stub_, &ps::proto::Control::Stub::Join, 20s, request, reply_);

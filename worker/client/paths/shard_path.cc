@@ -70,11 +70,11 @@ const transport::MemoryRegion* ShardPath::nic_region() const {
   return nullptr;
 }
 
-ShardPath::Sent ShardPath::send_bucket(uint32_t bucket_index, ps::ElementRange range, Sent so_far) {
+ShardPath::Sent ShardPath::send_bucket(uint32_t bucket_index, ps::ElementRange range, MemorySpan payload, Sent so_far) {
   GRADRAIL_CHECK(phase_ == Phase::active && so_far != Sent::all);
   assert(bucket_index < link_.bucket_count);
   if (so_far == Sent::nothing) {
-    const absl::Status taken = connection_->put(gradients(range), payload(range), {});
+    const absl::Status taken = connection_->put(gradients(range, payload), slot(range), {});
     if (absl::IsResourceExhausted(taken)) return Sent::nothing;
   }
   // One connection delivers puts in order: the shard sees the header only behind the payload.
@@ -86,11 +86,10 @@ ShardPath::Sent ShardPath::send_bucket(uint32_t bucket_index, ps::ElementRange r
 }
 
 /// The source of gradients: the host's memory, or the GPU's where the network device reads it.
-transport::LocalSlice ShardPath::gradients(ps::ElementRange range) const {
-  const size_t bytes = range.count * sizeof(float);
+transport::LocalSlice ShardPath::gradients(ps::ElementRange range, MemorySpan payload) const {
   const transport::MemoryRegion* region = nic_region();
-  if (region == nullptr) return {context_.gradients.get(), range.first * sizeof(float), bytes};
-  return {region, gpu_->gradient_offset(range.first), bytes};
+  if (region != nullptr) return {region, gpu_->gradient_offset(range.first), range.count * sizeof(float)};
+  return {context_.gradients.get(), static_cast<size_t>(payload.data - context_.gradients->span().data), payload.bytes};
 }
 
 ShardPath::~ShardPath() {
@@ -193,7 +192,7 @@ std::string ShardPath::compare_check() {
   return wrong.empty() ? wrong : fmt::format("in GPU memory: {}", wrong);
 }
 
-transport::RemoteSlice ShardPath::payload(ps::ElementRange range) const {
+transport::RemoteSlice ShardPath::slot(ps::ElementRange range) const {
   assert(range.first >= link_.range.first && range.count <= link_.range.count);
   const uint64_t offset = (range.first - link_.range.first) * sizeof(float);
   if (payload_on_gpu_) return {payload_, offset};

@@ -103,7 +103,8 @@ class ShardPath {
   /// Puts the gradients of a range into the shard's memory, then the bucket's header, which announces them. Continues
   /// after `so_far`, and returns less than `all` when the transport has no room: call again after the next events. A
   /// lost connection counts as sent: its peer_lost event is under way, and the exchange repeats the bucket.
-  Sent send_bucket(uint32_t bucket_index, ps::ElementRange range, Sent so_far);
+  /// `payload`: the gradients in the client's host memory; not used where a network device reads GPU memory.
+  Sent send_bucket(uint32_t bucket_index, ps::ElementRange range, MemorySpan payload, Sent so_far);
   bool gradients_mapped() const { return gradients_mapped_; }
   /// How its bytes leave and reach GPU memory; staged as well where there is none.
   GpuTransfer way() const { return way_; }
@@ -118,8 +119,8 @@ class ShardPath {
  private:
   ShardPath(ShardLink& link, OpenContext& context, const ps::proto::JoinPath& join_path);
   void offer(const GpuOffer& offer);
-  transport::LocalSlice gradients(ps::ElementRange range) const;
-  transport::RemoteSlice payload(ps::ElementRange range) const;
+  transport::LocalSlice gradients(ps::ElementRange range, MemorySpan payload) const;
+  transport::RemoteSlice slot(ps::ElementRange range) const;
   const transport::MemoryRegion* nic_region() const;
   absl::Status write_check();
   transport::LocalSlice check_source() const;

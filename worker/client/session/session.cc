@@ -146,6 +146,7 @@ ps::proto::JoinRequest Session::join_request(uint32_t first_shard) const {
                                                        .worker_count = static_cast<uint32_t>(names.size()),
                                                        .bound = options_.mode_bound},
                                               .optimizer = options_.optimizer,
+                                              .push = options_.push,
                                               .bucket_bytes = options_.bucket_bytes,
                                               .agreement = options_.agreement});
   request.set_first_shard(first_shard);

@@ -373,7 +373,7 @@ def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: O
          momentum: Optional[float] = None, beta1: Optional[float] = None, beta2: Optional[float] = None,
          epsilon: Optional[float] = None, weight_decay: float = 0.0, mode: str = "async", ps_hosts: Union[None, str, Iterable[str]] = None,
          worker_hosts: Union[None, str, Iterable[str]] = None, task_index: Optional[int] = None,
-         backup_hosts: Union[None, str, Iterable[str]] = None, bucket_bytes: int = 0, transports: str = "auto",
+         backup_hosts: Union[None, str, Iterable[str]] = None, bucket_bytes: int = 0, push: str = "fp32", transports: str = "auto",
          fallback: bool = True, checksums: bool = False, encrypt_data: bool = False, bind_host: Optional[str] = None,
          join_timeout: float = 0.0, path_timeout: float = 0.0, rejoin_timeout: float = 0.0,
          secret_file: Optional[str] = None, trusted_ca_file: Optional[str] = None, cert_file: Optional[str] = None,
@@ -398,6 +398,8 @@ def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: O
         The backup of each parameter server.
     bucket_bytes : int
         Size of the pieces that travel, a multiple of 64; 0: 1 MiB.
+    push : "fp32" or "bf16"
+        The elements of a gradient on its way; "bf16" adds the rest of its rounding to the next gradient.
     transports : str
         In order of preference, such as "shm,tcp". fallback=False makes the first refusal an error.
     join_timeout, path_timeout, rejoin_timeout : seconds
@@ -421,6 +423,7 @@ def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: O
     options.task_index = _arguments.whole("task_index", 0 if task_index is None else task_index, (1 << 32) - 1)
     options.bucket_bytes = _arguments.whole("bucket_bytes", bucket_bytes, (1 << 32) - 1)
     options.mode = _arguments.text("mode", mode)
+    options.push = _arguments.text("push", push)
     options.optimizer = _arguments.text("optimizer", optimizer)
     options.transports = _arguments.text("transports", transports)
     for name, value in (("learning_rate", learning_rate), ("momentum", momentum), ("beta1", beta1), ("beta2", beta2),

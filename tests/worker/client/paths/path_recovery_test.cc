@@ -116,7 +116,7 @@ class CountedLosses : public PathEvents {
 TEST(PathRecovery, PushesAreRepeatedAlsoIfAPsIsLostDuringTheReplacement) {
   ClientOptions options;
   Identity identity{0};
-  ModelMemory memory{ps::Schema{{"w", {4}}}};
+  ModelMemory memory{ps::Schema{{"w", {4}}}, ps::PushFormat::fp32};
   RunFailure failure{true, [] {}};
   Telemetry telemetry{options};
   CountedLosses losses;
