@@ -86,9 +86,9 @@ class HostStore final : public ParameterStore {
       return std::bit_cast<float>(uint32_t{reinterpret_cast<const uint16_t*>(gradient)[i]} << 16);
     };
     sum_.resize(count);
-    for (size_t i = 0; i < count; ++i) {
-      sum_[i] = value(gradients[0], i);
-      for (const float* gradient : gradients.subspan(1)) sum_[i] += value(gradient, i);
+    for (size_t i = 0; i < count; ++i) sum_[i] = value(gradients[0], i);
+    for (const float* gradient : gradients.subspan(1)) {
+      for (size_t i = 0; i < count; ++i) sum_[i] += value(gradient, i);
     }
     const float scale = 1.0f / static_cast<float>(gradients.size());
     for (size_t i = 0; i < count; ++i) sum_[i] *= scale;

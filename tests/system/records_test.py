@@ -31,7 +31,7 @@ class Records(cluster.ClusterTest):
         self.assertGreater(float(task.wait_for(r"^Test-Accuracy: (0\.\d\d)$")[1]), 0.7)
 
     def test_refusals(self):
-        self.convert("cifar", "--out", str(self.folder), code=cluster.USAGE, says=[r"what: cifar not in {mnist}"])
+        self.convert("cifar", "--out", str(self.folder), code=cluster.USAGE, says=[r"DATASET: cifar not in {mnist}"])
         self.convert("mnist", "--out", "/proc/nowhere", code=cluster.CONFIGURATION, says=[r"/proc/nowhere"])
         for name in ("train", "test"):
             (self.folder / (name + ".tfrecords")).write_bytes(b"no records at all")

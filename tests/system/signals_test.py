@@ -2,6 +2,7 @@
 
 $GRADRAIL_STOP_REPEATS: how often the random test starts, trains and stops a run (default 4)."""
 import os
+import pty
 import pathlib
 import random
 import re
@@ -222,6 +223,25 @@ class Stop(StoppedRun):
                     self.assert_goes_on(task)
                     to_group(task)
                 self.assert_stopped(task)
+
+    def test_a_terminal_that_closes_takes_no_output_and_no_checkpoint(self):
+        for flags in ((), ("--ps", 1, "--workers", 1)):
+            with self.subTest(flags=flags):
+                saved = self.folder / f"terminal-{len(flags)}"
+                command = [cluster.binary(), "train", "--model", "linear", "--checkpoint_dir", saved, *ENDLESS, *flags]
+                pid, terminal = pty.fork()
+                if pid == 0:
+                    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+                    # Each task has lines on both outputs, also after the request to stop.
+                    os.execve(cluster.binary(), [str(word) for word in command], {**os.environ, "GRADRAIL_LOG": "debug"})
+                shown = b""
+                while b"cost" not in shown:  # a progress bar
+                    shown += os.read(terminal, 65536)
+                os.close(terminal)
+                _, status = os.waitpid(pid, 0)
+                self.assertEqual(os.waitstatus_to_exitcode(status), cluster.GOOD, shown)
+                self.assertEqual(verify(saved), cluster.GOOD)
+                self.assertTrue(list(saved.glob("*.ckpt")))
 
     def test_ctrl_z_stops_all_and_fg_goes_on(self):
         task = self.begin()

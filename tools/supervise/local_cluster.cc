@@ -26,6 +26,7 @@
 #include "base/subprocess.h"
 #include "fmt/format.h"
 #include "tools/exit_codes.h"
+#include "tools/print_text.h"
 #include "tools/supervise/task_process.h"
 #include "tools/supervise/worker_bars.h"
 #include "tools/train/signal_thread.h"
@@ -60,7 +61,7 @@ int poll_timeout_ms(TimePoint until) {
 
 int report(const absl::Status& status, const std::string& task = "") {
   if (status.ok()) return kGood;
-  fmt::print(stderr, "gradrail: {}{}{}\n", task, task.empty() ? "" : ": ", message_of(status));
+  print_text(stderr, "gradrail: {}{}{}\n", task, task.empty() ? "" : ": ", message_of(status));
   return exit_code(status);
 }
 
@@ -248,7 +249,7 @@ void LocalCluster::pump(TimePoint until) {
   };
   for (TaskProcess& process : processes_) {
     const auto print_output = [this, &process](const std::string& line) { print(process, line); };
-    const auto print_error = [&](const std::string& line) { fmt::print(stderr, "[{}] {}\n", process.name, line); };
+    const auto print_error = [&](const std::string& line) { print_text(stderr, "[{}] {}\n", process.name, line); };
     if (Clock::now() >= process.output_until) process.end_output(print_output, print_error);
     if (process.has_output()) until = std::min(until, process.output_until);
     add(process.output, print_output);
@@ -274,13 +275,12 @@ void LocalCluster::take_signals() {
 /// A second request ends the tasks and this process at once.
 void LocalCluster::asked_to_stop(int signal_number) {
   const TimePoint now = Clock::now();
-  if (asked_at_ == TimePoint::max()) {
-    asked_at_ = now;
-    stop_signal_ = signal_number;
-  }
-  if (now - asked_at_ < kOneRequest) return;
+  if (asked_at_ == TimePoint::max() && signal_number == SIGINT) stop_signal_ = signal_number;
+  asked_at_ = std::min(asked_at_, now);
+  // The end of a terminal is no request to kill.
+  if (now - asked_at_ < kOneRequest || signal_number == SIGHUP) return;
   bars_.clear();
-  fmt::print(stderr, "gradrail: a second request to stop kills all tasks\n");
+  print_text(stderr, "gradrail: a second request to stop kills all tasks\n");
   signal_all(SIGKILL);
   end_by(signal_number);
 }
@@ -328,7 +328,7 @@ bool LocalCluster::is_awaited_in_vain(const TaskProcess& process) const {
 /// The first program that fails ends the run with its exit code. A replacement that has come too late is no failure.
 void LocalCluster::program_failed(TaskProcess& process) {
   if (process.is_again && servers_have_ended(processes_) && !has_joined(process.index)) {
-    fmt::print(stderr, "gradrail: {} was started again too late: the other workers had finished the run\n",
+    print_text(stderr, "gradrail: {} was started again too late: the other workers had finished the run\n",
                process.name);
     // The run is complete without a worker that was killed. But an error of a program after the last step counts.
     process.exit_code = process.former_code < 128 ? process.former_code : kGood;
@@ -336,7 +336,7 @@ void LocalCluster::program_failed(TaskProcess& process) {
   }
   if (asked_at_ != TimePoint::max() || failed_code_ != kGood) return;
   failed_code_ = process.exit_code;
-  fmt::print(stderr, "gradrail: {} failed with exit code {}: the run ends\n", process.name, process.exit_code);
+  print_text(stderr, "gradrail: {} failed with exit code {}: the run ends\n", process.name, process.exit_code);
   stop_at_ = std::min(stop_at_, Clock::now());
 }
 
@@ -351,7 +351,7 @@ bool LocalCluster::find_absent_program() {
   }
   if (absent == nullptr) return false;
   if (!others_wait) return true;
-  fmt::print(stderr, "gradrail: {} ended before it joined, and other workers wait for it\n", absent->name);
+  print_text(stderr, "gradrail: {} ended before it joined, and other workers wait for it\n", absent->name);
   absent->exit_code = kFailed;
   program_failed(*absent);
   return false;
@@ -368,18 +368,18 @@ void LocalCluster::ended(TaskProcess& process, int status) {
     process.exit_code = process.is_group ? 128 + WTERMSIG(status) : static_cast<int>(kRetry);
     const std::string how =
         killing_ ? "did not exit on request, and was killed" : fmt::format("was killed by {}", describe_exit(status));
-    fmt::print(stderr, "gradrail: {} (pid {}) {}\n", process.name, process.pid, how);
+    print_text(stderr, "gradrail: {} (pid {}) {}\n", process.name, process.pid, how);
   }
   if (may_restart(process)) {
     ++restarts_;
     process.is_due_again = true;
-    fmt::print(stderr, "gradrail: {} is started again ({} of {} restarts)\n", process.name, restarts_,
+    print_text(stderr, "gradrail: {} is started again ({} of {} restarts)\n", process.name, restarts_,
                options_.flags.max_restarts);
     return;
   }
   if (process.is_group && process.exit_code != kGood) return program_failed(process);
   if (is_awaited_in_vain(process) && (process.exit_code == kGood || process.exit_code >= kRetry)) {
-    fmt::print(stderr,
+    print_text(stderr,
                "gradrail: {} ended before it joined, and the run waits for it; a local cluster starts no worker again: "
                "the run ends, start it again\n",
                process.name);
@@ -390,7 +390,7 @@ void LocalCluster::ended(TaskProcess& process, int status) {
   // is lost, the tasks that have joined end without a signal. A task that still waits to join gets a signal.
   if (process.exit_code == kGood) return;
   if (!process.is_worker && process.exit_code >= kRetry && run_goes_on()) {
-    fmt::print(stderr, "gradrail: {} is not started again: {} of {} restarts are used ({})\n", process.name, restarts_,
+    print_text(stderr, "gradrail: {} is not started again: {} of {} restarts are used ({})\n", process.name, restarts_,
                options_.flags.max_restarts, options_.program.empty() ? "--max-restarts" : "--restarts");
   }
   // With a backup the run also survives the loss of a ps.
@@ -413,7 +413,7 @@ void LocalCluster::signal_all(int signal_number) {
   for (const TaskProcess& process : processes_) process.signal(signal_number);
 }
 
-/// A program gets the signal that this process has received, or SIGTERM; it can handle both.
+/// A program gets SIGINT where this process has received it, else SIGTERM; it can handle both.
 void LocalCluster::stop(const TaskProcess& process) const {
   process.signal(process.is_group ? stop_signal_ : kStopOfSupervisor);
 }

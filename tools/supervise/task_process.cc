@@ -13,6 +13,7 @@
 #include "base/file_descriptor.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "tools/print_text.h"
 #include "tools/train/signal_thread.h"
 
 namespace gradrail::tools {
@@ -23,7 +24,7 @@ constexpr size_t kMostLastBytes = size_t{1} << 20;
 constexpr size_t kTaskNameBytes = 15;  // the kernel keeps as many, and a zero
 
 TaskProcess not_started(const ForkedTask& task, const std::string& why) {
-  fmt::print(stderr, "gradrail: {}: {}\n", task.name, why);
+  print_text(stderr, "gradrail: {}: {}\n", task.name, why);
   TaskProcess failed;
   failed.name = task.name;
   failed.running = false;
@@ -89,7 +90,7 @@ void TaskProcess::end_output(const PrintLine& print_output, const PrintLine& pri
   const bool output_open = output.end(print_output);
   const bool errors_open = errors.end(print_error);
   if (output_open || errors_open)
-    fmt::print(stderr, "gradrail: {} has ended, and a process that it started keeps its output open: closed\n", name);
+    print_text(stderr, "gradrail: {} has ended, and a process that it started keeps its output open: closed\n", name);
 }
 
 void TaskProcess::signal(int number) const {
@@ -118,7 +119,7 @@ TaskProcess fork_task(const ForkedTask& task, const std::vector<TaskProcess>& si
   }
   if (pid < 0) return not_started(task, fmt::format("fork: {}", std::strerror(errno)));
   if (task.is_program) setpgid(pid, pid);  // the first of the two processes sets it
-  fmt::print("# {}: pid {}\n", task.name, pid);
+  print_text("# {}: pid {}\n", task.name, pid);
   std::fflush(stdout);  // the reader of a pipe needs it now
   return {.name = task.name,
           .is_group = task.is_program,

@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "fmt/format.h"
+#include "tools/print_text.h"
 #include "tools/train/progress_bar.h"
 
 namespace gradrail::tools {
@@ -30,20 +31,20 @@ bool WorkerBars::take(uint32_t worker_index, const std::string& line) {
 
 void WorkerBars::print_above(const std::string& line) {
   clear();
-  fmt::print("{}\n", line);
+  print_text("{}\n", line);
   draw();
   std::fflush(stdout);
 }
 
 void WorkerBars::clear() {
   // The cursor moves up to the first bar; all below it is erased.
-  if (drawn_ > 0) fmt::print("\033[{}A\r\033[J", drawn_);
+  if (drawn_ > 0) print_text("\033[{}A\r\033[J", drawn_);
   drawn_ = 0;
   std::fflush(stdout);
 }
 
 void WorkerBars::draw() {
-  for (const auto& [worker, bar] : bars_) fmt::print("{}\n", bar);
+  for (const auto& [worker, bar] : bars_) print_text("{}\n", bar);
   drawn_ = bars_.size();
   std::fflush(stdout);
 }

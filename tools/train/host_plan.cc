@@ -7,6 +7,7 @@
 #include "base/net_address.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "tools/print_text.h"
 #include "tools/train/gpu_choice.h"
 #include "topology/discover/discover.h"
 #include "topology/views/explain.h"
@@ -96,7 +97,7 @@ bool asks_for_something(const TrainOptions& options) {
 }
 
 void warn(const std::string& why) {
-  fmt::print(stderr, "gradrail: warning: {}: threads and memory stay unbound (--no-pin makes this explicit)\n", why);
+  print_text(stderr, "gradrail: warning: {}: threads and memory stay unbound (--no-pin makes this explicit)\n", why);
 }
 
 /// Spinning threads of our host and nothing else known of it.
@@ -194,7 +195,7 @@ absl::StatusOr<HostPlan> plan_host(const TrainOptions& options) {
   const topology::CpuSet task_cpus = options.cores.value_or(plan->machine.allowed) - options.reserved;
   // Empty means no restriction: AffinityBinder then leaves the process as it is.
   if (task_cpus != plan->machine.allowed) plan->task_cpus = task_cpus;
-  if (options.flags.log_device_placement) fmt::print("{}", why_table(*plan, options));
+  if (options.flags.log_device_placement) print_text("{}", why_table(*plan, options));
   return plan;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "fmt/format.h"
+#include "tools/print_text.h"
 
 namespace gradrail::tools {
 namespace {
@@ -31,7 +32,7 @@ void ProgressBar::show(const worker::Progress& progress) {
   const double done = static_cast<double>(progress.epoch - 1) +
                       static_cast<double>(progress.batch) / static_cast<double>(progress.batch_count);
   // Carriage return, then erase to the end of the line: a shorter bar leaves no rest of the longer one.
-  fmt::print("\r\033[K{}", draw(done / progress.epoch_count, fmt::format("epoch {} of {}, cost {:.4f}", progress.epoch,
+  print_text("\r\033[K{}", draw(done / progress.epoch_count, fmt::format("epoch {} of {}, cost {:.4f}", progress.epoch,
                                                                          progress.epoch_count, progress.cost)));
   std::fflush(stdout);
   shown_ = true;
@@ -39,13 +40,13 @@ void ProgressBar::show(const worker::Progress& progress) {
 
 void ProgressBar::print_above(const std::string& line) {
   clear();
-  fmt::print("{}\n", line);
+  print_text("{}\n", line);
   std::fflush(stdout);
 }
 
 void ProgressBar::clear() {
   if (!shown_) return;
-  fmt::print("\r\033[K");
+  print_text("\r\033[K");
   std::fflush(stdout);
   shown_ = false;
 }

@@ -91,7 +91,9 @@ void SignalThread::take(int signal_number) {
     // No supervisor sends kStopOfSupervisor to such a task: its default action applies.
     if (!accepts_stop_.load() || signal_number == kStopOfSupervisor) end_by(signal_number);
     const TimePoint now = Clock::now();
-    if (requested_at_ != TimePoint::max() && now - requested_at_ >= kOneRequest) end_by(signal_number);
+    // The end of a terminal is no request to kill.
+    const bool is_second = requested_at_ != TimePoint::max() && now - requested_at_ >= kOneRequest;
+    if (is_second && signal_number != SIGHUP) end_by(signal_number);
     // Launchers and terminals may deliver one request several times: those within kOneRequest count as one.
     requested_at_ = std::min(requested_at_, now);
   }

@@ -13,6 +13,7 @@
 #include "tools/launch/etcd/rendezvous_url.h"
 #include "tools/monitor/model_graph.h"
 #include "tools/monitor/task_monitor.h"
+#include "tools/print_text.h"
 #include "tools/train/affinity_binder.h"
 #include "tools/train/backup_ps.h"
 #include "tools/train/etcd_task.h"
@@ -221,7 +222,7 @@ absl::Status train(const TrainOptions& options, const SignalThread& signals, wor
 }  // namespace
 
 void print_line(const std::string& line) {
-  fmt::print("{}\n", line);
+  print_text("{}\n", line);
   std::fflush(stdout);
 }
 

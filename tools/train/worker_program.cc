@@ -12,6 +12,7 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "ps/protocol/cluster_spec.h"
+#include "tools/print_text.h"
 #include "tools/train/backup_ps.h"
 #include "tools/train/signal_thread.h"
 
@@ -70,7 +71,7 @@ void become_worker_program(const TrainOptions& options) {
   const std::string remedy =
       exists ? fmt::format("; to run this file, give its interpreter, as in `python3 {}`", command[0])
              : "; check its name";
-  fmt::print(stderr, "gradrail: cannot run {}: {}{}\n", command[0], why, remedy);
+  print_text(stderr, "gradrail: cannot run {}: {}{}\n", command[0], why, remedy);
   std::fflush(stderr);
   _exit(kNoSuchProgram);
 }

@@ -23,7 +23,8 @@ constexpr auto kBetweenCalls = std::chrono::milliseconds(50);
 
 }  // namespace
 
-/// Whether a call to a ps can be repeated, as the comment at the top says.
+/// Whether a call to a ps can be repeated: a backup has taken over, or this worker was lost by silence and has joined
+/// again.
 bool Client::Impl::survives(const absl::Status& call) {
   if (!absl::IsOutOfRange(call) && !is_returnable(call)) return failover_.survives(call);
   // The error of a disk can have this code too: a ps task is asked.
@@ -34,15 +35,24 @@ bool Client::Impl::survives(const absl::Status& call) {
   return failure_.failed() && remedy_outside_exchange().ok();
 }
 
+/// The recorded failure of the run explains the error of a call better.
+absl::Status Client::Impl::of_this_worker(const absl::Status& call) const {
+  return call.ok() || failure_.status().ok() ? call : failure_.status();
+}
+
 absl::Status Client::Impl::barrier(const std::string& name, TimePoint absent_until) {
   ps::proto::BarrierRequest request;
   request.set_name(name);
   request.set_timeout_ms(kBarrierTimeoutMs);
-  request.set_generation(session_.next_barrier(name));
+  uint64_t generation = 0;
   TimePoint notice_at = Clock::now() + kBarrierReportEvery;
   while (true) {
     GRADRAIL_RETURN_IF_ERROR(remedy_outside_exchange());
     *request.mutable_member() = identity_.member();
+    // For the first time, or after a rejoin to servers that have started again.
+    if (!session_.barrier_generations().contains(name)) generation = 0;
+    if (generation == 0) generation = session_.next_barrier(name);
+    request.set_generation(generation);
     telemetry_.answer_dump();
     if (asked_to_stop(options_))
       return absl::CancelledError(fmt::format("stopped while waiting at barrier '{}'", name));
@@ -50,7 +60,7 @@ absl::Status Client::Impl::barrier(const std::string& name, TimePoint absent_unt
     request.set_live_only(Clock::now() >= absent_until);
     const absl::StatusOr<ps::proto::BarrierReply> reply = session_.control(0).barrier(request);
     if (survives(reply.status())) continue;
-    if (!reply.ok()) return failure_.status().ok() ? reply.status() : failure_.status();
+    if (!reply.ok()) return of_this_worker(reply.status());
     if (reply->complete()) return absl::OkStatus();
     if (Clock::now() < notice_at) continue;
     notice_at += kBarrierReportEvery;
@@ -62,13 +72,13 @@ absl::Status Client::Impl::finish_steps() {
   GRADRAIL_RETURN_IF_ERROR(check_idle("finish_steps"));
   absl::Status sent = session_.finish_steps();
   while (survives(sent)) sent = session_.finish_steps();
-  return sent.ok() || failure_.status().ok() ? sent : failure_.status();
+  return of_this_worker(sent);
 }
 
 absl::Status Client::Impl::begin_checkpoint() {
   GRADRAIL_RETURN_IF_ERROR(remedy_outside_exchange());
   const absl::Status begun = session_.save().begin(identity_.member());
-  if (!survives(begun)) return begun.ok() || failure_.status().ok() ? begun : failure_.status();
+  if (!survives(begun)) return of_this_worker(begun);
   // The ps tasks that had begun the save still write it: they refuse the next one until then.
   return begin_checkpoint_when_free(session_.save().begin(identity_.member()));
 }
@@ -85,9 +95,10 @@ absl::Status Client::Impl::begin_checkpoint_when_free(absl::Status begun) {
 absl::StatusOr<std::vector<std::string>> Client::Impl::finish_checkpoint() {
   absl::StatusOr<std::vector<std::string>> files = session_.save().finish();
   while (survives(files.status())) {  // the backup has the state that was to be saved, or a later one
-    GRADRAIL_RETURN_IF_ERROR(begin_checkpoint());
+    GRADRAIL_RETURN_IF_ERROR(begin_checkpoint_when_free(begin_checkpoint()));
     files = session_.save().finish();
   }
+  if (!files.ok() && absl::IsOutOfRange(files.status())) return of_this_worker(files.status());
   return files;
 }
 
@@ -98,7 +109,7 @@ absl::StatusOr<bool> Client::Impl::leave_unless_last() {
   if (survives(left.status())) left = session_.control(0).leave_unless_last(identity_.member());
   if (left.ok() && !*left) return false;
   const absl::Status rest = leave_from(left.ok() ? 1 : 0, "");
-  GRADRAIL_RETURN_IF_ERROR(left.status());
+  GRADRAIL_RETURN_IF_ERROR(of_this_worker(left.status()));
   GRADRAIL_RETURN_IF_ERROR(rest);
   return true;
 }

@@ -183,7 +183,8 @@ absl::Status Client::Impl::remedy_failure() {
 /// servers still have it when this worker was lost by silence.
 absl::Status Client::Impl::remedy_outside_exchange() {
   absl::Status failed = failover_.recover();
-  return is_returnable(failed) && rejoin_.is_due() ? rejoin_.run() : failed;
+  // A rejoin offers the chief's initial values, which the program may not have written before start().
+  return started_ && is_returnable(failed) && rejoin_.is_due() ? rejoin_.run() : failed;
 }
 
 /// Applies the remedy for a lost ps or path, if there is one; else returns the error that ends the run.

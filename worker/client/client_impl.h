@@ -78,6 +78,7 @@ class Client::Impl {
  private:
   // client_control.cc
   bool survives(const absl::Status& call);
+  absl::Status of_this_worker(const absl::Status& call) const;
   absl::Status leave_from(uint32_t first_task, const std::string& failed);
   // client_impl.cc
   absl::Status join_cluster(TimePoint deadline);

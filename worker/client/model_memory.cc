@@ -28,7 +28,10 @@ absl::Status ModelMemory::allocate(const MemoryBinder& place, const DeviceMemory
   }
   parameters_ = std::move(parameters);
   gradients_ = std::move(gradients);
-  if (packs) rest_.assign(elements(), 0.0f);
+  if (packs) {
+    GRADRAIL_ASSIGN_OR_RETURN(rest_, SharedMemory::create("gradrail-rest", bytes));
+    if (place) place(rest_.span());
+  }
   if (device.device == nullptr) return absl::OkStatus();
   // A GPU copies to the host's gradients, and they are packed there.
   const MemorySpan host_gradients = {.data = gradients_.data(), .bytes = bytes};
@@ -54,8 +57,8 @@ uint32_t ModelMemory::parameter_crc32c(ps::ElementRange range) const {
 void ModelMemory::pack(ps::ElementRange range) {
   const MemorySpan packed = payload(range, push_);
   const MemorySpan gradients = payload(range, ps::PushFormat::fp32);
-  ps::pack_bf16({reinterpret_cast<const float*>(gradients.data), range.count}, rest_.data() + range.first,
-                reinterpret_cast<uint16_t*>(packed.data));
+  ps::pack_bf16({reinterpret_cast<const float*>(gradients.data), range.count},
+                reinterpret_cast<float*>(rest_.data()) + range.first, reinterpret_cast<uint16_t*>(packed.data));
 }
 
 MemorySpan ModelMemory::payload(ps::ElementRange range, ps::PushFormat format) const {

@@ -62,8 +62,8 @@ class ModelMemory {
   const ps::PushFormat push_;
   std::vector<uint64_t> tensor_first_;  ///< first element of each tensor; one more entry at the end
   SharedMemory parameters_;
-  SharedMemory gradients_;   ///< [gradients][gap][packed gradients]
-  std::vector<float> rest_;  ///< by element: what the rounding of all gradients so far has left out
+  SharedMemory gradients_;  ///< [gradients][gap][packed gradients]
+  SharedMemory rest_;       ///< by element, fp32: what the rounding of all gradients so far has left out
   std::unique_ptr<GpuVariables> gpu_;
 };
 

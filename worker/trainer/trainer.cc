@@ -258,7 +258,8 @@ absl::Status Run::finish_run() {
   }
   // The test of the model takes time, and the next step would wait for this worker. An open step needs its gradient
   // beside those of the others: without this worker as a contributor, that gradient alone would complete the step.
-  if (stopped && !is_step_open_) GRADRAIL_RETURN_IF_ERROR(variables_.finish_steps());
+  absl::Status finished;  // an error does not replace the summary
+  if (stopped && !is_step_open_) finished = variables_.finish_steps();
   GRADRAIL_RETURN_IF_ERROR(evaluate());
   // The chief waits for all of us to leave: where it is another one by now, it was lost, and the last word is ours.
   if (!is_chief && !stopped && variables_.is_chief()) {
@@ -269,10 +270,10 @@ absl::Status Run::finish_run() {
   line(fmt::format("Total Time: {:3.2f}s", seconds));
   line(fmt::format("Final Cost: {:.4f}", cost_));
   summary(seconds);
-  if (!is_chief) return absl::OkStatus();
+  if (!is_chief) return finished;
   if (!stopped) hash = parameter_hash(variables_);
   line("Parameter-Hash: " + hash);
-  if (stopped) return saved;
+  if (stopped) return saved.ok() ? finished : saved;
   // Other workers may have made updates since the save of the last step.
   return save(hash, pulled_final_ && saved_state_ == state_text(hash));
 }

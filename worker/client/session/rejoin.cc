@@ -129,7 +129,11 @@ absl::Status Rejoin::join_once(TimePoint deadline, uint64_t former_group) {
   }
   // A restarted ps has forgotten the barriers, and all workers count them from 0 again.
   if (!same_servers) session_.forget_barriers();
-  if (session_.steps_finished()) GRADRAIL_RETURN_IF_ERROR(session_.finish_steps());
+  if (session_.steps_finished()) {
+    const absl::Status sent = session_.finish_steps();
+    if (absl::IsOutOfRange(sent)) return absl::UnavailableError(sent.message());  // silent again: another attempt
+    GRADRAIL_RETURN_IF_ERROR(sent);
+  }
   GRADRAIL_RETURN_IF_ERROR(steps_.start());
   restore_position(same_servers);
   return absl::OkStatus();
