@@ -54,7 +54,7 @@ class Restarted(cluster.ClusterTest):
                             cluster.START)
 
     def test_a_local_cluster_starts_its_ps_again(self):
-        flags = ["--mode", "sync", "--optimizer", "adam", "--data_dir", self.data, "--epochs", 40, "--log_every", 10,
+        flags = ["--mode", "sync", "--optimizer", "adam", "--data_dir", self.data, "--epochs", 120, "--log_every", 10,
                  "--ps", 2, "--workers", 2, "--save_steps", 20]
         undisturbed = self.train(*flags, "--checkpoint_dir", self.folder / "undisturbed")
         whole = cluster.hash_of(undisturbed)
