@@ -44,6 +44,11 @@ class ParametersOnGpus(cluster.ClusterTest):
                     hashes.add(cluster.hash_of(task))
             self.assertEqual(len(hashes), 1)
 
+    def test_a_gpu_pushes_bf16_through_host_memory(self):
+        hashes = {cluster.hash_of(self.finished("--workers", 2, "--mode", "sync", "--push", push, "--transport", transport))
+                  for push, transport in (("bf16", "shm"), ("bf16", "tcp"), ("fp32", "shm"))}
+        self.assertEqual(len(hashes), 2)
+
     def test_gradients_leave_during_the_backward_pass(self):
         """The timeline shows it: the host waits for no whole pass. An operation of the simulated GPU takes 5 ms."""
         self.data[self.data.index("--batch_size") + 1] = 220  # few steps: each has 311 updates
@@ -106,6 +111,8 @@ class ParametersOnGpus(cluster.ClusterTest):
                                   (r"supports CUDA 11\.2, gradrail requires 12\.0", "gpu:0", gpus("driver=11020"))):
             with self.subTest(words=words):
                 self.refused(cluster.CONFIGURATION, [words], *self.data, "--ps_device", device, environment=on)
+        self.refused(cluster.CONFIGURATION, ["push bf16: the parameters are on gpu:0, which takes gradients in fp32 only"],
+                     *self.data, "--ps_device", "gpu:0", "--push", "bf16", environment=gpus(), within=4 * cluster.START)
         self.refused(cluster.USAGE, ["--ps_device: device 'cpu' for parameters: must be host or gpu:N"], *self.data,
                      "--ps_device", "cpu", environment=gpus())
 

@@ -23,6 +23,8 @@ struct Plan {
   ModeKind mode = ModeKind::sync;
   uint32_t bound = 0;
   ps::OptimizerConfig optimizer = {.kind = ps::OptimizerKind::sgd, .learning_rate = 1.0f};
+  ps::PushFormat push = ps::PushFormat::fp32;
+  float scale = 1.0f;  ///< of the gradients
 };
 
 bool is_level(Cluster& cluster, uint32_t index) {
@@ -49,6 +51,7 @@ class BackupRun {
     options.mode = run.mode;
     options.mode_bound = run.bound;
     options.optimizer = run.optimizer;
+    options.push = run.push;
     const std::unique_ptr<Client> client = join(options, odd_schema());
     ASSERT_NE(client, nullptr);
     fill_initial(*client);
@@ -60,6 +63,7 @@ class BackupRun {
         loss = std::thread([this] { cluster_.stop(0); });
       }
       fill_gradients(*client, task, step);
+      scale_gradients(*client, run.scale);
       client->exchange();
       const absl::Status waited = client->wait();
       if (loss.joinable()) loss.join();
@@ -86,15 +90,19 @@ class ClientBackup : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(ClientBackup, SyncEndsInTheBitsOfAnUndisturbedRun) {
-  const Plan run{.transport = GetParam(),
-                 .mode = ModeKind::sync,
-                 .optimizer = {.kind = ps::OptimizerKind::adam, .learning_rate = 0.01f}};
-  const BackupRun undisturbed(run, 2, 0), disturbed(run, 2, 17);
-  EXPECT_EQ(disturbed.takeovers[0], 1u);
-  EXPECT_EQ(disturbed.takeovers[1], 1u);
-  EXPECT_EQ(disturbed.global_step[0], kSteps);
-  EXPECT_EQ(disturbed.parameters[0], undisturbed.parameters[0]);
-  EXPECT_EQ(disturbed.parameters[1], undisturbed.parameters[0]);
+  for (const ps::PushFormat push : {ps::PushFormat::fp32, ps::PushFormat::bf16}) {
+    const Plan run{.transport = GetParam(),
+                   .mode = ModeKind::sync,
+                   .optimizer = {.kind = ps::OptimizerKind::adam, .learning_rate = 0.01f},
+                   .push = push,
+                   .scale = 0.3f};
+    const BackupRun undisturbed(run, 2, 0), disturbed(run, 2, 17);
+    EXPECT_EQ(disturbed.takeovers[0], 1u);
+    EXPECT_EQ(disturbed.takeovers[1], 1u);
+    EXPECT_EQ(disturbed.global_step[0], kSteps);
+    EXPECT_EQ(disturbed.parameters[0], undisturbed.parameters[0]);
+    EXPECT_EQ(disturbed.parameters[1], undisturbed.parameters[0]);
+  }
 }
 
 void expect_each_gradient_once(const BackupRun& run) {

@@ -159,6 +159,12 @@ void fill_gradients(Client& client, uint32_t worker, uint64_t step) {
   for (size_t i = 0; i < client.schema().size(); ++i) fill_gradient(client, i, worker, step);
 }
 
+void scale_gradients(Client& client, float factor) {
+  for (size_t tensor = 0; tensor < client.schema().size(); ++tensor) {
+    for (float& value : client.gradients(tensor)) value *= factor;
+  }
+}
+
 bool eventually(const std::function<bool()>& done, Duration limit) {
   const TimePoint deadline = Clock::now() + limit;
   while (!done()) {

@@ -97,6 +97,8 @@ std::vector<float> flatten(Client& client);
 void fill_initial(Client& client);
 void fill_gradient(Client& client, size_t tensor, uint32_t worker, uint64_t step);
 void fill_gradients(Client& client, uint32_t worker, uint64_t step);
+/// For gradients that bf16 rounds.
+void scale_gradients(Client& client, float factor);
 
 /// True when `done` became so within `limit`.
 bool eventually(const std::function<bool()>& done, Duration limit = 20s);

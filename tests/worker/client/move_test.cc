@@ -110,7 +110,7 @@ TEST_P(ClientMove, ConnectionThatFailsWhileWaitingIsReplaced) {
 /// Cuts at random moments, both workers, two shards: the result is that of the undisturbed run, bit for bit.
 TEST_P(ClientMove, SyncRunUnderCutsEqualsTheUndisturbedOne) {
   const Watchdog watchdog;
-  const auto run = [&](bool disturbed) {
+  const auto run = [&](bool disturbed, ps::PushFormat push) {
     Cluster cluster({.shards_per_ps = 2, .worker_count = 2, .transports = {GetParam()}});
     std::vector<float> result[2];
     std::atomic<uint64_t> moves = 0;
@@ -133,6 +133,7 @@ TEST_P(ClientMove, SyncRunUnderCutsEqualsTheUndisturbedOne) {
       ClientOptions options = cluster.options(index);
       options.mode = ps::ModeKind::sync;
       options.bucket_bytes = 1024;
+      options.push = push;
       const std::unique_ptr<Client> client = join(options, odd_schema());
       ASSERT_NE(client, nullptr);
       if (index == 0) fill_initial(*client);
@@ -140,6 +141,7 @@ TEST_P(ClientMove, SyncRunUnderCutsEqualsTheUndisturbedOne) {
       ++started;
       for (uint64_t step = 1; step <= 300; ++step) {
         fill_gradients(*client, index, step);
+        scale_gradients(*client, 0.3f);
         client->exchange();
         const absl::Status waited = client->wait();
         ASSERT_TRUE(waited.ok()) << "worker " << index << " step " << step << ": " << waited;
@@ -155,7 +157,9 @@ TEST_P(ClientMove, SyncRunUnderCutsEqualsTheUndisturbedOne) {
     EXPECT_EQ(moves > 0, disturbed);
     return result[0];
   };
-  EXPECT_EQ(run(true), run(false));
+  for (const ps::PushFormat push : {ps::PushFormat::fp32, ps::PushFormat::bf16}) {
+    EXPECT_EQ(run(true, push), run(false, push)) << ps::push_format_name(push);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, ClientMove, ::testing::Values("shm", "tcp"),
