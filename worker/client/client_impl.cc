@@ -179,8 +179,9 @@ absl::Status Client::Impl::remedy_failure() {
   return !failed.ok() && rejoin_.is_due() ? rejoin_.run() : failed;
 }
 
-/// A call outside an exchange refers to the state of the servers, which a ps that is started again has lost. The same
-/// servers still have it when this worker was lost by silence.
+/// A call outside an exchange refers to the state of the servers, which a ps that is started again has lost. They still
+/// have it when this worker was lost by silence. If a ps starts again during this rejoin, the run continues from its
+/// checkpoint, as in a step.
 absl::Status Client::Impl::remedy_outside_exchange() {
   absl::Status failed = failover_.recover();
   // A rejoin offers the chief's initial values, which the program may not have written before start().
