@@ -49,12 +49,7 @@ class ReceiverSink final : public spdlog::sinks::sink {
     const std::string text = escaped({record.payload.data(), record.payload.size()});
     const int level = std::clamp<int>(record.level, spdlog::level::debug, spdlog::level::err);
     const MutexLock lock(mutex_);
-    if (!receiver_) {
-      // As fmt::print(), which throws if the output cannot be written.
-      const std::string line = fmt::format("gradrail: {}\n", text);
-      [[maybe_unused]] const size_t written = std::fwrite(line.data(), 1, line.size(), stderr);
-      return;
-    }
+    if (!receiver_) return print_text(stderr, "gradrail: {}\n", text);
     receiver_(level - spdlog::level::debug, text);
   }
   void flush() override {}

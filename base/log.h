@@ -1,9 +1,12 @@
 #pragma once
 
+#include <cstdio>
 #include <functional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "fmt/format.h"
 #include "spdlog/spdlog.h"
 
 namespace gradrail {
@@ -22,5 +25,17 @@ void send_log_to(LogReceiver receiver, int least_level);
 
 /// Errors  INVALID_ARGUMENT: GRADRAIL_LOG is set, and its value is not a level.
 absl::Status check_log_level();
+
+/// As fmt::print(), which throws if the output cannot be written. A closed terminal or a full disk does not end a run.
+template <typename... Values>
+void print_text(std::FILE* out, fmt::format_string<Values...> format, Values&&... values) {
+  const std::string text = fmt::format(format, std::forward<Values>(values)...);
+  [[maybe_unused]] const size_t written = std::fwrite(text.data(), 1, text.size(), out);
+}
+
+template <typename... Values>
+void print_text(fmt::format_string<Values...> format, Values&&... values) {
+  print_text(stdout, format, std::forward<Values>(values)...);
+}
 
 }  // namespace gradrail

@@ -190,11 +190,13 @@ absl::Status JoinHandler::leave(const proto::LeaveRequest& request, proto::Leave
   {
     MutexLock lock(state.mutex);
     // Under one lock with the end of the membership: of workers that leave together, exactly one is the last.
-    // One that was lost by silence joins again: it may be the last, and only a member can save.
-    const absl::Status live = state.membership.heard(member.worker, member.incarnation, Clock::now());
-    if (request.unless_last() && absl::IsOutOfRange(live)) return live;
-    reply.set_is_last(request.unless_last() && state.membership.is_last(member.worker, member.incarnation));
-    if (reply.is_last()) return absl::OkStatus();
+    if (request.unless_last()) {
+      // One that was lost by silence joins again: it may be the last, and only a member can save.
+      const absl::Status live = state.membership.heard(member.worker, member.incarnation, Clock::now());
+      if (absl::IsOutOfRange(live)) return live;
+      reply.set_is_last(state.membership.is_last(member.worker, member.incarnation));
+      if (reply.is_last()) return absl::OkStatus();
+    }
     // Before the shards close its connections: their reports then find no live member, and no loss is recorded.
     state.membership.leave(member.worker, member.incarnation);
     state.reports.ended(member.worker, member.incarnation, "left");

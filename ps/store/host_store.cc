@@ -45,7 +45,8 @@ class HostStore final : public ParameterStore {
     const float* sum = nullptr;
     if (gradients.size() > kMaxGradients) {
       // A sum that is one gradient keeps its scale of 1 in apply().
-      sum = sum_in_order(gradients, count, step.format);
+      sum = step.format == PushFormat::bf16 ? sum_in_order<uint16_t>(gradients, count)
+                                            : sum_in_order<float>(gradients, count);
       step.format = PushFormat::fp32;
       gradients = absl::MakeConstSpan(&sum, 1);
     }
@@ -79,16 +80,18 @@ class HostStore final : public ParameterStore {
     return state_[vector].empty() ? nullptr : state_[vector].data() + offset;
   }
 
+  static float value(float element) { return element; }
+  static float value(uint16_t bf16) { return std::bit_cast<float>(uint32_t{bf16} << 16); }
+
   /// The kernels take at most kMaxGradients at once. The sum runs in the same order, so that the bits are the same.
-  const float* sum_in_order(absl::Span<const float* const> gradients, size_t count, PushFormat format) {
-    const auto value = [&](const float* gradient, size_t i) {
-      if (format == PushFormat::fp32) return gradient[i];
-      return std::bit_cast<float>(uint32_t{reinterpret_cast<const uint16_t*>(gradient)[i]} << 16);
-    };
+  template <typename Element>
+  const float* sum_in_order(absl::Span<const float* const> gradients, size_t count) {
+    const auto* const first = reinterpret_cast<const Element*>(gradients[0]);
     sum_.resize(count);
-    for (size_t i = 0; i < count; ++i) sum_[i] = value(gradients[0], i);
+    for (size_t i = 0; i < count; ++i) sum_[i] = value(first[i]);
     for (const float* gradient : gradients.subspan(1)) {
-      for (size_t i = 0; i < count; ++i) sum_[i] += value(gradient, i);
+      const auto* const elements = reinterpret_cast<const Element*>(gradient);
+      for (size_t i = 0; i < count; ++i) sum_[i] += value(elements[i]);
     }
     const float scale = 1.0f / static_cast<float>(gradients.size());
     for (size_t i = 0; i < count; ++i) sum_[i] *= scale;

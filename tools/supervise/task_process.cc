@@ -11,9 +11,9 @@
 #include <cstring>
 
 #include "base/file_descriptor.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "tools/print_text.h"
 #include "tools/train/signal_thread.h"
 
 namespace gradrail::tools {

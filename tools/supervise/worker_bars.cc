@@ -2,8 +2,8 @@
 
 #include <cstdio>
 
+#include "base/log.h"
 #include "fmt/format.h"
-#include "tools/print_text.h"
 #include "tools/train/progress_bar.h"
 
 namespace gradrail::tools {

@@ -4,10 +4,10 @@
 #include <cstdio>
 #include <thread>
 
+#include "base/log.h"
 #include "base/net_address.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "tools/print_text.h"
 #include "tools/train/gpu_choice.h"
 #include "topology/discover/discover.h"
 #include "topology/views/explain.h"

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include "base/log.h"
 #include "fmt/format.h"
-#include "tools/print_text.h"
 
 namespace gradrail::tools {
 namespace {

@@ -13,7 +13,6 @@
 #include "tools/launch/etcd/rendezvous_url.h"
 #include "tools/monitor/model_graph.h"
 #include "tools/monitor/task_monitor.h"
-#include "tools/print_text.h"
 #include "tools/train/affinity_binder.h"
 #include "tools/train/backup_ps.h"
 #include "tools/train/etcd_task.h"

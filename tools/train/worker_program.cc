@@ -9,10 +9,10 @@
 #include <cstring>
 #include <string>
 
+#include "base/log.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "ps/protocol/cluster_spec.h"
-#include "tools/print_text.h"
 #include "tools/train/backup_ps.h"
 #include "tools/train/signal_thread.h"
 

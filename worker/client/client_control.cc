@@ -50,8 +50,7 @@ absl::Status Client::Impl::barrier(const std::string& name, TimePoint absent_unt
     GRADRAIL_RETURN_IF_ERROR(remedy_outside_exchange());
     *request.mutable_member() = identity_.member();
     // For the first time, or after a rejoin to servers that have started again.
-    if (!session_.barrier_generations().contains(name)) generation = 0;
-    if (generation == 0) generation = session_.next_barrier(name);
+    if (generation == 0 || !session_.barrier_generations().contains(name)) generation = session_.next_barrier(name);
     request.set_generation(generation);
     telemetry_.answer_dump();
     if (asked_to_stop(options_))
@@ -98,7 +97,7 @@ absl::StatusOr<std::vector<std::string>> Client::Impl::finish_checkpoint() {
     GRADRAIL_RETURN_IF_ERROR(begin_checkpoint_when_free(begin_checkpoint()));
     files = session_.save().finish();
   }
-  if (!files.ok() && absl::IsOutOfRange(files.status())) return of_this_worker(files.status());
+  if (absl::IsOutOfRange(files.status())) return of_this_worker(files.status());
   return files;
 }
 
@@ -108,9 +107,9 @@ absl::StatusOr<bool> Client::Impl::leave_unless_last() {
   absl::StatusOr<bool> left = session_.control(0).leave_unless_last(identity_.member());
   if (survives(left.status())) left = session_.control(0).leave_unless_last(identity_.member());
   if (left.ok() && !*left) return false;
-  const absl::Status rest = leave_from(left.ok() ? 1 : 0, "");
-  GRADRAIL_RETURN_IF_ERROR(of_this_worker(left.status()));
-  GRADRAIL_RETURN_IF_ERROR(rest);
+  absl::Status ended = of_this_worker(left.status());
+  ended.Update(leave_from(left.ok() ? 1 : 0, ""));
+  GRADRAIL_RETURN_IF_ERROR(ended);
   return true;
 }
 
