@@ -29,8 +29,8 @@ void add_exchange_flags(CLI::App& app, Options& options) {
   app.add_option("--optimizer", options.optimizer, "sgd, momentum, nesterov or adam")
       ->check(CLI::IsMember({"sgd", "momentum", "nesterov", "adam"}))
       ->capture_default_str();
-  app.add_option("--push", options.push, "elements of a gradient on its way: fp32 or bf16")
-      ->transform(accepted_by(ps::parse_push_format))
+  app.add_option("--push", options.push, "elements of a gradient on its way")
+      ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();
   app.add_option("--bucket_kib", options.bucket_kib, "size of a bucket in KiB; 0: the default of the client")
       ->transform(NumberIn(0u, kMaxBucketKib));
