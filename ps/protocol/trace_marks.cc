@@ -9,10 +9,7 @@
 namespace gradrail::ps {
 namespace {
 
-/// Nanoseconds; 73 years. The sum or difference of four such numbers does not overflow.
-constexpr int64_t kMaxTime = (int64_t{1} << 61) - 1;
-
-bool is_time(int64_t nanoseconds) { return nanoseconds >= -kMaxTime && nanoseconds <= kMaxTime; }
+bool is_time(int64_t nanoseconds) { return nanoseconds >= -kMaxTraceTime && nanoseconds <= kMaxTraceTime; }
 
 }  // namespace
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,11 +16,13 @@ class TaskMarks;
 
 /// Marks of a task in one message: it stays below 1 MiB, and the chief holds one for each task.
 constexpr size_t kMaxTraceMarks = 1 << 15;
+/// Nanoseconds; 73 years. The sum or difference of four such numbers does not overflow.
+constexpr int64_t kMaxTraceTime = (int64_t{1} << 61) - 1;
 
 /// If there are more than kMaxTraceMarks, the last ones: they lead up to the moment of the request.
 proto::TaskMarks to_proto(const std::string& task, const std::vector<Mark>& marks);
 /// Errors  INVALID_ARGUMENT: columns of different lengths, an unknown kind, more marks than to_proto() makes, or a time
-///         beyond 73 years. Sums and differences of the times, with the offset of their task, do not overflow.
+///         beyond kMaxTraceTime. Sums and differences of the times, with the offset of their task, do not overflow.
 absl::StatusOr<std::vector<Mark>> marks_from(const proto::TaskMarks& message);
 
 }  // namespace gradrail::ps

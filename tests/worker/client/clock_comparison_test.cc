@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "base/random.h"
+#include "ps/protocol/control.pb.h"
 
 namespace gradrail::worker {
 namespace {
@@ -13,7 +14,17 @@ int64_t ns(TimePoint at) { return std::chrono::duration_cast<std::chrono::nanose
 
 TEST(ClockComparison, NothingIsKnownBeforeTheFirstAnswer) {
   EXPECT_EQ(ClockComparison().best().offset_ns, 0);
-  EXPECT_EQ(ClockComparison().best().bound_ns, INT64_MAX);
+  EXPECT_EQ(ClockComparison().best().bound_ns, ps::kMaxTraceTime);
+}
+
+/// The marks of a run that ends before the first answer.
+TEST(ClockComparison, AnUnknownClockIsValidInAMessageOfMarks) {
+  const ClockOffset unknown = ClockComparison().best();
+  ps::proto::TaskMarks message = ps::to_proto("worker/1", {{.at_ns = 1}});
+  message.set_offset_ns(unknown.offset_ns);
+  message.set_bound_ns(unknown.bound_ns);
+  const absl::Status taken = ps::marks_from(message).status();
+  EXPECT_TRUE(taken.ok()) << taken;
 }
 
 TEST(ClockComparison, TheShortestRoundTripBoundsTheError) {

@@ -114,7 +114,8 @@ TEST(ClientWatch, TheChiefGathersTheMarksOfAll) {
     return client;
   };
   const std::unique_ptr<Client> chief = joined(0), other = joined(1);
-  ASSERT_TRUE(other->upload_trace().ok());
+  const absl::Status uploaded = other->upload_trace();
+  ASSERT_TRUE(uploaded.ok()) << uploaded;
   const absl::StatusOr<std::vector<TaskTrace>> traces = chief->gather_trace();
   ASSERT_TRUE(traces.ok()) << traces.status();
   std::vector<std::string> tasks;
