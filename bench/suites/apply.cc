@@ -1,5 +1,7 @@
 // How near does an update come to the speed of memory? Each optimizer's beside copies of the same working set, by
 // turns.
+#include <bit>
+
 #include "base/clock.h"
 #include "base/status.h"
 #include "bench/driver/memory_speed.h"
@@ -24,7 +26,9 @@ class HostUpdate {
   // No value is 0: the state of adam would decay to subnormal numbers, which processors handle slowly.
   HostUpdate(const UpdateCase& c, size_t count) : case_(c), parameters_(count, 1.0f) {
     for (int i = 0; i < ps::state_vectors(kind()); ++i) state_[i].assign(count, 0.5f);
-    for (size_t i = 0; i < c.gradients; ++i) gradients_.emplace_back(count, 0.25f);
+    // In bf16 an element of 4 bytes holds two gradients of 0.25.
+    const float gradient = c.bf16 ? std::bit_cast<float>(0x3e803e80) : 0.25f;
+    for (size_t i = 0; i < c.gradients; ++i) gradients_.emplace_back(c.bf16 ? (count + 1) / 2 : count, gradient);
     for (size_t i = 0; i < c.targets; ++i) targets_.emplace_back(count, 0.0f);
     for (const auto& gradient : gradients_) gradient_pointers_.push_back(gradient.data());
     for (auto& target : targets_) target_pointers_.push_back(target.data());
@@ -34,6 +38,7 @@ class HostUpdate {
                                  .parameters = parameters_.data(),
                                  .state = {state_[0].data(), state_[1].data()},
                                  .gradients = gradient_pointers_,
+                                 .format = case_.bf16 ? ps::PushFormat::bf16 : ps::PushFormat::fp32,
                                  .targets = target_pointers_,
                                  .update_index = ++updates_});
   }
@@ -159,7 +164,6 @@ absl::StatusOr<int> run_apply_suite(const Options& options) {
   report.begin(Layout::sweep);
   std::vector<Contestant> contestants;
   for (const UpdateCase& c : update_cases()) {
-    if (c.bf16 && options.on == "host") continue;  // host shards take fp32
     contestants.push_back({describe(c), [&, c](uint64_t bytes) { return measure_isolated(c, options, bytes); }});
   }
   take_turns(options, list, contestants, report);

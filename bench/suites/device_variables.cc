@@ -15,18 +15,20 @@ constexpr size_t kAllocation = 2 << 20;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<DeviceVariables>> DeviceVariables::create(const std::string& on, size_t elements) {
+absl::StatusOr<std::unique_ptr<DeviceVariables>> DeviceVariables::create(const std::string& on, size_t elements,
+                                                                         ps::PushFormat push) {
   auto made = std::unique_ptr<DeviceVariables>(new DeviceVariables);
   made->elements_ = elements;
+  made->push_ = push;
   GRADRAIL_ASSIGN_OR_RETURN(made->device_, open_compute(on));
-  GRADRAIL_ASSIGN_OR_RETURN(made->block_,
-                            made->device_->allocate(std::max<size_t>(kAllocation, ps::device_block_bytes(elements))));
+  const size_t bytes = std::max<size_t>(kAllocation, ps::device_block_bytes(elements, push));
+  GRADRAIL_ASSIGN_OR_RETURN(made->block_, made->device_->allocate(bytes));
   return made;
 }
 
 worker::DeviceMemory DeviceVariables::memory() const {
   auto* const parameters = block_->as<float>();
-  const size_t bytes = ps::device_block_bytes(elements_);
+  const size_t bytes = ps::device_block_bytes(elements_, push_);
   // A missing key is not an error: only `ipc` needs one, and its row states the reason.
   const absl::StatusOr<std::string> key = gpu::export_memory(*device_, parameters, bytes);
   return {.device = device_.get(),

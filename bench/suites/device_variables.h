@@ -14,7 +14,8 @@ namespace gradrail::bench {
 class DeviceVariables {
  public:
   /// `on`: "gpu:N". Errors: as open_compute(), and RESOURCE_EXHAUSTED.
-  static absl::StatusOr<std::unique_ptr<DeviceVariables>> create(const std::string& on, size_t elements);
+  static absl::StatusOr<std::unique_ptr<DeviceVariables>> create(const std::string& on, size_t elements,
+                                                                 ps::PushFormat push);
 
   /// For ClientOptions::device.
   worker::DeviceMemory memory() const;
@@ -26,6 +27,7 @@ class DeviceVariables {
   DeviceVariables() = default;
 
   size_t elements_ = 0;
+  ps::PushFormat push_ = ps::PushFormat::fp32;
   // The block ends before its device, because members are destroyed in reverse order.
   std::unique_ptr<gpu::Compute> device_;
   std::unique_ptr<gpu::Memory> block_;

@@ -103,7 +103,7 @@ class Worker {
     if (load_.gpu.empty()) return absl::OkStatus();
     size_t elements = 0;
     for (const ps::Tensor& tensor : schema()) elements += tensor.elements();
-    GRADRAIL_ASSIGN_OR_RETURN(device_, DeviceVariables::create(load_.gpu, elements));
+    GRADRAIL_ASSIGN_OR_RETURN(device_, DeviceVariables::create(load_.gpu, elements, load_.push));
     options.device = device_->memory();
     options.require_device = load_.gpu_transfer != worker::GpuTransfer::staged;
     // One method or none: a fallback to another one would give its figures to this row.

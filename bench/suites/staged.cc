@@ -19,6 +19,8 @@
 namespace gradrail::bench {
 namespace {
 
+constexpr ps::PushFormat kPush = ps::PushFormat::fp32;
+
 class StagedBench {
  public:
   StagedBench(int ordinal, uint64_t bytes, uint64_t bucket_bytes)
@@ -26,7 +28,7 @@ class StagedBench {
 
   absl::Status prepare() {
     GRADRAIL_ASSIGN_OR_RETURN(device_, gpu::open_device(ordinal_));
-    GRADRAIL_ASSIGN_OR_RETURN(block_, device_->allocate(ps::device_block_bytes(elements_)));
+    GRADRAIL_ASSIGN_OR_RETURN(block_, device_->allocate(ps::device_block_bytes(elements_, kPush)));
     // The memory that a client has: GpuVariables pins it, so that copies go by DMA.
     for (SharedMemory* memory : {&parameters_, &gradients_}) {
       GRADRAIL_ASSIGN_OR_RETURN(SharedMemory made, SharedMemory::create("gradrail-bench", bytes_));
@@ -36,9 +38,9 @@ class StagedBench {
     const worker::DeviceMemory memory{.device = device_.get(),
                                       .parameters = parameters,
                                       .gradients = parameters + ps::device_gradients_at(elements_),
-                                      .bytes = ps::device_block_bytes(elements_)};
-    GRADRAIL_ASSIGN_OR_RETURN(variables_,
-                              worker::GpuVariables::create(memory, elements_, parameters_.span(), gradients_.span()));
+                                      .bytes = ps::device_block_bytes(elements_, kPush)};
+    GRADRAIL_ASSIGN_OR_RETURN(
+        variables_, worker::GpuVariables::create(memory, elements_, kPush, parameters_.span(), gradients_.span()));
     // Streams of their own for the plain copies: they must not wait behind the buckets.
     GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<gpu::StagedCopies> copies, gpu::staged_copies(*device_));
     copies_ = std::move(copies);
@@ -74,7 +76,7 @@ class StagedBench {
     // As an exchange does it: all buckets are enqueued, and each is sent when its copy has ended.
     std::vector<gpu::CopyTicket> tickets;
     for (uint64_t first = 0; first < elements_; first += bucket_) {
-      tickets.push_back(variables_->download_gradients({first, std::min(bucket_, elements_ - first)}));
+      tickets.push_back(variables_->download_gradients({first, std::min(bucket_, elements_ - first)}, kPush));
     }
     for (const gpu::CopyTicket ticket : tickets) {
       while (!variables_->is_done(ticket)) continue;

@@ -155,7 +155,6 @@ class Compute {
                                  float* gradient) = 0;
   /// target = (((source[0] + source[1]) + …) · scale; 1 to kMaxBuffers sources; target may be source[0].
   virtual void sum(absl::Span<const float* const> sources, size_t count, float scale, float* target) = 0;
-  virtual void to_bf16(size_t count, const float* source, uint16_t* target) = 0;  ///< to nearest, ties to even
   virtual void from_bf16(size_t count, const uint16_t* source, float* target) = 0;
   /// One pass over memory.
   virtual void update(const UpdateArguments& arguments) = 0;

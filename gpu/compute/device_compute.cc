@@ -71,12 +71,16 @@ void DeviceCompute::launch_kernel(const char* kernel, size_t work_items, void** 
   if (work_items == 0 || !begin()) return;
   const absl::StatusOr<cuda::Function> function = module_.find(kernel);
   if (!function.ok()) return fail(function.status());
+  check(enqueue(compute_, *function, work_items, arguments), kernel);
+}
+
+cuda::Result DeviceCompute::enqueue(const Stream& stream, cuda::Function kernel, size_t work_items,
+                                    void** arguments) const {
   // A driver that does not know the attribute reports 0 multiprocessors.
   const size_t most = kBlocksPerMultiprocessor * static_cast<size_t>(std::max(1, context_->device().multiprocessors));
   const size_t blocks = std::min((work_items + kThreadsPerBlock - 1) / kThreadsPerBlock, most);
-  check(context_->api().cuLaunchKernel(*function, static_cast<unsigned>(blocks), 1, 1, kThreadsPerBlock, 1, 1, 0,
-                                       compute_.handle(), arguments, nullptr),
-        kernel);
+  return context_->api().cuLaunchKernel(kernel, static_cast<unsigned>(blocks), 1, 1, kThreadsPerBlock, 1, 1, 0,
+                                        stream.handle(), arguments, nullptr);
 }
 
 void DeviceCompute::product(const ProductShape& shape, const float* a, const float* b, float* c, bool accumulate) {

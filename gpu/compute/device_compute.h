@@ -57,13 +57,14 @@ class DeviceCompute final : public Compute {
   void max_pool_backward(const ImageShape& shape, const float* images, const float* pooled_gradient,
                          float* gradient) override;
   void sum(absl::Span<const float* const> sources, size_t count, float scale, float* target) override;
-  void to_bf16(size_t count, const float* source, uint16_t* target) override;
   void from_bf16(size_t count, const uint16_t* source, float* target) override;
   void update(const UpdateArguments& arguments) override;
   absl::StatusOr<uint32_t> crc32c(const void* data, size_t bytes) override;
 
   /// For others of gpu/ that enqueue on this device: its first error is this Compute's.
   void fail(const absl::Status& error);
+  /// StagedCopies::pack_bf16() on a stream of its own. An error is the caller's.
+  absl::Status pack_bf16(const Stream& stream, size_t count, const float* gradient, float* rest, uint16_t* packed);
 
  private:
   DeviceCompute(SharedContext context, Module module, Stream compute, Stream copies, Event behind,
@@ -76,6 +77,7 @@ class DeviceCompute final : public Compute {
     launch_kernel(kernel, work_items, addresses);
   }
   void launch_kernel(const char* kernel, size_t work_items, void** arguments);
+  cuda::Result enqueue(const Stream& stream, cuda::Function kernel, size_t work_items, void** arguments) const;
 
   /// The memory in `kept`, or more of it.
   std::byte* grow(std::unique_ptr<Memory>& kept, size_t bytes);

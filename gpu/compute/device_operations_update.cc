@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/status.h"
 #include "gpu/compute/device_compute.h"
 #include "gpu/compute/device_operations_run.h"
 #include "gpu/kernels/arguments.h"
@@ -84,12 +85,19 @@ void DeviceCompute::sum(absl::Span<const float* const> sources, size_t count, fl
   launch("gradrail_sum", kernels::threads_for(arguments.run), arguments);
 }
 
-void DeviceCompute::to_bf16(size_t count, const float* source, uint16_t* target) {
-  const kernels::ToBf16Arguments arguments = {
-      .run = kernels::run_of(count, {Buffer{source}, Buffer{target, sizeof(uint16_t)}}),
-      .source = source,
-      .target = target};
-  launch("gradrail_to_bf16", kernels::threads_for(arguments.run), arguments);
+absl::Status DeviceCompute::pack_bf16(const Stream& stream, size_t count, const float* gradient, float* rest,
+                                      uint16_t* packed) {
+  constexpr const char* kKernel = "gradrail_pack_bf16";
+  kernels::PackBf16Arguments arguments = {
+      .run = kernels::run_of(count, {Buffer{gradient}, Buffer{rest}, Buffer{packed, sizeof(uint16_t)}}),
+      .gradient = gradient,
+      .rest = rest,
+      .packed = packed};
+  void* addresses[] = {&arguments};
+  context_->make_current();
+  GRADRAIL_ASSIGN_OR_RETURN(const cuda::Function kernel, module_.find(kKernel));
+  const cuda::Result enqueued = enqueue(stream, kernel, kernels::threads_for(arguments.run), addresses);
+  return enqueued == cuda::kSuccess ? absl::OkStatus() : context_->status(enqueued, kKernel);
 }
 
 void DeviceCompute::from_bf16(size_t count, const uint16_t* source, float* target) {

@@ -15,14 +15,6 @@ constexpr size_t kStripElements = 1024;
 float widen(float value) { return value; }
 float widen(uint16_t bf16) { return std::bit_cast<float>(static_cast<uint32_t>(bf16) << 16); }
 
-uint16_t narrow(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  // Rounding up could carry a NaN's last bits into infinity; its top bits with the quiet bit are a NaN as well.
-  if (value != value) return static_cast<uint16_t>(bits >> 16 | 0x40);
-  // To nearest, ties to even: the added half is one less where the kept part is even.
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
 /// target[i] = ((s0 + s1) + …) · scale of one strip; T: float or the bits of a bf16.
 template <typename T>
 void sum_strip(absl::Span<const void* const> sources, size_t first, size_t count, float scale, float* target) {
@@ -74,10 +66,6 @@ void sum(absl::Span<const float* const> sources, size_t count, float scale, floa
     const size_t length = std::min(kStripElements, count - first);
     sum_strip<float>({addresses, sources.size()}, first, length, scale, target + first);
   }
-}
-
-void to_bf16(size_t count, const float* source, uint16_t* target) {
-  for (size_t i = 0; i < count; ++i) target[i] = narrow(source[i]);
 }
 
 void from_bf16(size_t count, const uint16_t* source, float* target) {

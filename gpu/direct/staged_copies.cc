@@ -1,6 +1,8 @@
 #include "gpu/direct/staged_copies.h"
 
+#include <bit>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -23,9 +25,11 @@ class Lane {
 
   cuda::Result copy(const cuda::Functions& api, void* to, const void* from, size_t bytes) {
     const cuda::Result copied = api.cuMemcpyAsync(address_of(to), address_of(from), bytes, stream_.handle());
-    // A mark behind each copy: buckets are sent one by one, as soon as each has ended.
-    return copied == cuda::kSuccess ? marks_.mark(stream_, ++last_) : copied;
+    return copied == cuda::kSuccess ? mark() : copied;
   }
+  /// A mark behind each operation: buckets are sent one by one, as soon as each has ended.
+  cuda::Result mark() { return marks_.mark(stream_, ++last_); }
+  const Stream& stream() const { return stream_; }
   CopyTicket last() const { return last_; }
   StreamMarks& marks() { return marks_; }
 
@@ -37,14 +41,23 @@ class Lane {
 
 class DeviceCopies final : public StagedCopies {
  public:
-  DeviceCopies(SharedContext context, Stream down, Stream up)
-      : context_(std::move(context)), down_(context_, std::move(down)), up_(context_, std::move(up)) {}
+  DeviceCopies(DeviceCompute& compute, Stream down, Stream up)
+      : compute_(compute),
+        context_(compute.context()),
+        down_(context_, std::move(down)),
+        up_(context_, std::move(up)) {}
   /// Copies in flight use memory that its owner reclaims next.
   ~DeviceCopies() override { finish().IgnoreError(); }
 
   // A copy that did not start has the ticket of the one before; after an error each ticket counts as done.
   CopyTicket download(void* to, const void* from, size_t bytes) override {
     start(down_, to, from, bytes, to);
+    return down_.last();
+  }
+  CopyTicket pack_bf16(size_t count, const float* gradient, float* rest, uint16_t* packed) override {
+    if (count == 0 || !error_.ok()) return down_.last();
+    error_ = compute_.pack_bf16(down_.stream(), count, gradient, rest, packed);
+    if (error_.ok()) check(down_.mark(), 0);
     return down_.last();
   }
   bool is_done(CopyTicket ticket) override {
@@ -88,16 +101,34 @@ class DeviceCopies final : public StagedCopies {
     error_ = context_->status(result, bytes > 0 ? fmt::format("copying {} bytes", bytes) : std::string("a copy"));
   }
 
+  DeviceCompute& compute_;
   const SharedContext context_;
   Lane down_, up_;
   absl::Status error_;  // the first
 };
+
+uint16_t narrow(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  // Rounding up could carry a NaN's last bits into infinity; its top bits with the quiet bit are a NaN as well.
+  if (std::isnan(value)) return static_cast<uint16_t>(bits >> 16 | 0x40);
+  // To nearest, ties to even: the added half is one less where the kept part is even.
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
 
 /// The host twin: done when it returns.
 class HostCopies final : public StagedCopies {
  public:
   CopyTicket download(void* to, const void* from, size_t bytes) override {
     if (bytes > 0) std::memcpy(to, from, bytes);
+    return 1;
+  }
+  CopyTicket pack_bf16(size_t count, const float* gradient, float* rest, uint16_t* packed) override {
+    for (size_t i = 0; i < count; ++i) {
+      const float exact = gradient[i] + rest[i];
+      packed[i] = narrow(exact);
+      const float left_out = exact - std::bit_cast<float>(static_cast<uint32_t>(packed[i]) << 16);
+      rest[i] = std::isfinite(left_out) ? left_out : 0.0f;
+    }
     return 1;
   }
   bool is_done(CopyTicket) override { return true; }
@@ -114,7 +145,7 @@ absl::StatusOr<std::unique_ptr<StagedCopies>> staged_copies(Compute& compute) {
   // A stream for each direction: a GPU has a copy engine for each of them.
   GRADRAIL_ASSIGN_OR_RETURN(Stream down, Stream::create(device->context()));
   GRADRAIL_ASSIGN_OR_RETURN(Stream up, Stream::create(device->context()));
-  return std::make_unique<DeviceCopies>(device->context(), std::move(down), std::move(up));
+  return std::make_unique<DeviceCopies>(*device, std::move(down), std::move(up));
 }
 
 }  // namespace gradrail::gpu

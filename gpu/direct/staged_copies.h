@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "absl/status/statusor.h"
@@ -11,7 +12,8 @@ namespace gradrail::gpu {
 /// Copies between a Compute's memory and the host beside its operations, one stream for each direction. Unlike
 /// Compute::upload() and download() they do not wait for operations that were enqueued before. The caller guarantees
 /// that the source is complete and that no operation uses the target. Host memory should be pinned; else a copy, and
-/// the caller with it, waits for the copies before it.
+/// the caller with it, waits for the copies before it. pack_bf16() shares the stream of the downloads, so that a
+/// download of packed gradients needs no wait between the two.
 /// Errors   After the first error all later copies do nothing; is_done() is then true, and status() returns the error.
 /// Threads  Owner of the Compute, or a thread that borrows the device while the owner does not use it.
 class StagedCopies {
@@ -21,7 +23,10 @@ class StagedCopies {
   StagedCopies& operator=(const StagedCopies&) = delete;
 
   virtual CopyTicket download(void* to, const void* from, size_t bytes) = 0;
-  /// Whether this download has ended. Asks for events only: never blocks.
+  /// Rounds gradient + rest to bf16 and keeps what the rounding has left out in `rest`: the bits of ps::pack_bf16().
+  /// Shapes  [count] each, in the Compute's memory.
+  virtual CopyTicket pack_bf16(size_t count, const float* gradient, float* rest, uint16_t* packed) = 0;
+  /// Whether this download or packing has ended. Asks for events only: never blocks.
   virtual bool is_done(CopyTicket ticket) = 0;
   virtual void upload(void* to, const void* from, size_t bytes) = 0;
   /// UNAVAILABLE: the device was lost.

@@ -47,10 +47,11 @@ struct SumArguments {
   float* target;
 };
 
-struct ToBf16Arguments {
+struct PackBf16Arguments {
   Run run;
-  const float* source;
-  Bits16* target;
+  const float* gradient;
+  float* rest;
+  Bits16* packed;
 };
 
 struct FromBf16Arguments {

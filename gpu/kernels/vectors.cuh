@@ -24,15 +24,26 @@ extern "C" __global__ GRADRAIL_KERNEL_BOUNDS void gradrail_sum(const __grid_cons
   });
 }
 
-extern "C" __global__ GRADRAIL_KERNEL_BOUNDS void gradrail_to_bf16(const __grid_constant__ ToBf16Arguments a) {
+/// Rounds gradient + rest, and keeps what the rounding leaves out. The rest of a value that is not finite is 0.
+__device__ inline Bits16 pack(float gradient, float& rest) {
+  const float exact = gradient + rest;
+  const Bits16 packed = narrow(exact);
+  const bool is_finite = (packed & 0x7f80u) != 0x7f80u;
+  rest = is_finite ? exact - widen(packed) : 0.0f;
+  return packed;
+}
+
+extern "C" __global__ GRADRAIL_KERNEL_BOUNDS void gradrail_pack_bf16(const __grid_constant__ PackBf16Arguments a) {
   for_quads(a.run, [&](Count q) {
-    const Quad<float> read = quads(a.source + a.run.head)[q];
-    Quad<Bits16> result;
+    const Quad<float> gradient = quads(a.gradient + a.run.head)[q];
+    Quad<float> rest = quads(a.rest + a.run.head)[q];
+    Quad<Bits16> packed;
     GRADRAIL_UNROLL
-    for (int e = 0; e < 4; ++e) result.at[e] = narrow(read.at[e]);
-    quads(a.target + a.run.head)[q] = result;
+    for (int e = 0; e < 4; ++e) packed.at[e] = pack(gradient.at[e], rest.at[e]);
+    quads(a.packed + a.run.head)[q] = packed;
+    quads(a.rest + a.run.head)[q] = rest;
   });
-  for_singles(a.run, [&](Count i) { a.target[i] = narrow(a.source[i]); });
+  for_singles(a.run, [&](Count i) { a.packed[i] = pack(a.gradient[i], a.rest[i]); });
 }
 
 extern "C" __global__ GRADRAIL_KERNEL_BOUNDS void gradrail_from_bf16(const __grid_constant__ FromBf16Arguments a) {

@@ -93,11 +93,6 @@ absl::Status RunAgreement::agree(const proto::JoinRequest& request, bool may_res
   // First: all that follows may rely on a sound schema.
   GRADRAIL_RETURN_IF_ERROR(validate(schema));
   GRADRAIL_ASSIGN_OR_RETURN(const Training training, from_proto(request.training()));
-  if (training.push != PushFormat::fp32 && context_.options.device != "host") {
-    return absl::FailedPreconditionError(
-        fmt::format("push {}: the parameters are on {}, which takes gradients in fp32 only",
-                    push_format_name(training.push), context_.options.device));
-  }
   // Shards keep an entry for every index up to the highest one.
   if (request.member().task_index() >= kMaxWorkers) {
     return absl::InvalidArgumentError(

@@ -25,25 +25,31 @@ namespace gradrail::ps {
 // immediate = bucket). The puts of each side are ordered: when the header has arrived, so have the bytes before it.
 //
 //   variables in a worker's GPU memory, if a shard maps them or a NIC reaches them:
-//     [parameters][gap][gradients][gap][check out][check in]     device_gradients_at(), device_check_at()
-//   The last two, of kCheckBytes each, hold the patterns that leave and arrive. Both directions are checked with the
-//   registration that exchanges use, while an exchange may be under way over another path.
+//     [parameters][gap][gradients][gap][packed gradients][check out][check in]
+//   device_gradients_at() and device_check_at() have the offsets. The packed gradients lie at packed_at() behind the
+//   first gradient, as in host memory. The last two, of kCheckBytes each, hold the patterns that leave and arrive. Both
+//   directions are checked with the registration that exchanges use, while an exchange may be under way over another
+//   path.
 
 /// Element at which the gradients begin behind `elements` parameters: aligned to a cache line, so that both can be read
 /// 16 bytes at a time.
 constexpr uint64_t device_gradients_at(uint64_t elements) { return (elements + 63) / 64 * 64; }
 
-/// Byte at which the packed gradients begin in the worker's memory of gradients.
+/// Byte at which the packed gradients begin behind the first gradient of the worker.
 constexpr uint64_t packed_at(uint64_t elements) { return device_gradients_at(elements) * sizeof(float); }
 
 /// Larger than the packets of any network: a path that loses only large packets fails the check.
 inline constexpr size_t kCheckBytes = 16 << 10;
 
-/// Element at which the space for patterns begins.
-constexpr uint64_t device_check_at(uint64_t elements) { return 2 * device_gradients_at(elements); }
+/// Byte at which the space for patterns begins.
+constexpr uint64_t device_check_at(uint64_t elements, PushFormat push) {
+  const uint64_t gradients_at = device_gradients_at(elements);
+  const uint64_t packed_bytes = push == PushFormat::fp32 ? 0 : gradients_at * element_bytes(push);
+  return 2 * gradients_at * sizeof(float) + packed_bytes;
+}
 /// Bytes of the whole block.
-constexpr uint64_t device_block_bytes(uint64_t elements) {
-  return device_check_at(elements) * sizeof(float) + 2 * kCheckBytes;
+constexpr uint64_t device_block_bytes(uint64_t elements, PushFormat push) {
+  return device_check_at(elements, push) + 2 * kCheckBytes;
 }
 
 /// Immediate of the pattern. Some transports carry 20 bits only.

@@ -91,8 +91,8 @@ absl::Status ShardExchange::check(const ShardPeer& peer, const SlotHeader& heade
 absl::StatusOr<uint32_t> ShardExchange::payload_crc(const ShardPeer& peer, uint32_t bucket, PushFormat format) const {
   const size_t count = partition_.bucket_range(bucket).count;
   const float* const payload = gradient(peer, bucket, format);
-  if (peer.uses_gpu()) return partition_.device_memory()->crc32c(payload, count);
-  return crc32c(payload, count * element_bytes(format));
+  const size_t bytes = count * element_bytes(format);
+  return peer.uses_gpu() ? partition_.device_memory()->crc32c(payload, bytes) : crc32c(payload, bytes);
 }
 
 /// The run decides and not the header: a worker could change its header between check and use.
@@ -106,10 +106,8 @@ const float* ShardExchange::gradient(const ShardPeer& peer, uint32_t bucket, Pus
   assert(bucket < partition_.bucket_count());
   const uint64_t first = partition_.bucket_range(bucket).first;
   if (peer.gradients_mapped != nullptr) {
-    if (format == PushFormat::fp32) return peer.gradients_mapped + first;
-    const auto* const packed =
-        reinterpret_cast<const std::byte*>(peer.gradients_mapped) + packed_at(partition_.map().elements());
-    return reinterpret_cast<const float*>(packed + first * element_bytes(format));
+    const std::byte* const model = peer.mapped_gradients(format, partition_.map().elements());
+    return reinterpret_cast<const float*>(model + first * element_bytes(format));
   }
   const std::byte* const payload = peer.uses_gpu()
                                        ? peer.payload.slots.memory.data

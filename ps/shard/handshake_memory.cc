@@ -36,7 +36,8 @@ void Handshake::map_device_memory(ShardPeer& peer) {
     peer.device_refused = "the parameters of this shard lie in host memory (see --ps_device)";
     return;
   }
-  absl::StatusOr<DeviceVariables> mapped = partition_.device_memory()->map_variables(key, partition_.map().elements());
+  absl::StatusOr<DeviceVariables> mapped =
+      partition_.device_memory()->map_variables(key, partition_.map().elements(), partition_.push_format());
   if (!mapped.ok()) {
     peer.device_refused = message_of(mapped.status());
     return;
@@ -114,15 +115,19 @@ void Handshake::pin(ShardPeer& peer) {
   DeviceMemory* const memory = partition_.device_memory();
   if (memory == nullptr) return;
   const ElementRange range = partition_.range();
-  const auto part_of = [&](const float* model) {
+  const auto part_of = [&](const void* model, size_t bytes) {
     // The mapping holds the worker's whole model; the store reads and writes this shard's part of it.
-    return MemorySpan{.data = reinterpret_cast<std::byte*>(const_cast<float*>(model + range.first)),
-                      .bytes = range.count * sizeof(float)};
+    auto* const begin = static_cast<std::byte*>(const_cast<void*>(model));
+    return MemorySpan{.data = begin + range.first * bytes, .bytes = range.count * bytes};
   };
   GRADRAIL_CHECK(peer.pinned.empty() && peer.slots.region != nullptr);
+  const PushFormat push = partition_.push_format();
   peer.pinned.push_back(
-      memory->pin(peer.gradients_mapped != nullptr ? part_of(peer.gradients_mapped) : peer.slots.memory.span()));
-  if (peer.parameters_mapped != nullptr) peer.pinned.push_back(memory->pin(part_of(peer.parameters_mapped)));
+      memory->pin(peer.gradients_mapped != nullptr
+                      ? part_of(peer.mapped_gradients(push, partition_.map().elements()), element_bytes(push))
+                      : peer.slots.memory.span()));
+  if (peer.parameters_mapped != nullptr)
+    peer.pinned.push_back(memory->pin(part_of(peer.parameters_mapped, sizeof(float))));
 }
 
 /// Compares the worker's pattern in its mapped GPU memory, and leaves the shard's pattern there. Returns "" or the

@@ -84,6 +84,12 @@ struct ShardPeer {
   /// The event loop has nothing to continue for this peer.
   bool is_settled() const { return (phase == Phase::active || phase == Phase::primary) && backlog.empty(); }
 
+  /// The first gradient of the model in this format. gradients_mapped is not null.
+  const std::byte* mapped_gradients(PushFormat format, uint64_t model_elements) const {
+    const auto* const first = reinterpret_cast<const std::byte*>(gradients_mapped);
+    return format == PushFormat::fp32 ? first : first + packed_at(model_elements);
+  }
+
   const SlotHeader* slot_headers() const { return reinterpret_cast<const SlotHeader*>(slots.memory.data()); }
   ReturnHeader* return_headers() const { return reinterpret_cast<ReturnHeader*>(returns.memory.data()); }
 

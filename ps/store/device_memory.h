@@ -48,7 +48,8 @@ class DeviceMemory {
 
   /// Maps the block that a worker offers: parameters and gradients of a model of `model_elements`. `key` is what
   /// gpu::export_memory() returned there.
-  virtual absl::StatusOr<DeviceVariables> map_variables(const std::string& key, size_t model_elements) = 0;
+  virtual absl::StatusOr<DeviceVariables> map_variables(const std::string& key, size_t model_elements,
+                                                        PushFormat push) = 0;
 
   /// [parameters][gap][kCheckBytes for a pattern] as transports register it; the pattern is at check_offset() bytes.
   virtual absl::StatusOr<MemorySpan> parameters_for(NicGpuTransfer way) = 0;
@@ -61,7 +62,7 @@ class DeviceMemory {
   /// Copy to and from any memory that the device reaches.
   virtual absl::Status write(std::byte* to, absl::Span<const std::byte> from) = 0;
   virtual absl::Status read(const std::byte* from, absl::Span<std::byte> to) = 0;
-  virtual absl::StatusOr<uint32_t> crc32c(const float* values, size_t count) = 0;
+  virtual absl::StatusOr<uint32_t> crc32c(const void* data, size_t bytes) = 0;
 
   // Progress. The store's update() and copy_out() only enqueue. Until has_ended(), the caller changes no gradient and
   // reads no target. Memory of this class does not end before work that may use it.

@@ -160,9 +160,9 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     return {memory.data, [ranges = reachable_](const void* data) { ranges->remove(data); }};
   }
 
-  absl::StatusOr<DeviceVariables> map_variables(const std::string& key, size_t model_elements) override {
-    const size_t gradients_at = device_gradients_at(model_elements);
-    const size_t bytes = device_block_bytes(model_elements);
+  absl::StatusOr<DeviceVariables> map_variables(const std::string& key, size_t model_elements,
+                                                PushFormat push) override {
+    const size_t bytes = device_block_bytes(model_elements, push);
     GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<gpu::Memory> mapped, gpu::map_memory(*device_, key));
     // The key comes from another process: kernels would write behind memory that is too small.
     if (mapped->bytes() < bytes) {
@@ -172,8 +172,8 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     auto* parameters = mapped->as<float>();
     reachable_->add(parameters, bytes, std::move(mapped));
     return DeviceVariables{.parameters = parameters,
-                           .gradients = parameters + gradients_at,
-                           .check = reinterpret_cast<std::byte*>(parameters + device_check_at(model_elements)),
+                           .gradients = parameters + device_gradients_at(model_elements),
+                           .check = reinterpret_cast<std::byte*>(parameters) + device_check_at(model_elements, push),
                            .mapping = {parameters, [ranges = reachable_](const void* data) { ranges->remove(data); }}};
   }
 
@@ -214,9 +214,9 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     return device_->wait(device_->download(to.data(), from, to.size()));
   }
 
-  absl::StatusOr<uint32_t> crc32c(const float* values, size_t count) override {
+  absl::StatusOr<uint32_t> crc32c(const void* data, size_t bytes) override {
     GRADRAIL_RETURN_IF_ERROR(finish());
-    return device_->crc32c(values, count * sizeof(float));
+    return device_->crc32c(data, bytes);
   }
 
   absl::Status failure() const override { return failure_; }
@@ -280,15 +280,16 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
 
   absl::Status update(size_t offset, size_t count, absl::Span<const float* const> gradients,
                       absl::Span<float* const> targets, Step step) override {
-    GRADRAIL_CHECK(!gradients.empty() && offset + count <= count_ && step.format == PushFormat::fp32);
+    GRADRAIL_CHECK(!gradients.empty() && offset + count <= count_);
     if (count == 0) return absl::OkStatus();
     absl::InlinedVector<const float*, kUsualBuffers> sources(gradients.begin(), gradients.end());
-    GRADRAIL_RETURN_IF_ERROR(fetch(count, absl::MakeSpan(sources)));
+    GRADRAIL_RETURN_IF_ERROR(fetch(count * element_bytes(step.format), absl::MakeSpan(sources)));
     float scale = 1.0f / static_cast<float>(gradients.size());
     if (sources.size() > gpu::kMaxBuffers) {
-      GRADRAIL_RETURN_IF_ERROR(sum_in_order(sources, count, scale));
+      GRADRAIL_RETURN_IF_ERROR(sum_in_order(sources, count, scale, step.format));
       sources.assign(1, sum_->as<float>());
       scale = 1.0f;
+      step.format = PushFormat::fp32;
     }
     // The kernel stores into memory that the device reaches; the other targets are copied when it has finished.
     absl::InlinedVector<float*, kUsualBuffers> stored_by_kernel;
@@ -356,8 +357,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   }
 
   /// Replaces sources that the device cannot read by copies in its memory.
-  absl::Status fetch(size_t count, absl::Span<const float*> sources) {
-    const size_t bytes = count * sizeof(float);
+  absl::Status fetch(size_t bytes, absl::Span<const float*> sources) {
     // Kept from update to update: an allocation on a GPU synchronizes the device.
     if (fetched_.size() < sources.size()) fetched_.resize(sources.size());
     for (size_t i = 0; i < sources.size(); ++i) {
@@ -370,13 +370,25 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   }
 
   /// A kernel takes at most kMaxBuffers: several sums, one after the other, keep the order and thus the bits.
-  absl::Status sum_in_order(absl::Span<const float* const> sources, size_t count, float scale) {
+  absl::Status sum_in_order(absl::Span<const float* const> sources, size_t count, float scale, PushFormat format) {
     GRADRAIL_RETURN_IF_ERROR(reserve(sum_, count * sizeof(float)));
+    // A sum takes fp32 only. It uses the place of the widened gradients before the next ones come there.
+    const size_t places = format == PushFormat::fp32 ? 0 : gpu::kMaxBuffers;
+    if (widened_.size() < places) widened_.resize(places);
     size_t taken = 0;
     while (taken < sources.size()) {
       absl::InlinedVector<const float*, gpu::kMaxBuffers> some;
       if (taken > 0) some.push_back(sum_->as<float>());
-      while (taken < sources.size() && some.size() < gpu::kMaxBuffers) some.push_back(sources[taken++]);
+      while (taken < sources.size() && some.size() < gpu::kMaxBuffers) {
+        const float* source = sources[taken++];
+        if (format != PushFormat::fp32) {
+          std::unique_ptr<gpu::Memory>& wide = widened_[some.size()];
+          GRADRAIL_RETURN_IF_ERROR(reserve(wide, count * sizeof(float)));
+          device_->from_bf16(count, reinterpret_cast<const uint16_t*>(source), wide->as<float>());
+          source = wide->as<float>();
+        }
+        some.push_back(source);
+      }
       device_->sum(some, count, taken == sources.size() ? scale : 1.0f, sum_->as<float>());
     }
     return absl::OkStatus();
@@ -395,6 +407,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
                      .parameters = on_device_->as<float>() + offset,
                      .state = {state(0), state(1)},
                      .gradients = gradients,
+                     .gradients_are_bf16 = step.format == PushFormat::bf16,
                      .targets = targets,
                      .gradient_scale = scale,
                      .rate = values.rate,
@@ -417,6 +430,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   std::unique_ptr<gpu::Memory> on_device_;
   std::unique_ptr<gpu::Memory> state_[2];
   std::vector<std::unique_ptr<gpu::Memory>> fetched_;
+  std::vector<std::unique_ptr<gpu::Memory>> widened_;
   std::unique_ptr<gpu::Memory> sum_;
   ChangedRuns changed_;                           // on the device, since the host copy was downloaded
   std::optional<gpu::CopyTicket> last_download_;  // may be under way

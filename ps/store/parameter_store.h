@@ -56,7 +56,7 @@ class ParameterStore {
   struct Step {
     uint64_t index = 1;                    ///< counts the updates of this run from 1
     float rate = kAgreedRate;              ///< as ApplyArguments::rate
-    PushFormat format = PushFormat::fp32;  ///< of the gradients, as ApplyArguments::format; a device takes fp32 only
+    PushFormat format = PushFormat::fp32;  ///< of the gradients, as ApplyArguments::format
   };
   /// Updates a run as apply() does (ps/optimizer/optimizer.h), with any number of gradients and targets. With a
   /// DeviceMemory the update has only begun when the call returns: DeviceMemory::has_ended(). Later calls see its

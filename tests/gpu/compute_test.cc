@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "base/crc32c.h"
+#include "gpu/direct/staged_copies.h"
 #include "gtest/gtest.h"
 #include "tests/gpu/compute_test_bed.h"
 
@@ -235,16 +236,30 @@ std::vector<float> numbers_to_round(Bed& bed, size_t count) {
   return values;
 }
 
-TEST_P(ComputeVectors, RoundsToBf16) {
+float widened(uint16_t bf16) { return std::bit_cast<float>(static_cast<uint32_t>(bf16) << 16); }
+
+/// With a rest of 0 the rounding itself is compared; the second gradient has the rest of the first.
+TEST_P(ComputeVectors, PacksInBf16) {
+  const std::unique_ptr<StagedCopies> copies = *staged_copies(compute());
   for (const size_t count : kCounts) {
     for (const size_t offset : {0, 1, 2}) {
-      const std::vector<float> values = numbers_to_round(bed(), count);
-      std::vector<uint16_t> expected(count);
-      std::transform(values.begin(), values.end(), expected.begin(), bf16_reference);
-      const auto source = bed().make(values, offset);
-      const auto target = bed().poisoned<uint16_t>(count, offset < 2 ? offset : 3);
-      compute().to_bf16(count, source.data(), target.data());
-      EXPECT_EQ(bed().read(target), expected);
+      std::vector<float> exact_rest(count);
+      const auto rest = bed().make(exact_rest, offset);
+      for (const std::vector<float>& gradient : {numbers_to_round(bed(), count), bed().normal(count)}) {
+        std::vector<uint16_t> expected(count);
+        for (size_t i = 0; i < count; ++i) {
+          const float exact = gradient[i] + exact_rest[i];
+          expected[i] = bf16_reference(exact);
+          const float left_out = exact - widened(expected[i]);
+          exact_rest[i] = std::isfinite(left_out) ? left_out : 0.0f;
+        }
+        const auto source = bed().make(gradient, offset);
+        const auto packed = bed().poisoned<uint16_t>(count, offset < 2 ? offset : 3);
+        copies->pack_bf16(count, source.data(), rest.data(), packed.data());
+        ASSERT_TRUE(copies->finish().ok());
+        EXPECT_EQ(bed().read(packed), expected);
+        expect_same_bits(bed().read(rest), exact_rest);
+      }
     }
   }
 }
@@ -255,7 +270,7 @@ TEST_P(ComputeVectors, WidensBf16) {
       std::vector<uint16_t> values(count);
       for (uint16_t& value : values) value = static_cast<uint16_t>(bed().random().next());
       std::vector<float> expected(count);
-      for (size_t i = 0; i < count; ++i) expected[i] = std::bit_cast<float>(static_cast<uint32_t>(values[i]) << 16);
+      std::transform(values.begin(), values.end(), expected.begin(), widened);
       const auto source = bed().make(values, offset);
       const auto target = bed().poisoned<float>(count, offset < 2 ? offset : 3);
       compute().from_bf16(count, source.data(), target.data());

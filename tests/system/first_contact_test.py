@@ -49,7 +49,8 @@ class FirstContact(unittest.TestCase):
     def test_figures(self):
         _, record = self.part("b")
         self.assertEqual([row["step"] for row in record["rows"]], ["apply", "staged, pieces of 1 MiB", "staged, pieces of 256 KiB",
-                                                                  "staged, pieces of 4 MiB", "exchange", "paths"])
+                                                                  "staged, pieces of 4 MiB", "exchange, push fp32",
+                                                                  "exchange, push bf16", "paths"])
         self.assertRegex(record["rows"][0]["note"], r"sgd, 1 gradient fp32, 0 targets: [\d.]+ % \(goal 90\)")
 
     def test_training(self):

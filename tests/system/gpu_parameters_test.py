@@ -44,10 +44,19 @@ class ParametersOnGpus(cluster.ClusterTest):
                     hashes.add(cluster.hash_of(task))
             self.assertEqual(len(hashes), 1)
 
-    def test_a_gpu_pushes_bf16_through_host_memory(self):
-        hashes = {cluster.hash_of(self.finished("--workers", 2, "--mode", "sync", "--push", push, "--transport", transport))
-                  for push, transport in (("bf16", "shm"), ("bf16", "tcp"), ("fp32", "shm"))}
-        self.assertEqual(len(hashes), 2)
+    def test_a_push_in_bf16_has_the_same_bits_on_each_path(self):
+        sync = ["--workers", 2, "--mode", "sync", "--bucket_kib", 64]
+        hashes = set()
+        for place in (["--transport", "tcp"], ["--gpu-direct", "staged"],
+                      ["--ps_device", "gpu:0", "--gpu-direct", "ipc"],
+                      ["--ps_device", "gpu:1", "--gpu-direct", "staged"],
+                      ["--ps_device", "gpu:0", "--transport", "tcp", "--shards", 2, "--ps", 2]):
+            with self.subTest(place=place):
+                task = self.finished(*sync, "--push", "bf16", *place)
+                self.assertEqual(task.has(MAPPED), "--ps_device" in place and "staged" not in place, task.transcript())
+                hashes.add(cluster.hash_of(task))
+        self.assertEqual(len(hashes), 1)
+        self.assertNotIn(cluster.hash_of(self.finished(*sync)), hashes)
 
     def test_gradients_leave_during_the_backward_pass(self):
         """The timeline shows it: the host waits for no whole pass. An operation of the simulated GPU takes 5 ms."""
@@ -111,8 +120,6 @@ class ParametersOnGpus(cluster.ClusterTest):
                                   (r"supports CUDA 11\.2, gradrail requires 12\.0", "gpu:0", gpus("driver=11020"))):
             with self.subTest(words=words):
                 self.refused(cluster.CONFIGURATION, [words], *self.data, "--ps_device", device, environment=on)
-        self.refused(cluster.CONFIGURATION, ["push bf16: the parameters are on gpu:0, which takes gradients in fp32 only"],
-                     *self.data, "--ps_device", "gpu:0", "--push", "bf16", environment=gpus(), within=4 * cluster.START)
         self.refused(cluster.USAGE, ["--ps_device: device 'cpu' for parameters: must be host or gpu:N"], *self.data,
                      "--ps_device", "cpu", environment=gpus())
 

@@ -85,6 +85,7 @@ worker::WorkloadOptions workload_options(const TrainOptions& options, AffinityBi
           .task_index = options.task.index,
           .cnn_logits_relu = options.flags.cnn_logits_relu,
           .tower_count = options.towers,
+          .push = options.push,
           // Like the control plane, this thread keeps off the cores that compute.
           .on_reader_thread = [&binder] { binder.unbind(0); }};
 }

@@ -13,10 +13,6 @@ Client::~Client() = default;
 
 absl::StatusOr<std::unique_ptr<Client>> Client::join(ClientOptions options, ps::Schema schema) {
   GRADRAIL_RETURN_IF_ERROR(ps::validate(schema));
-  if (options.push != ps::PushFormat::fp32 && options.require_device) {
-    return absl::InvalidArgumentError(fmt::format(
-        "push {}: gradients of a GPU are packed in host memory; permit staging", ps::push_format_name(options.push)));
-  }
   auto impl = std::make_unique<Impl>(std::move(options), std::move(schema));
   const absl::Status joined = impl->join();
   if (!joined.ok()) {

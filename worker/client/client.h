@@ -62,8 +62,7 @@ struct ClientOptions {
   ps::ModeKind mode = ps::ModeKind::async;
   uint32_t mode_bound = 0;  ///< K of ssp:K, B of backup:B
   ps::OptimizerConfig optimizer;
-  /// The elements of a gradient on its way. Another format than fp32 needs parameters in the servers' host memory, and
-  /// takes the gradients of a GPU through host memory.
+  /// The elements of a gradient on its way. With another format than fp32, `device` has room for packed gradients.
   ps::PushFormat push = ps::PushFormat::fp32;
   uint32_t bucket_bytes = 1 << 20;  ///< a positive multiple of 64
   std::string agreement;  ///< not async: further settings that all workers must share, as a text that is compared

@@ -41,8 +41,6 @@ Client::Impl::Impl(ClientOptions options, ps::Schema schema)
       rejoin_(options_, failure_, telemetry_, exchange_, paths_, session_,
               {.join_cluster = [this](TimePoint deadline) { return join_cluster(deadline); },
                .start = [this] { return start(); }}) {
-  // Packed gradients leave host memory.
-  if (options_.push != ps::PushFormat::fp32) options_.gpu_transfers.clear();
   if (!options_.log) options_.log = [](const std::string& text) { spdlog::warn("{}", text); };
 }
 

@@ -89,7 +89,7 @@ void Exchange::begin(ps::ArrivalKind kind, TimePoint now) {
     for (Bucket& bucket : shard.buckets) {
       bucket.tensors_missing = bucket.tensors;
       bucket.pushed = false;
-      bucket.packed = false;
+      bucket.packed.reset();
       bucket.sent = Sent::nothing;
       bucket.outstanding = true;
     }
@@ -130,8 +130,12 @@ void Exchange::push_bucket(Shard& shard, uint32_t bucket_index) {
   bucket.pushed = true;
   telemetry_.mark(Mark::Kind::pushed, step_, shard.link->shard_index, bucket_index);
   if (!shard.link->is_up()) return;  // on_path_lost() repeats it
-  if (!is_staged(*shard.link)) return submit(shard, bucket_index);
-  staged_.push_back({&shard, bucket_index, memory_.gpu()->download_gradients(bucket.range)});
+  // A push over another path repeats the same bits.
+  if (format() != ps::PushFormat::fp32 && !bucket.packed) bucket.packed = memory_.pack(bucket.range);
+  if (!waits_for_gpu(*shard.link)) return submit(shard, bucket_index);
+  staged_.push_back(
+      {&shard, bucket_index,
+       is_staged(*shard.link) ? memory_.gpu()->download_gradients(bucket.range, format()) : bucket.packed.value()});
   submit_staged();
 }
 
@@ -140,7 +144,12 @@ bool Exchange::is_staged(const ShardLink& link) const {
   return memory_.gpu() != nullptr && is_push() && link.path->way() == GpuTransfer::staged;
 }
 
-/// Submits in order what has come to the host; true while something is on its way there.
+/// The GPU has to pack the bucket or to copy it before it can leave.
+bool Exchange::waits_for_gpu(const ShardLink& link) const {
+  return is_staged(link) || (memory_.gpu() != nullptr && format() != ps::PushFormat::fp32);
+}
+
+/// Submits in order what the GPU has prepared; true while it prepares something.
 bool Exchange::submit_staged() {
   while (!staged_.empty() && memory_.gpu()->is_done(staged_.front().copy)) {
     const Pending next = staged_.front();
@@ -150,7 +159,8 @@ bool Exchange::submit_staged() {
       staged_.clear();
       failure_.fail(copied);
     } else if (next.shard->link->is_up()) {
-      telemetry_.mark(Mark::Kind::copied, step_, next.shard->link->shard_index, next.bucket_index);
+      if (is_staged(*next.shard->link))
+        telemetry_.mark(Mark::Kind::copied, step_, next.shard->link->shard_index, next.bucket_index);
       submit(*next.shard, next.bucket_index);
     }
   }
@@ -163,8 +173,6 @@ void Exchange::submit(Shard& shard, uint32_t bucket_index) {
   assert(bucket.pushed);  // invariant 2
   ShardPath& path = *shard.link->path;
   const ps::PushFormat format = this->format();
-  // A push over another path repeats the same bits.
-  if (format != ps::PushFormat::fp32 && !std::exchange(bucket.packed, true)) memory_.pack(bucket.range);
   const uint64_t payload_elements = kind_ == ps::ArrivalKind::pull ? 0 : bucket.range.count;
   const auto payload_bytes = static_cast<uint32_t>(payload_elements * element_bytes(format));
   // Only staged payloads pass through host memory, where the checksum can be computed.
@@ -206,9 +214,10 @@ bool Exchange::post_backlog() {
 void Exchange::progress() {
   if (!under_way_) return;
   // Gradients that a network device or the shard's GPU fetches from GPU memory need no help from here.
-  const bool may_stage = std::any_of(shards_.begin(), shards_.end(),
-                                     [&](const Shard& shard) { return shard.link->is_up() && is_staged(*shard.link); });
-  if (!may_stage) return;
+  const bool may_wait = std::any_of(shards_.begin(), shards_.end(), [&](const Shard& shard) {
+    return shard.link->is_up() && waits_for_gpu(*shard.link);
+  });
+  if (!may_wait) return;
   post_backlog();
   paths_.poll_events();
 }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,7 +26,8 @@ namespace gradrail::worker {
 /// A bucket passes these functions, each with a verb of its own.
 ///   Client::ready, exchange    a tensor, or all of them, are complete
 ///   Exchange::push_bucket      all tensors that overlap the bucket are complete
-///     stage                    … it is copied from the GPU first, where no device reads GPU memory
+///     pack                     it is packed, if the format of the push is not fp32
+///     stage                    … it is copied from the GPU, where no device reads GPU memory
 ///     submit                   its header is written
 ///     post_bucket              the path has room for it; without room it waits in the backlog
 ///   ShardPath::send_bucket     payload, then header
@@ -108,7 +110,7 @@ class Exchange final : public PathEvents {
     uint32_t tensors = 0;          ///< number of tensors that overlap it
     uint32_t tensors_missing = 0;  ///< of those, not ready in this exchange
     bool pushed = false;
-    bool packed = false;  ///< the gradient of this exchange is in the format of the push
+    std::optional<gpu::CopyTicket> packed;  ///< when the gradient of this exchange is in the format of the push
     ShardPath::Sent sent = ShardPath::Sent::nothing;
     bool outstanding = false;  ///< no answer yet in this exchange
     uint64_t version = 0;
@@ -121,12 +123,13 @@ class Exchange final : public PathEvents {
   struct Pending {
     Shard* shard;
     uint32_t bucket_index;
-    gpu::CopyTicket copy{};  ///< of its gradient to the host, while it is staged
+    gpu::CopyTicket copy{};  ///< of its gradient to the host, or its packing on the GPU
   };
 
   void count_tensors(Shard& shard);
   void push_bucket(Shard& shard, uint32_t bucket_index);
   bool is_staged(const ShardLink& link) const;
+  bool waits_for_gpu(const ShardLink& link) const;
   void submit(Shard& shard, uint32_t bucket_index);
   bool post_bucket(Shard& shard, uint32_t bucket_index);
   bool submit_staged();

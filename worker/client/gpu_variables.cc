@@ -14,12 +14,19 @@
 
 namespace gradrail::worker {
 
-GpuVariables::GpuVariables(DeviceMemory device, size_t elements, MemorySpan parameters, MemorySpan gradients)
-    : device_(std::move(device)), elements_(elements), host_parameters_(parameters), host_gradients_(gradients) {}
+GpuVariables::GpuVariables(DeviceMemory device, size_t elements, ps::PushFormat push, MemorySpan parameters,
+                           MemorySpan gradients)
+    : device_(std::move(device)),
+      elements_(elements),
+      push_(push),
+      host_parameters_(parameters),
+      host_gradients_(gradients) {}
 
 absl::StatusOr<std::unique_ptr<GpuVariables>> GpuVariables::create(DeviceMemory device, size_t elements,
-                                                                   MemorySpan parameters, MemorySpan gradients) {
-  std::unique_ptr<GpuVariables> variables(new GpuVariables(std::move(device), elements, parameters, gradients));
+                                                                   ps::PushFormat push, MemorySpan parameters,
+                                                                   MemorySpan gradients) {
+  std::unique_ptr<GpuVariables> variables(new GpuVariables(std::move(device), elements, push, parameters, gradients));
+  if (push != ps::PushFormat::fp32) GRADRAIL_RETURN_IF_ERROR(variables->allocate_rest());
   GRADRAIL_ASSIGN_OR_RETURN(variables->copies_, gpu::staged_copies(*variables->device_.device));
   variables->pins_[0] = variables->pin(parameters);
   variables->pins_[1] = variables->pin(gradients);
@@ -27,6 +34,20 @@ absl::StatusOr<std::unique_ptr<GpuVariables>> GpuVariables::create(DeviceMemory 
 }
 
 GpuVariables::~GpuVariables() = default;
+
+absl::Status GpuVariables::allocate_rest() {
+  gpu::Compute& device = *device_.device;
+  const size_t needed = ps::device_check_at(elements_, push_);
+  if (device_.bytes < needed) {
+    return absl::FailedPreconditionError(fmt::format("push {}: {} bytes of GPU memory hold no packed gradients: {} do",
+                                                     ps::push_format_name(push_), device_.bytes, needed));
+  }
+  GRADRAIL_ASSIGN_OR_RETURN(rest_, device.allocate(std::max<size_t>(elements_, 1) * sizeof(float)));
+  // Memory of a device is not cleared.
+  const std::vector<float> zeros(elements_);
+  device.upload(rest_->data(), zeros.data(), zeros.size() * sizeof(float));
+  return device.finish();
+}
 
 /// A failure costs speed only: copies from pageable memory work as well.
 std::unique_ptr<gpu::Pin> GpuVariables::pin(const MemorySpan& memory) const {
@@ -38,7 +59,7 @@ std::unique_ptr<gpu::Pin> GpuVariables::pin(const MemorySpan& memory) const {
 }
 
 absl::StatusOr<MemorySpan> GpuVariables::block(NicGpuTransfer way) {
-  const size_t bytes = ps::device_block_bytes(elements_);
+  const size_t bytes = ps::device_block_bytes(elements_, push_);
   if (device_.bytes < bytes) {
     return absl::FailedPreconditionError(
         fmt::format("{} bytes of GPU memory hold no space for a check of the path: {} would", device_.bytes, bytes));
@@ -55,11 +76,15 @@ absl::StatusOr<MemorySpan> GpuVariables::block(NicGpuTransfer way) {
                     .gpu = source.get()};
 }
 
-uint64_t GpuVariables::gradient_offset(uint64_t element) const {
-  return (ps::device_gradients_at(elements_) + element) * sizeof(float);
-}
+uint64_t GpuVariables::gradients_at() const { return ps::device_gradients_at(elements_) * sizeof(float); }
 
-uint64_t GpuVariables::check_out_offset() const { return ps::device_check_at(elements_) * sizeof(float); }
+uint64_t GpuVariables::check_out_offset() const { return ps::device_check_at(elements_, push_); }
+
+/// Bytes behind the first gradient, on the device as in the host's copy.
+uint64_t GpuVariables::place_of(ps::ElementRange range, ps::PushFormat format) const {
+  GRADRAIL_CHECK(range.first + range.count <= elements_);
+  return (format == ps::PushFormat::fp32 ? 0 : ps::packed_at(elements_)) + range.first * element_bytes(format);
+}
 
 absl::Status GpuVariables::write_check(uint64_t seed) {
   // Both halves: the remains of an earlier check must not pass for the answer to this one.
@@ -79,10 +104,17 @@ std::string GpuVariables::compare_check(uint64_t seed) {
   return read.ok() ? ps::compare_check(arrived, seed) : std::string(message_of(read));
 }
 
-gpu::CopyTicket GpuVariables::download_gradients(ps::ElementRange range) {
-  GRADRAIL_CHECK(range.first + range.count <= elements_);
-  const size_t bytes = range.count * sizeof(float);
-  return copies_->download(host_gradients_.data + range.first * sizeof(float), device_.gradients + range.first, bytes);
+gpu::CopyTicket GpuVariables::pack(ps::ElementRange range) {
+  GRADRAIL_CHECK(push_ == ps::PushFormat::bf16);
+  std::byte* const packed = reinterpret_cast<std::byte*>(device_.gradients) + place_of(range, push_);
+  return copies_->pack_bf16(range.count, device_.gradients + range.first, rest_->as<float>() + range.first,
+                            reinterpret_cast<uint16_t*>(packed));
+}
+
+gpu::CopyTicket GpuVariables::download_gradients(ps::ElementRange range, ps::PushFormat format) {
+  const uint64_t place = place_of(range, format);
+  return copies_->download(host_gradients_.data + place, reinterpret_cast<const std::byte*>(device_.gradients) + place,
+                           range.count * element_bytes(format));
 }
 
 void GpuVariables::upload_parameters(ps::ElementRange range) {
@@ -102,7 +134,7 @@ absl::Status GpuVariables::finish_transfers() {
 }
 
 absl::Status GpuVariables::upload_initial() {
-  copies_->upload(device_.gradients, host_gradients_.data, host_gradients_.bytes);
+  copies_->upload(device_.gradients, host_gradients_.data, elements_ * sizeof(float));
   return copies_->finish();
 }
 

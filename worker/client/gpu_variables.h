@@ -21,15 +21,17 @@ namespace gradrail::worker {
 /// Threads  Owner thread of the client. The owner of the device does not use it while the client does.
 class GpuVariables {
  public:
-  /// `parameters` and `gradients`: the host's copies, which outlive this. UNAVAILABLE: the device was lost.
-  static absl::StatusOr<std::unique_ptr<GpuVariables>> create(DeviceMemory device, size_t elements,
+  /// `parameters` and `gradients`: the host's copies, which outlive this. Packed gradients lie behind the others.
+  /// Errors  FAILED_PRECONDITION: the device's block has no room for packed gradients. RESOURCE_EXHAUSTED: memory of
+  ///         the device. UNAVAILABLE: the device was lost.
+  static absl::StatusOr<std::unique_ptr<GpuVariables>> create(DeviceMemory device, size_t elements, ps::PushFormat push,
                                                               MemorySpan parameters, MemorySpan gradients);
   ~GpuVariables();
 
   /// All of it, for transports to register in this way.
   /// Errors  FAILED_PRECONDITION: the device, its driver or a missing kernel module forbid it; says which.
   absl::StatusOr<MemorySpan> block(NicGpuTransfer way);
-  uint64_t gradient_offset(uint64_t element) const;  ///< bytes into the block; that of a parameter is its own
+  uint64_t gradients_at() const;  ///< bytes into the block; the gradients lie there as in the host's copy
 
   // Patterns, in the space behind the variables.
   uint64_t check_out_offset() const;
@@ -38,8 +40,12 @@ class GpuVariables {
   /// "" when the pattern of this seed arrived, else what is wrong; the space is cleared.
   std::string compare_check(uint64_t seed);
 
+  /// Packs the gradients of a range in the format of the push, in the device's memory.
+  gpu::CopyTicket pack(ps::ElementRange range);
+
   // Staging.
-  gpu::CopyTicket download_gradients(ps::ElementRange range);
+  /// Behind pack(), if `format` is not fp32.
+  gpu::CopyTicket download_gradients(ps::ElementRange range, ps::PushFormat format);
   bool is_done(gpu::CopyTicket ticket) { return copies_->is_done(ticket); }
   void upload_parameters(ps::ElementRange range);
   /// The device's first error.
@@ -55,16 +61,20 @@ class GpuVariables {
   uint64_t flushes() const { return flushes_; }
 
  private:
-  GpuVariables(DeviceMemory device, size_t elements, MemorySpan parameters, MemorySpan gradients);
+  GpuVariables(DeviceMemory device, size_t elements, ps::PushFormat push, MemorySpan parameters, MemorySpan gradients);
+  absl::Status allocate_rest();
+  uint64_t place_of(ps::ElementRange range, ps::PushFormat format) const;
   std::unique_ptr<gpu::Pin> pin(const MemorySpan& memory) const;
 
   // Set once.
   const DeviceMemory device_;
   const size_t elements_;
+  const ps::PushFormat push_;
   const MemorySpan host_parameters_;
   const MemorySpan host_gradients_;
   std::unique_ptr<GpuMemorySource> sources_[2];  ///< by way; made when first asked for
   std::unique_ptr<gpu::Pin> pins_[2];
+  std::unique_ptr<gpu::Memory> rest_;  ///< by element, fp32, on the device: see ModelMemory. Null for a push in fp32
 
   bool unflushed_ = false;
   uint64_t flushes_ = 0;

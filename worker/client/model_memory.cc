@@ -28,14 +28,13 @@ absl::Status ModelMemory::allocate(const MemoryBinder& place, const DeviceMemory
   }
   parameters_ = std::move(parameters);
   gradients_ = std::move(gradients);
-  if (packs) {
+  if (device.device != nullptr) {
+    GRADRAIL_ASSIGN_OR_RETURN(gpu_,
+                              GpuVariables::create(device, elements(), push_, parameters_.span(), gradients_.span()));
+  } else if (packs) {
     GRADRAIL_ASSIGN_OR_RETURN(rest_, SharedMemory::create("gradrail-rest", bytes));
     if (place) place(rest_.span());
   }
-  if (device.device == nullptr) return absl::OkStatus();
-  // A GPU copies to the host's gradients, and they are packed there.
-  const MemorySpan host_gradients = {.data = gradients_.data(), .bytes = bytes};
-  GRADRAIL_ASSIGN_OR_RETURN(gpu_, GpuVariables::create(device, elements(), parameters_.span(), host_gradients));
   return absl::OkStatus();
 }
 
@@ -54,11 +53,13 @@ uint32_t ModelMemory::parameter_crc32c(ps::ElementRange range) const {
   return crc32c(parameters_.data() + range.first * sizeof(float), range.count * sizeof(float));
 }
 
-void ModelMemory::pack(ps::ElementRange range) {
+gpu::CopyTicket ModelMemory::pack(ps::ElementRange range) {
+  if (gpu_ != nullptr) return gpu_->pack(range);
   const MemorySpan packed = payload(range, push_);
   const MemorySpan gradients = payload(range, ps::PushFormat::fp32);
   ps::pack_bf16({reinterpret_cast<const float*>(gradients.data), range.count},
                 reinterpret_cast<float*>(rest_.data()) + range.first, reinterpret_cast<uint16_t*>(packed.data));
+  return {};
 }
 
 MemorySpan ModelMemory::payload(ps::ElementRange range, ps::PushFormat format) const {

@@ -38,9 +38,9 @@ class ModelMemory {
   MemorySpan gradient_span() const { return gradients_.span(); }
 
   ps::PushFormat push_format() const { return push_; }
-  /// Packs the gradients of a range in the format of the push. Once for each gradient: the rest of the rounding goes
-  /// into the next one.
-  void pack(ps::ElementRange range);
+  /// Packs the gradients of a range in the format of the push, on the GPU where they are there. Once for each gradient:
+  /// the rest of the rounding goes into the next one. On a GPU it ends when gpu()->is_done() says so.
+  gpu::CopyTicket pack(ps::ElementRange range);
   /// The place of a range in gradient_span(), in this format.
   MemorySpan payload(ps::ElementRange range, ps::PushFormat format) const;
 
@@ -63,7 +63,8 @@ class ModelMemory {
   std::vector<uint64_t> tensor_first_;  ///< first element of each tensor; one more entry at the end
   SharedMemory parameters_;
   SharedMemory gradients_;  ///< [gradients][gap][packed gradients]
-  SharedMemory rest_;       ///< by element, fp32: what the rounding of all gradients so far has left out
+  /// By element, fp32: what the rounding of all gradients so far has left out. Empty with a GPU, which has its own.
+  SharedMemory rest_;
   std::unique_ptr<GpuVariables> gpu_;
 };
 

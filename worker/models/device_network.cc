@@ -57,7 +57,7 @@ absl::Status DeviceNetwork::allocate() {
   DeviceArena sizes;
   lay_out(sizes);
   // Parameters and gradients have an allocation of their own: another process may map it.
-  const size_t variable_bytes = gpu::own_allocation(ps::device_block_bytes(elements()));
+  const size_t variable_bytes = gpu::own_allocation(ps::device_block_bytes(elements(), plan_.push));
   absl::StatusOr<std::unique_ptr<gpu::Memory>> memory = device_->allocate(sizes.bytes());
   absl::StatusOr<std::unique_ptr<gpu::Memory>> variables = device_->allocate(variable_bytes);
   const absl::Status& refused = memory.ok() ? variables.status() : memory.status();
@@ -84,7 +84,7 @@ DeviceBlock DeviceNetwork::device_block() {
   return {.device = device_.get(),
           .parameters = parameters,
           .gradients = parameters + gradients_at(),
-          .bytes = ps::device_block_bytes(elements())};
+          .bytes = ps::device_block_bytes(elements(), plan_.push)};
 }
 
 void DeviceNetwork::lay_out(DeviceArena& arena) {
@@ -333,9 +333,15 @@ void DeviceNetwork::release_memory() {
 
 absl::StatusOr<std::unique_ptr<Network>> make_device_network(const WorkloadOptions& options,
                                                              std::unique_ptr<gpu::Compute> device) {
-  if (options.model == "mlp") return DeviceNetwork::create(mlp_plan(mlp_shape(options)), std::move(device));
-  GRADRAIL_ASSIGN_OR_RETURN(const Cnn::Shape shape, cnn_shape(options));
-  return DeviceNetwork::create(cnn_plan(shape), std::move(device));
+  NetworkPlan plan;
+  if (options.model == "mlp") {
+    plan = mlp_plan(mlp_shape(options));
+  } else {
+    GRADRAIL_ASSIGN_OR_RETURN(const Cnn::Shape shape, cnn_shape(options));
+    plan = cnn_plan(shape);
+  }
+  plan.push = options.push;
+  return DeviceNetwork::create(std::move(plan), std::move(device));
 }
 
 }  // namespace gradrail::worker

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gpu/compute/compute.h"
+#include "ps/protocol/mode.h"
 #include "ps/protocol/shard_map.h"
 #include "worker/data/dataset.h"
 #include "worker/models/cnn.h"
@@ -29,6 +30,7 @@ struct NetworkPlan {
   BatchLoader::Form form = BatchLoader::Form::kDense;
   ps::Schema schema;
   std::vector<LayerPlan> layers;
+  ps::PushFormat push = ps::PushFormat::fp32;  ///< of the gradients: another format needs room behind them
 };
 NetworkPlan mlp_plan(const Mlp::Shape& shape);
 NetworkPlan cnn_plan(const Cnn::Shape& shape);

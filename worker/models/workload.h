@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "gpu/compute/compute.h"
 #include "gpu/reduce/tower_sum.h"
+#include "ps/protocol/mode.h"
 #include "worker/models/mlp.h"
 
 namespace gradrail::worker {
@@ -19,7 +20,7 @@ namespace gradrail::worker {
 struct MnistData;
 
 /// Variables in the memory of a device, as ps/protocol/exchange_layout.h has them: [elements of the model] each, in the
-/// order of the schema.
+/// order of the schema. The room for packed gradients is that of WorkloadOptions::push.
 struct DeviceBlock {
   gpu::Compute* device = nullptr;  ///< null: there is no such memory
   float* parameters = nullptr;
@@ -89,6 +90,7 @@ struct WorkloadOptions {
   bool cnn_logits_relu = true;  ///< Cnn::Shape::logits_relu
   size_t tower = 0;             ///< which of a worker's towers this is: they take batches in turn, so that those of
   size_t tower_count = 1;       ///< one step are together one batch of `tower_count` times the size
+  ps::PushFormat push = ps::PushFormat::fp32;  ///< a device keeps room for gradients in this format
   /// Shared by the towers of one process, which only read it; null: read from data_dir.
   std::shared_ptr<const MnistData> data;
   /// Called first in the thread that reads a training split too large for memory.

@@ -90,20 +90,36 @@ TEST_F(ClientGpuFaults, ShardWithAnUnreachableGpuTakesGradientsInHostMemory) {
 
 TEST_F(ClientGpuFaults, ChecksumsOfWhatArrivesInAGpu) {
   gpu::Simulation::configure("devices=2,ordering=0");
-  Cluster cluster({.worker_count = 1, .transports = {"simnic"}, .device = "gpu:1"});
-  ClientOptions options = cluster.options(0);
-  options.checksums = true;
-  const std::unique_ptr<Client> client = join(options, odd_schema());
-  ASSERT_NE(client, nullptr);
-  fill_initial(*client);
-  ASSERT_TRUE(client->start().ok());
-  for (uint64_t step = 1; step <= 3; ++step) {
-    fill_gradients(*client, 0, step);
-    client->exchange();
-    const absl::Status waited = client->wait();
-    ASSERT_TRUE(waited.ok()) << waited;
+  for (const ps::PushFormat push : {ps::PushFormat::fp32, ps::PushFormat::bf16}) {
+    Cluster cluster({.worker_count = 1, .transports = {"simnic"}, .device = "gpu:1"});
+    ClientOptions options = cluster.options(0);
+    options.checksums = true;
+    options.push = push;
+    const std::unique_ptr<Client> client = join(options, odd_schema());
+    ASSERT_NE(client, nullptr);
+    fill_initial(*client);
+    ASSERT_TRUE(client->start().ok());
+    for (uint64_t step = 1; step <= 3; ++step) {
+      fill_gradients(*client, 0, step);
+      client->exchange();
+      const absl::Status waited = client->wait();
+      ASSERT_TRUE(waited.ok()) << waited;
+    }
+    EXPECT_THAT(cluster.server(0).summary(), ::testing::Contains(HasSubstr("into GPU memory")));
   }
-  EXPECT_THAT(cluster.server(0).summary(), ::testing::Contains(HasSubstr("into GPU memory")));
+}
+
+TEST_F(ClientGpuFaults, ABlockWithoutRoomForPackedGradientsIsRefused) {
+  Cluster cluster({.worker_count = 1, .transports = {"tcp"}});
+  const GpuWorker worker;
+  ClientOptions options = cluster.options(0);
+  options.push = ps::PushFormat::bf16;
+  options.device = worker.memory();
+  options.device.bytes = ps::device_block_bytes(odd_elements(), ps::PushFormat::fp32) - 2 * ps::kCheckBytes;
+  const absl::Status refused = Client::join(options, odd_schema()).status();
+  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+  EXPECT_THAT(std::string(message_of(refused)), HasSubstr("push bf16: "));
+  EXPECT_THAT(std::string(message_of(refused)), HasSubstr("bytes of GPU memory hold no packed gradients"));
 }
 
 /// A bucket is sent as soon as it is in host memory, while the rest of its tensor is still being copied.

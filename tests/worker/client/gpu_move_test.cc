@@ -65,7 +65,7 @@ TEST_F(ClientGpuMove, FromDirectToStagedAndBack) {
 
 /// Cuts at random moments: every bucket is in one of its states, on its way out of the GPU or back.
 TEST_F(ClientGpuMove, RunUnderCutsEqualsTheUndisturbedOne) {
-  const auto run = [&](bool disturbed, std::vector<std::string> order) {
+  const auto run = [&](bool disturbed, std::vector<std::string> order, ps::PushFormat push) {
     Cluster cluster({.shards_per_ps = 2, .worker_count = 2, .transports = order});
     std::vector<float> result[2];
     std::atomic<uint64_t> moves = 0, started = 0, steps = 0;
@@ -85,8 +85,10 @@ TEST_F(ClientGpuMove, RunUnderCutsEqualsTheUndisturbedOne) {
       options.transports = order;
       options.mode = ps::ModeKind::sync;
       options.bucket_bytes = 1024;
+      options.push = push;
       options.failback = 5ms;
       GpuWorker worker(static_cast<int>(index));
+      worker.set_scale(0.3f);  // bf16 rounds the gradients
       worker.join(options);
       ASSERT_TRUE(worker.has_joined());
       if (index == 0) fill_initial(worker.client());
@@ -107,10 +109,12 @@ TEST_F(ClientGpuMove, RunUnderCutsEqualsTheUndisturbedOne) {
     EXPECT_EQ(moves > 0, disturbed);
     return result[0];
   };
-  const std::vector<float> undisturbed = run(false, {"shm"});
-  EXPECT_EQ(run(true, {"simnic", "shm"}), undisturbed);
-  EXPECT_EQ(run(true, {"simnic"}), undisturbed);
-  EXPECT_EQ(run(true, {"tcp"}), undisturbed);
+  for (const ps::PushFormat push : {ps::PushFormat::fp32, ps::PushFormat::bf16}) {
+    const std::vector<float> undisturbed = run(false, {"shm"}, push);
+    EXPECT_EQ(run(true, {"simnic", "shm"}, push), undisturbed);
+    EXPECT_EQ(run(true, {"simnic"}, push), undisturbed);
+    EXPECT_EQ(run(true, {"tcp"}, push), undisturbed);
+  }
 }
 
 /// A forced transfer stays forced: the run ends and does not stage.

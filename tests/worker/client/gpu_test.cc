@@ -14,6 +14,8 @@ using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
 constexpr uint64_t kSteps = 6;
+constexpr float kScale = 0.3f;        // bf16 rounds the gradients
+constexpr size_t kHeaders = 8 << 10;  // bytes of all headers of a run, at most
 
 struct Route {
   const char* name;
@@ -39,22 +41,29 @@ class ClientGpu : public ::testing::Test {
   const Watchdog watchdog_;
 };
 
-ClientOptions options_for(const Cluster& cluster, uint32_t index, const Route& route, ps::OptimizerKind optimizer) {
+struct Training {
+  ps::OptimizerKind optimizer = ps::OptimizerKind::sgd;
+  ps::PushFormat push = ps::PushFormat::fp32;
+};
+
+ClientOptions options_for(const Cluster& cluster, uint32_t index, const Route& route, const Training& training) {
   ClientOptions options = cluster.options(index);
   options.mode = ps::ModeKind::sync;
-  options.optimizer.kind = optimizer;
+  options.optimizer.kind = training.optimizer;
   options.optimizer.learning_rate = 0.01f;
+  options.push = training.push;
   options.gpu_transfers = route.ways;
   return options;
 }
 
 /// A sync run of two workers; worker 0's parameters where they are at home, which are both's.
-std::vector<float> run(const Route& route, ps::OptimizerKind optimizer) {
+std::vector<float> run(const Route& route, const Training& training) {
   Cluster cluster({.ps_count = 2, .shards_per_ps = 2, .transports = {route.transport}, .device = route.ps_device});
   std::vector<float> result[2];
   in_parallel(2, [&](uint32_t index) {
     GpuWorker gpu(static_cast<int>(index));
-    const ClientOptions options = options_for(cluster, index, route, optimizer);
+    gpu.set_scale(kScale);
+    const ClientOptions options = options_for(cluster, index, route, training);
     std::unique_ptr<Client> on_host;
     if (route.on_gpu) {
       gpu.join(options);
@@ -65,8 +74,11 @@ std::vector<float> run(const Route& route, ps::OptimizerKind optimizer) {
     if (index == 0) fill_initial(client);
     ASSERT_TRUE(client.start().ok());
     for (uint64_t step = 1; step <= kSteps; ++step) {
-      if (!route.on_gpu) fill_gradients(client, index, step);
-      if (!route.on_gpu) client.exchange();
+      if (!route.on_gpu) {
+        fill_gradients(client, index, step);
+        scale_gradients(client, kScale);
+        client.exchange();
+      }
       const absl::Status waited = route.on_gpu ? gpu.step(index, step) : client.wait();
       ASSERT_TRUE(waited.ok()) << waited;
     }
@@ -75,7 +87,9 @@ std::vector<float> run(const Route& route, ps::OptimizerKind optimizer) {
     EXPECT_EQ(flatten(client), result[index]);
     for (const ClientStats::PathBytes& bytes : client.stats().path_bytes) {
       EXPECT_EQ(bytes.path, route.path);
-      EXPECT_GT(bytes.pushed, kSteps * odd_elements() * sizeof(float));
+      const uint64_t gradients = kSteps * odd_elements() * element_bytes(training.push);
+      EXPECT_GT(bytes.pushed, gradients);
+      EXPECT_LT(bytes.pushed, gradients + (index == 0 ? sizeof(float) : 0) * odd_elements() + kHeaders);
     }
     EXPECT_TRUE(client.barrier("done").ok());
   });
@@ -109,11 +123,12 @@ TEST_F(ClientGpu, BitsAreTheSameWhicheverWay) {
        "tcp gpu-direct(dmabuf)",
        "tcp gpu-direct(dmabuf) into GPU memory"},
   };
-  for (const ps::OptimizerKind optimizer : {ps::OptimizerKind::sgd, ps::OptimizerKind::adam}) {
-    const std::vector<float> expected = run(host, optimizer);
+  for (const Training& training :
+       {Training{}, Training{ps::OptimizerKind::adam}, Training{.push = ps::PushFormat::bf16}}) {
+    const std::vector<float> expected = run(host, training);
     for (const Route& route : others) {
       SCOPED_TRACE(route.name);
-      EXPECT_EQ(run(route, optimizer), expected);
+      EXPECT_EQ(run(route, training), expected);
     }
   }
 }

@@ -39,7 +39,7 @@ GpuWorker::GpuWorker(int ordinal) {
 }
 
 DeviceMemory GpuWorker::memory() const {
-  const size_t bytes = ps::device_block_bytes(odd_elements());
+  const size_t bytes = ps::device_block_bytes(odd_elements(), ps::PushFormat::bf16);
   auto* parameters = block_->as<float>();
   const absl::StatusOr<std::string> key = gpu::export_memory(*device_, parameters, bytes);
   GRADRAIL_CHECK(key.ok());
@@ -57,7 +57,7 @@ void GpuWorker::join(ClientOptions options) {
 
 void GpuWorker::write_gradients(uint32_t worker, uint64_t step) {
   std::vector<float> gradients(odd_elements());
-  for (size_t i = 0; i < gradients.size(); ++i) gradients[i] = gradient_of(worker, step, i);
+  for (size_t i = 0; i < gradients.size(); ++i) gradients[i] = scale_ * gradient_of(worker, step, i);
   device_->upload(memory().gradients, gradients.data(), gradients.size() * sizeof(float));
   EXPECT_TRUE(device_->finish().ok());
 }

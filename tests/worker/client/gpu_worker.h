@@ -37,6 +37,8 @@ class GpuWorker {
   /// The gradient of a step, made on the device; then exchange() and wait().
   absl::Status step(uint32_t worker, uint64_t step);
   void write_gradients(uint32_t worker, uint64_t step);
+  /// The next gradients are multiplied by it: see scale_gradients().
+  void set_scale(float factor) { scale_ = factor; }
   /// The parameters on the device.
   std::vector<float> parameters();
 
@@ -44,6 +46,7 @@ class GpuWorker {
   std::unique_ptr<gpu::Compute> device_;
   std::unique_ptr<gpu::Memory> block_;
   std::unique_ptr<Client> client_;
+  float scale_ = 1.0f;
 };
 
 size_t odd_elements();

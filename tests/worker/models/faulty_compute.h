@@ -67,7 +67,6 @@ class FaultyCompute final : public gpu::Compute {
   void sum(absl::Span<const float* const> sources, size_t count, float scale, float* target) override {
     host_->sum(sources, count, scale, target);
   }
-  void to_bf16(size_t count, const float* source, uint16_t* target) override { host_->to_bf16(count, source, target); }
   void from_bf16(size_t count, const uint16_t* source, float* target) override {
     host_->from_bf16(count, source, target);
   }

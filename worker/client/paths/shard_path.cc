@@ -74,7 +74,7 @@ ShardPath::Sent ShardPath::send_bucket(uint32_t bucket_index, ps::ElementRange r
   GRADRAIL_CHECK(phase_ == Phase::active && so_far != Sent::all);
   assert(bucket_index < link_.bucket_count);
   if (so_far == Sent::nothing) {
-    const absl::Status taken = connection_->put(gradients(range, payload), slot(range), {});
+    const absl::Status taken = connection_->put(gradients(payload), slot(range), {});
     if (absl::IsResourceExhausted(taken)) return Sent::nothing;
   }
   // One connection delivers puts in order: the shard sees the header only behind the payload.
@@ -85,11 +85,12 @@ ShardPath::Sent ShardPath::send_bucket(uint32_t bucket_index, ps::ElementRange r
   return absl::IsResourceExhausted(taken) ? Sent::payload : Sent::all;
 }
 
-/// The source of gradients: the host's memory, or the GPU's where the network device reads it.
-transport::LocalSlice ShardPath::gradients(ps::ElementRange range, MemorySpan payload) const {
+/// The source of gradients: the host's memory, or the same place of the GPU's where the network device reads it.
+transport::LocalSlice ShardPath::gradients(MemorySpan payload) const {
+  const auto offset = static_cast<size_t>(payload.data - context_.gradients->span().data);
   const transport::MemoryRegion* region = nic_region();
-  if (region != nullptr) return {region, gpu_->gradient_offset(range.first), range.count * sizeof(float)};
-  return {context_.gradients.get(), static_cast<size_t>(payload.data - context_.gradients->span().data), payload.bytes};
+  if (region != nullptr) return {region, gpu_->gradients_at() + offset, payload.bytes};
+  return {context_.gradients.get(), offset, payload.bytes};
 }
 
 ShardPath::~ShardPath() {

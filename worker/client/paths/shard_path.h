@@ -119,7 +119,7 @@ class ShardPath {
  private:
   ShardPath(ShardLink& link, OpenContext& context, const ps::proto::JoinPath& join_path);
   void offer(const GpuOffer& offer);
-  transport::LocalSlice gradients(ps::ElementRange range, MemorySpan payload) const;
+  transport::LocalSlice gradients(MemorySpan payload) const;
   transport::RemoteSlice slot(ps::ElementRange range) const;
   const transport::MemoryRegion* nic_region() const;
   absl::Status write_check();
