@@ -122,11 +122,15 @@ client.start()
 def two_steps():  # the suspension takes the first one
     client.step()
     client.step()
-for call in (client.save_checkpoint, lambda: client.barrier("b"), client.pull, two_steps, client.finish_steps,
-             client.pull, client.save_checkpoint, client.leave):
+for number, call in enumerate((client.save_checkpoint, lambda: client.barrier("b"), client.pull, two_steps,
+                               client.finish_steps, client.pull, client.save_checkpoint)):
     print("suspended", flush=True)
     os.kill(os.getpid(), signal.SIGSTOP)
     call()
+    client.barrier(f"member {number}")  # the data path may have carried a pull before the loss was noticed
+print("suspended", flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+client.leave()
 """, environment(0))
         for count in range(1, 9):
             for task, line in ((program, "suspended"), (server, "was lost: no heartbeat for 1 s")):
