@@ -1,6 +1,7 @@
 #include "tests/worker/client/c_program.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -123,6 +124,19 @@ const char* c_program_is_interrupted(const char* ps_hosts, const char* worker_ho
   EXPECT(gradrail_barrier(client, "both") == GRADRAIL_CANCELLED);
   gradrail_free(client);
   EXPECT(poll_count == 2);
+  return NULL;
+}
+
+/* The library does not read what lies behind the struct of the program. */
+const char* c_program_has_an_older_header(const char* ps_hosts, const char* worker_hosts) {
+  gradrail_client* client = NULL;
+  gradrail_options options = local_options(ps_hosts, worker_hosts, 0);
+  options.push = "no format";
+  EXPECT(gradrail_join(&options, tensors, 2, &client) == GRADRAIL_INVALID_ARGUMENT);
+  EXPECT(strstr(gradrail_last_error(), "push format 'no format'") != NULL);
+  options.struct_bytes = offsetof(gradrail_options, push);
+  EXPECT(gradrail_join(&options, tensors, 2, &client) == GRADRAIL_OK);
+  gradrail_free(client);
   return NULL;
 }
 

@@ -35,6 +35,12 @@ TEST(ClientFromC, EndsAtAnInterruption) {
   expect_good(c_program_is_interrupted(joined(cluster.spec().ps).c_str(), joined(cluster.spec().workers).c_str()));
 }
 
+TEST(ClientFromC, AProgramOfAnOlderHeaderJoins) {
+  const Watchdog watchdog;
+  Cluster cluster({.worker_count = 1});
+  expect_good(c_program_has_an_older_header(joined(cluster.spec().ps).c_str(), joined(cluster.spec().workers).c_str()));
+}
+
 TEST(ClientFromC, MistakesAreErrorsAndNoCrashes) {
   const Watchdog watchdog;
   Cluster cluster({.worker_count = 2});
