@@ -13,7 +13,7 @@ struct Mark {
   enum class Kind : uint8_t {
     begun,     ///< worker: the exchange as a whole
     pushed,    ///< worker: the trainer has handed the gradient over
-    copied,    ///< worker: it has come from the GPU to the host, where it is staged
+    copied,    ///< worker: the GPU has packed it, or it has come from there to the host, where it is staged
     posted,    ///< worker: the transport has taken its header
     answered,  ///< worker: the notice of fresh parameters was seen
     done,      ///< worker: all fresh parameters are where the trainer reads them; the exchange as a whole

@@ -76,7 +76,7 @@ class StagedBench {
     // As an exchange does it: all buckets are enqueued, and each is sent when its copy has ended.
     std::vector<gpu::CopyTicket> tickets;
     for (uint64_t first = 0; first < elements_; first += bucket_) {
-      tickets.push_back(variables_->download_gradients({first, std::min(bucket_, elements_ - first)}, kPush));
+      tickets.push_back(variables_->download_gradients({first, std::min(bucket_, elements_ - first)}));
     }
     for (const gpu::CopyTicket ticket : tickets) {
       while (!variables_->is_done(ticket)) continue;

@@ -63,8 +63,12 @@ class DeviceCompute final : public Compute {
 
   /// For others of gpu/ that enqueue on this device: its first error is this Compute's.
   void fail(const absl::Status& error);
-  /// StagedCopies::pack_bf16() on a stream of its own. An error is the caller's.
-  absl::Status pack_bf16(const Stream& stream, size_t count, const float* gradient, float* rest, uint16_t* packed);
+  /// The kernel of StagedCopies::pack_bf16(), for a thread that does not own this object.
+  absl::StatusOr<cuda::Function> pack_kernel() { return module_.find("gradrail_pack_bf16"); }
+  /// Enqueues it on another stream. An error is the caller's.
+  /// Threads  Any thread: it only reads what is set once.
+  cuda::Result pack_bf16(const Stream& stream, cuda::Function kernel, size_t count, const float* gradient, float* rest,
+                         uint16_t* packed) const;
 
  private:
   DeviceCompute(SharedContext context, Module module, Stream compute, Stream copies, Event behind,

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/status.h"
 #include "gpu/compute/device_compute.h"
 #include "gpu/compute/device_operations_run.h"
 #include "gpu/kernels/arguments.h"
@@ -85,9 +84,8 @@ void DeviceCompute::sum(absl::Span<const float* const> sources, size_t count, fl
   launch("gradrail_sum", kernels::threads_for(arguments.run), arguments);
 }
 
-absl::Status DeviceCompute::pack_bf16(const Stream& stream, size_t count, const float* gradient, float* rest,
-                                      uint16_t* packed) {
-  constexpr const char* kKernel = "gradrail_pack_bf16";
+cuda::Result DeviceCompute::pack_bf16(const Stream& stream, cuda::Function kernel, size_t count, const float* gradient,
+                                      float* rest, uint16_t* packed) const {
   kernels::PackBf16Arguments arguments = {
       .run = kernels::run_of(count, {Buffer{gradient}, Buffer{rest}, Buffer{packed, sizeof(uint16_t)}}),
       .gradient = gradient,
@@ -95,9 +93,7 @@ absl::Status DeviceCompute::pack_bf16(const Stream& stream, size_t count, const 
       .packed = packed};
   void* addresses[] = {&arguments};
   context_->make_current();
-  GRADRAIL_ASSIGN_OR_RETURN(const cuda::Function kernel, module_.find(kKernel));
-  const cuda::Result enqueued = enqueue(stream, kernel, kernels::threads_for(arguments.run), addresses);
-  return enqueued == cuda::kSuccess ? absl::OkStatus() : context_->status(enqueued, kKernel);
+  return enqueue(stream, kernel, kernels::threads_for(arguments.run), addresses);
 }
 
 void DeviceCompute::from_bf16(size_t count, const uint16_t* source, float* target) {

@@ -41,8 +41,9 @@ class Lane {
 
 class DeviceCopies final : public StagedCopies {
  public:
-  DeviceCopies(DeviceCompute& compute, Stream down, Stream up)
+  DeviceCopies(const DeviceCompute& compute, cuda::Function pack_kernel, Stream down, Stream up)
       : compute_(compute),
+        pack_kernel_(pack_kernel),
         context_(compute.context()),
         down_(context_, std::move(down)),
         up_(context_, std::move(up)) {}
@@ -56,8 +57,8 @@ class DeviceCopies final : public StagedCopies {
   }
   CopyTicket pack_bf16(size_t count, const float* gradient, float* rest, uint16_t* packed) override {
     if (count == 0 || !error_.ok()) return down_.last();
-    error_ = compute_.pack_bf16(down_.stream(), count, gradient, rest, packed);
-    if (error_.ok()) check(down_.mark(), 0);
+    const cuda::Result enqueued = compute_.pack_bf16(down_.stream(), pack_kernel_, count, gradient, rest, packed);
+    check(enqueued == cuda::kSuccess ? down_.mark() : enqueued, 0);
     return down_.last();
   }
   bool is_done(CopyTicket ticket) override {
@@ -91,26 +92,27 @@ class DeviceCopies final : public StagedCopies {
     if (result != cuda::kNotReady) check(result, 0);
     if (!error_.ok() || !lane.marks().is_overdue()) return;
     error_ =
-        absl::UnavailableError(fmt::format("{}: a copy did not complete within {:.0f} s: the device is lost",
+        absl::UnavailableError(fmt::format("{}: a copy or packing did not complete within {:.0f} s: the device is lost",
                                            context_->label(), std::chrono::duration<double>(kAnswerTimeout).count()));
     context_->abandon();  // a call that frees a resource on it may block for ever
   }
 
   void check(cuda::Result result, size_t bytes) {
     if (result == cuda::kSuccess) return;
-    error_ = context_->status(result, bytes > 0 ? fmt::format("copying {} bytes", bytes) : std::string("a copy"));
+    error_ =
+        context_->status(result, bytes > 0 ? fmt::format("copying {} bytes", bytes) : std::string("a copy or packing"));
   }
 
-  DeviceCompute& compute_;
+  const DeviceCompute& compute_;
+  const cuda::Function pack_kernel_;
   const SharedContext context_;
   Lane down_, up_;
   absl::Status error_;  // the first
 };
 
 uint16_t narrow(float value) {
+  if (std::isnan(value)) return 0x7fc0;  // as on a GPU, which does not keep the bits of a NaN in a sum
   const auto bits = std::bit_cast<uint32_t>(value);
-  // Rounding up could carry a NaN's last bits into infinity; its top bits with the quiet bit are a NaN as well.
-  if (std::isnan(value)) return static_cast<uint16_t>(bits >> 16 | 0x40);
   // To nearest, ties to even: the added half is one less where the kept part is even.
   return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
@@ -142,10 +144,11 @@ class HostCopies final : public StagedCopies {
 absl::StatusOr<std::unique_ptr<StagedCopies>> staged_copies(Compute& compute) {
   auto* device = dynamic_cast<DeviceCompute*>(&compute);
   if (device == nullptr) return std::make_unique<HostCopies>();
+  GRADRAIL_ASSIGN_OR_RETURN(const cuda::Function pack_kernel, device->pack_kernel());
   // A stream for each direction: a GPU has a copy engine for each of them.
   GRADRAIL_ASSIGN_OR_RETURN(Stream down, Stream::create(device->context()));
   GRADRAIL_ASSIGN_OR_RETURN(Stream up, Stream::create(device->context()));
-  return std::make_unique<DeviceCopies>(*device, std::move(down), std::move(up));
+  return std::make_unique<DeviceCopies>(*device, pack_kernel, std::move(down), std::move(up));
 }
 
 }  // namespace gradrail::gpu

@@ -15,7 +15,7 @@ namespace gradrail::gpu {
 /// the caller with it, waits for the copies before it. pack_bf16() shares the stream of the downloads, so that a
 /// download of packed gradients needs no wait between the two.
 /// Errors   After the first error all later copies do nothing; is_done() is then true, and status() returns the error.
-/// Threads  Owner of the Compute, or a thread that borrows the device while the owner does not use it.
+/// Threads  One owner, which may be another thread than that of the Compute. staged_copies(): owner of the Compute.
 class StagedCopies {
  public:
   virtual ~StagedCopies() = default;

@@ -53,11 +53,10 @@ __device__ void for_quads(const Run& run, Visit visit) {
 __device__ inline float widen(float value) { return value; }
 __device__ inline float widen(Bits16 bf16) { return __builtin_bit_cast(float, static_cast<Bits32>(bf16) << 16); }
 
-/// To nearest, ties to even. Rounding up could carry a NaN's last bits into infinity; its top bits with the quiet bit
-/// are a NaN as well.
+/// To nearest, ties to even. Each NaN becomes the same one: a sum on a GPU does not keep its bits.
 __device__ inline Bits16 narrow(float value) {
   const Bits32 bits = __builtin_bit_cast(Bits32, value);
-  const Bits32 rounded = value != value ? bits | 0x400000u : bits + 0x7fffu + (bits >> 16 & 1u);
+  const Bits32 rounded = value != value ? 0x7fc00000u : bits + 0x7fffu + (bits >> 16 & 1u);
   return static_cast<Bits16>(rounded >> 16);
 }
 

@@ -105,9 +105,9 @@ void pack(const float* __restrict gradient, float* __restrict rest, Bf16* __rest
     const int bits = __builtin_bit_cast(int, exact);
     const int upper = static_cast<int>(static_cast<unsigned>(bits) >> 16);
     const auto rounded = static_cast<int>((static_cast<unsigned>(bits) + 0x7fff + (upper & 1)) >> 16);
-    const int quiet_nan = upper | 0x40;  // rounding could make an infinity of a NaN
     const int is_nan = mask_if((bits & 0x7fffffff) > 0x7f800000);
-    const int result = (rounded & ~is_nan) | (quiet_nan & is_nan);
+    // One NaN for all: a GPU does not keep the bits of a NaN in a sum.
+    const int result = (rounded & ~is_nan) | (0x7fc0 & is_nan);
     packed[i] = static_cast<Bf16>(result);
     const int is_finite = mask_if((result & 0x7f80) != 0x7f80);
     const float left_out = exact - __builtin_bit_cast(float, static_cast<unsigned>(result) << 16);

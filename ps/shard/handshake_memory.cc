@@ -106,7 +106,7 @@ absl::Status Handshake::probe_mapping(const ShardPeer& peer) {
     const size_t packed_bytes = element_bytes(format);
     GRADRAIL_RETURN_IF_ERROR(peer.connection->get(
         {peer.returns.region.get(), 0, packed_bytes},
-        {peer.offer.gradients, packed_at(partition_.map().elements()) + last_element * packed_bytes}, 0));
+        {peer.offer.gradients, format_at(partition_.map().elements(), format) + last_element * packed_bytes}, 0));
   }
   return absl::OkStatus();
 }

@@ -86,8 +86,7 @@ struct ShardPeer {
 
   /// The first gradient of the model in this format. gradients_mapped is not null.
   const std::byte* mapped_gradients(PushFormat format, uint64_t model_elements) const {
-    const auto* const first = reinterpret_cast<const std::byte*>(gradients_mapped);
-    return format == PushFormat::fp32 ? first : first + packed_at(model_elements);
+    return reinterpret_cast<const std::byte*>(gradients_mapped) + format_at(model_elements, format);
   }
 
   const SlotHeader* slot_headers() const { return reinterpret_cast<const SlotHeader*>(slots.memory.data()); }

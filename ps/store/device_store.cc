@@ -286,7 +286,9 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     GRADRAIL_RETURN_IF_ERROR(fetch(count * element_bytes(step.format), absl::MakeSpan(sources)));
     float scale = 1.0f / static_cast<float>(gradients.size());
     if (sources.size() > gpu::kMaxBuffers) {
-      GRADRAIL_RETURN_IF_ERROR(sum_in_order(sources, count, scale, step.format));
+      const bool packed = step.format == PushFormat::bf16;
+      GRADRAIL_RETURN_IF_ERROR(packed ? sum_widened_in_order(sources, count, scale)
+                                      : sum_in_order(sources, count, scale));
       sources.assign(1, sum_->as<float>());
       scale = 1.0f;
       step.format = PushFormat::fp32;
@@ -370,26 +372,30 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   }
 
   /// A kernel takes at most kMaxBuffers: several sums, one after the other, keep the order and thus the bits.
-  absl::Status sum_in_order(absl::Span<const float* const> sources, size_t count, float scale, PushFormat format) {
+  absl::Status sum_in_order(absl::Span<const float* const> sources, size_t count, float scale) {
     GRADRAIL_RETURN_IF_ERROR(reserve(sum_, count * sizeof(float)));
-    // A sum takes fp32 only. It uses the place of the widened gradients before the next ones come there.
-    const size_t places = format == PushFormat::fp32 ? 0 : gpu::kMaxBuffers;
-    if (widened_.size() < places) widened_.resize(places);
     size_t taken = 0;
     while (taken < sources.size()) {
       absl::InlinedVector<const float*, gpu::kMaxBuffers> some;
       if (taken > 0) some.push_back(sum_->as<float>());
-      while (taken < sources.size() && some.size() < gpu::kMaxBuffers) {
-        const float* source = sources[taken++];
-        if (format != PushFormat::fp32) {
-          std::unique_ptr<gpu::Memory>& wide = widened_[some.size()];
-          GRADRAIL_RETURN_IF_ERROR(reserve(wide, count * sizeof(float)));
-          device_->from_bf16(count, reinterpret_cast<const uint16_t*>(source), wide->as<float>());
-          source = wide->as<float>();
-        }
-        some.push_back(source);
-      }
+      while (taken < sources.size() && some.size() < gpu::kMaxBuffers) some.push_back(sources[taken++]);
       device_->sum(some, count, taken == sources.size() ? scale : 1.0f, sum_->as<float>());
+    }
+    return absl::OkStatus();
+  }
+
+  /// The same for gradients in bf16. A sum takes fp32 only: each gradient is widened in turn, which needs one buffer.
+  absl::Status sum_widened_in_order(absl::Span<const float* const> sources, size_t count, float scale) {
+    for (std::unique_ptr<gpu::Memory>* memory : {&sum_, &widened_})
+      GRADRAIL_RETURN_IF_ERROR(reserve(*memory, count * sizeof(float)));
+    const auto widen = [&](size_t source, const gpu::Memory& to) {
+      device_->from_bf16(count, reinterpret_cast<const uint16_t*>(sources[source]), to.as<float>());
+    };
+    widen(0, *sum_);
+    const float* const both[] = {sum_->as<float>(), widened_->as<float>()};
+    for (size_t i = 1; i < sources.size(); ++i) {
+      widen(i, *widened_);
+      device_->sum(both, count, i + 1 == sources.size() ? scale : 1.0f, sum_->as<float>());
     }
     return absl::OkStatus();
   }
@@ -430,8 +436,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   std::unique_ptr<gpu::Memory> on_device_;
   std::unique_ptr<gpu::Memory> state_[2];
   std::vector<std::unique_ptr<gpu::Memory>> fetched_;
-  std::vector<std::unique_ptr<gpu::Memory>> widened_;
-  std::unique_ptr<gpu::Memory> sum_;
+  std::unique_ptr<gpu::Memory> sum_, widened_;
   ChangedRuns changed_;                           // on the device, since the host copy was downloaded
   std::optional<gpu::CopyTicket> last_download_;  // may be under way
   gpu::WaitInTurns turns_;                        // since the last mark was reached

@@ -7,6 +7,7 @@
 #include "base/crc32c.h"
 #include "gpu/direct/staged_copies.h"
 #include "gtest/gtest.h"
+#include "ps/optimizer/optimizer.h"
 #include "tests/gpu/compute_test_bed.h"
 
 // Products, layers, casts, checksums: each against the definition in double.
@@ -213,7 +214,7 @@ TEST_P(ComputeVectors, SumsInOrder) {
 
 /// Rounds to 8 bits of mantissa in double, to nearest, ties to even.
 uint16_t bf16_reference(float value) {
-  if (std::isnan(value)) return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16 | 0x40);
+  if (std::isnan(value)) return 0x7fc0;
   const auto low = static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
   const auto widened = [](uint32_t bits) {
     // One past the largest finite number stands for 2^128 in this comparison.
@@ -246,13 +247,17 @@ TEST_P(ComputeVectors, PacksInBf16) {
       std::vector<float> exact_rest(count);
       const auto rest = bed().make(exact_rest, offset);
       for (const std::vector<float>& gradient : {numbers_to_round(bed(), count), bed().normal(count)}) {
-        std::vector<uint16_t> expected(count);
+        std::vector<uint16_t> expected(count), by_host(count);
+        std::vector<float> rest_by_host = exact_rest;
         for (size_t i = 0; i < count; ++i) {
           const float exact = gradient[i] + exact_rest[i];
           expected[i] = bf16_reference(exact);
           const float left_out = exact - widened(expected[i]);
           exact_rest[i] = std::isfinite(left_out) ? left_out : 0.0f;
         }
+        ps::pack_bf16(gradient, rest_by_host.data(), by_host.data());
+        EXPECT_EQ(by_host, expected);
+        expect_same_bits(rest_by_host, exact_rest);
         const auto source = bed().make(gradient, offset);
         const auto packed = bed().poisoned<uint16_t>(count, offset < 2 ? offset : 3);
         copies->pack_bf16(count, source.data(), rest.data(), packed.data());

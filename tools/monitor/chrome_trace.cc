@@ -8,6 +8,7 @@
 
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
+#include "ps/protocol/trace_marks.h"
 
 namespace gradrail::tools {
 namespace {
@@ -146,7 +147,11 @@ std::string chrome_trace(const std::vector<worker::TaskTrace>& tasks) {
   for (const worker::TaskTrace& task : tasks) {
     // The process number of the trace is the order of the tasks, not that of the operating system.
     TaskEvents(task, ++process, start_ns, events).add();
-    bounds[task.task] = static_cast<double>(task.bound_ns) * 1e-3;
+    if (task.bound_ns >= ps::kMaxTraceTime) {
+      bounds[task.task] = nullptr;  // the clocks were not compared: the run was too short
+    } else {
+      bounds[task.task] = static_cast<double>(task.bound_ns) * 1e-3;
+    }
   }
   const json whole = {{"traceEvents", std::move(events)},
                       {"displayTimeUnit", "ms"},

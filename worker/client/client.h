@@ -47,8 +47,10 @@ struct DeviceMemory {
   gpu::Compute* device = nullptr;  ///< null: variables are in host memory. Outlives the client, which calls it
   float* parameters = nullptr;
   float* gradients = nullptr;
-  size_t bytes = 0;  ///< from the first parameter on; no network device reaches a block without the space for checks
-  std::string key;   ///< gpu::export_memory() of the whole block; "": other processes cannot map it
+  /// From the first parameter on: ps::device_block_bytes(elements, push). In a smaller block the packed gradients have
+  /// no room, which is an error, or the patterns of checks have none, and gradients are staged.
+  size_t bytes = 0;
+  std::string key;  ///< gpu::export_memory() of the whole block; "": other processes cannot map it
   std::string why_no_key;
 };
 
@@ -62,7 +64,7 @@ struct ClientOptions {
   ps::ModeKind mode = ps::ModeKind::async;
   uint32_t mode_bound = 0;  ///< K of ssp:K, B of backup:B
   ps::OptimizerConfig optimizer;
-  /// The elements of a gradient on its way. With another format than fp32, `device` has room for packed gradients.
+  /// The elements of a gradient on its way. With another format than fp32, `device` needs room for packed gradients.
   ps::PushFormat push = ps::PushFormat::fp32;
   uint32_t bucket_bytes = 1 << 20;  ///< a positive multiple of 64
   std::string agreement;  ///< not async: further settings that all workers must share, as a text that is compared
@@ -144,7 +146,7 @@ struct ClientStats {
 struct TaskTrace {
   std::string task;  ///< "worker/1"
   std::vector<Mark> marks;
-  int64_t bound_ns = 0;  ///< the largest error of the comparison of the two clocks
+  int64_t bound_ns = 0;  ///< the largest error of the comparison of the two clocks; 2^61 - 1 or more: unknown
 };
 
 /// The worker side of the exchange: a library for trainers of any kind.
@@ -211,7 +213,7 @@ class GRADRAIL_EXPORT Client {
   /// Declares all gradients as complete and sends the buckets that have not left. A second call before wait() has no
   /// effect. Before start() it fails the run, which wait() reports.
   void exchange();
-  /// Optional, while the trainer computes the rest: sends gradients that have been copied from a device. Never blocks.
+  /// Optional, while the trainer computes the rest: sends gradients that a device has packed or copied. Never blocks.
   void progress();
   /// Blocks until all fresh parameters have arrived. Without an exchange under way it returns at once.
   /// Errors  every error of the exchange and of the run; see Errors above. FAILED_PRECONDITION also for a call before

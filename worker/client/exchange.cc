@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <utility>
 
 #include "base/check.h"
 #include "base/crc32c.h"
@@ -57,7 +56,9 @@ void Exchange::count_tensors(Shard& shard) {
 }
 
 void Exchange::clear() {
-  staged_.clear();
+  // Work of the GPU that is under way would read and write memory that this worker uses next. finish() has its error.
+  if (!prepared_.empty()) memory_.gpu()->finish_transfers().IgnoreError();
+  prepared_.clear();
   backlog_.clear();
   touched_.clear();
   shards_.clear();
@@ -68,7 +69,7 @@ void Exchange::clear() {
 void Exchange::begin(ps::ArrivalKind kind, TimePoint now) {
   GRADRAIL_CHECK(!under_way_);
   backlog_.clear();  // a bucket can be answered twice, as a pull and as an offer, and leave one of them behind
-  staged_.clear();
+  prepared_.clear();
   begun_at_ = now;
   under_way_ = true;
   telemetry_.begin_exchange(now);
@@ -133,10 +134,10 @@ void Exchange::push_bucket(Shard& shard, uint32_t bucket_index) {
   // A push over another path repeats the same bits.
   if (format() != ps::PushFormat::fp32 && !bucket.packed) bucket.packed = memory_.pack(bucket.range);
   if (!waits_for_gpu(*shard.link)) return submit(shard, bucket_index);
-  staged_.push_back(
+  prepared_.push_back(
       {&shard, bucket_index,
-       is_staged(*shard.link) ? memory_.gpu()->download_gradients(bucket.range, format()) : bucket.packed.value()});
-  submit_staged();
+       is_staged(*shard.link) ? memory_.gpu()->download_gradients(bucket.range) : bucket.packed.value()});
+  submit_prepared();
 }
 
 bool Exchange::is_staged(const ShardLink& link) const {
@@ -150,21 +151,20 @@ bool Exchange::waits_for_gpu(const ShardLink& link) const {
 }
 
 /// Submits in order what the GPU has prepared; true while it prepares something.
-bool Exchange::submit_staged() {
-  while (!staged_.empty() && memory_.gpu()->is_done(staged_.front().copy)) {
-    const Pending next = staged_.front();
-    staged_.pop_front();
+bool Exchange::submit_prepared() {
+  while (!prepared_.empty() && memory_.gpu()->is_done(prepared_.front().ready)) {
+    const Pending next = prepared_.front();
+    prepared_.pop_front();
     if (const absl::Status copied = memory_.gpu()->status(); !copied.ok()) {
-      // After the first error no copy does anything: the gradients on the host are those of an earlier step.
-      staged_.clear();
+      // After the first error no copy and no packing does anything: what would leave is of an earlier step.
+      prepared_.clear();
       failure_.fail(copied);
     } else if (next.shard->link->is_up()) {
-      if (is_staged(*next.shard->link))
-        telemetry_.mark(Mark::Kind::copied, step_, next.shard->link->shard_index, next.bucket_index);
+      telemetry_.mark(Mark::Kind::copied, step_, next.shard->link->shard_index, next.bucket_index);
       submit(*next.shard, next.bucket_index);
     }
   }
-  return !staged_.empty();
+  return !prepared_.empty();
 }
 
 void Exchange::submit(Shard& shard, uint32_t bucket_index) {
@@ -208,12 +208,12 @@ bool Exchange::post_bucket(Shard& shard, uint32_t bucket_index) {
 
 bool Exchange::post_backlog() {
   while (!backlog_.empty() && post_bucket(*backlog_.front().shard, backlog_.front().bucket_index)) backlog_.pop_front();
-  return submit_staged();
+  return submit_prepared();
 }
 
 void Exchange::progress() {
   if (!under_way_) return;
-  // Gradients that a network device or the shard's GPU fetches from GPU memory need no help from here.
+  // Gradients in fp32 that a network device or the shard's GPU fetches from GPU memory need no help from here.
   const bool may_wait = std::any_of(shards_.begin(), shards_.end(), [&](const Shard& shard) {
     return shard.link->is_up() && waits_for_gpu(*shard.link);
   });
@@ -262,7 +262,7 @@ void Exchange::on_path_lost(ShardLink& link) {
   const auto is_its = [&](const Pending& pending) { return pending.shard == &shard; };
   // A push that waits for the lost path is pushed again below, with a header in the new path's memory.
   std::erase_if(backlog_, is_its);
-  std::erase_if(staged_, is_its);
+  std::erase_if(prepared_, is_its);
   if (!under_way_) return;
   // A bucket that was applied already is answered again and counts once: the shard compares (incarnation, step,
   // bucket).

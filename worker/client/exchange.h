@@ -59,10 +59,10 @@ class Exchange final : public PathEvents {
   void begin(ps::ArrivalKind kind, TimePoint now);
   void ready(size_t tensor_index);
   void push_all();
-  /// Posts the backlog until the paths have no room, and submits the buckets that were copied from the GPU. True while
-  /// copies from the GPU are under way.
+  /// Posts the backlog until the paths have no room, and submits the buckets that the GPU has packed or copied. True
+  /// while it packs or copies others.
   bool post_backlog();
-  /// The same and the delivery of events, while the trainer computes; nothing to do where no bucket is staged.
+  /// The same and the delivery of events, while the trainer computes; nothing to do without packing and staging.
   void progress();
   /// Offers initial values in place of a pull under way: the former chief left before it had sent its own.
   void offer_instead_of_pull();
@@ -110,7 +110,7 @@ class Exchange final : public PathEvents {
     uint32_t tensors = 0;          ///< number of tensors that overlap it
     uint32_t tensors_missing = 0;  ///< of those, not ready in this exchange
     bool pushed = false;
-    std::optional<gpu::CopyTicket> packed;  ///< when the gradient of this exchange is in the format of the push
+    std::optional<gpu::CopyTicket> packed;  ///< end of the packing of this exchange's gradient; none: not begun
     ShardPath::Sent sent = ShardPath::Sent::nothing;
     bool outstanding = false;  ///< no answer yet in this exchange
     uint64_t version = 0;
@@ -123,7 +123,7 @@ class Exchange final : public PathEvents {
   struct Pending {
     Shard* shard;
     uint32_t bucket_index;
-    gpu::CopyTicket copy{};  ///< of its gradient to the host, or its packing on the GPU
+    gpu::CopyTicket ready{};  ///< its gradient is packed, and on the host if it is staged; not used in the backlog
   };
 
   void count_tensors(Shard& shard);
@@ -132,7 +132,7 @@ class Exchange final : public PathEvents {
   bool waits_for_gpu(const ShardLink& link) const;
   void submit(Shard& shard, uint32_t bucket_index);
   bool post_bucket(Shard& shard, uint32_t bucket_index);
-  bool submit_staged();
+  bool submit_prepared();
   void catch_up();
 
   // Set once.
@@ -155,13 +155,13 @@ class Exchange final : public PathEvents {
   bool under_way_ = false;
   TimePoint begun_at_;
   TimePoint ended_at_;
-  std::vector<bool> ready_;      ///< per tensor: reported as complete
-  size_t undeclared_ = 0;        ///< tensors that neither ready() nor push_all() has declared as complete
-  size_t outstanding_ = 0;       ///< invariant 1
-  uint64_t waited_ns_ = 0;       ///< of the bucket that waited longest for other workers
-  bool dropped_ = false;         ///< part of this gradient came too late to be summed
-  std::deque<Pending> backlog_;  ///< written, and waiting for room on its path
-  std::deque<Pending> staged_;   ///< on the way from the GPU to the host
+  std::vector<bool> ready_;       ///< per tensor: reported as complete
+  size_t undeclared_ = 0;         ///< tensors that neither ready() nor push_all() has declared as complete
+  size_t outstanding_ = 0;        ///< invariant 1
+  uint64_t waited_ns_ = 0;        ///< of the bucket that waited longest for other workers
+  bool dropped_ = false;          ///< part of this gradient came too late to be summed
+  std::deque<Pending> backlog_;   ///< written, and waiting for room on its path
+  std::deque<Pending> prepared_;  ///< packed by the GPU, or on the way from it to the host
 };
 
 }  // namespace gradrail::worker

@@ -26,8 +26,8 @@ absl::StatusOr<std::unique_ptr<GpuVariables>> GpuVariables::create(DeviceMemory 
                                                                    ps::PushFormat push, MemorySpan parameters,
                                                                    MemorySpan gradients) {
   std::unique_ptr<GpuVariables> variables(new GpuVariables(std::move(device), elements, push, parameters, gradients));
-  if (push != ps::PushFormat::fp32) GRADRAIL_RETURN_IF_ERROR(variables->allocate_rest());
   GRADRAIL_ASSIGN_OR_RETURN(variables->copies_, gpu::staged_copies(*variables->device_.device));
+  if (push != ps::PushFormat::fp32) GRADRAIL_RETURN_IF_ERROR(variables->prepare_packing());
   variables->pins_[0] = variables->pin(parameters);
   variables->pins_[1] = variables->pin(gradients);
   return variables;
@@ -35,18 +35,31 @@ absl::StatusOr<std::unique_ptr<GpuVariables>> GpuVariables::create(DeviceMemory 
 
 GpuVariables::~GpuVariables() = default;
 
-absl::Status GpuVariables::allocate_rest() {
-  gpu::Compute& device = *device_.device;
-  const size_t needed = ps::device_check_at(elements_, push_);
-  if (device_.bytes < needed) {
-    return absl::FailedPreconditionError(fmt::format("push {}: {} bytes of GPU memory hold no packed gradients: {} do",
-                                                     ps::push_format_name(push_), device_.bytes, needed));
+/// The layout of ps/protocol/exchange_layout.h, up to this byte.
+absl::Status GpuVariables::check_block(size_t needed, std::string_view purpose) const {
+  if (device_.gradients != device_.parameters + ps::device_gradients_at(elements_)) {
+    return absl::FailedPreconditionError(fmt::format(
+        "{}: the gradients do not lie {} bytes behind the parameters in GPU memory", purpose, gradients_at()));
   }
+  if (device_.bytes >= needed) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      fmt::format("{}: the block of GPU memory has {} bytes, and {} are required", purpose, device_.bytes, needed));
+}
+
+absl::Status GpuVariables::prepare_packing() {
+  GRADRAIL_RETURN_IF_ERROR(
+      check_block(ps::device_check_at(elements_, push_), fmt::format("push {}", ps::push_format_name(push_))));
+  gpu::Compute& device = *device_.device;
   GRADRAIL_ASSIGN_OR_RETURN(rest_, device.allocate(std::max<size_t>(elements_, 1) * sizeof(float)));
   // Memory of a device is not cleared.
   const std::vector<float> zeros(elements_);
   device.upload(rest_->data(), zeros.data(), zeros.size() * sizeof(float));
-  return device.finish();
+  GRADRAIL_RETURN_IF_ERROR(device.finish());
+  // The first launch of a kernel loads it, and a device may stop for this time: not while towers reduce.
+  auto* const rest = rest_->as<float>();
+  std::byte* const packed = reinterpret_cast<std::byte*>(device_.gradients) + place_of({});
+  copies_->pack_bf16(elements_, rest, rest, reinterpret_cast<uint16_t*>(packed));
+  return copies_->finish();
 }
 
 /// A failure costs speed only: copies from pageable memory work as well.
@@ -60,10 +73,7 @@ std::unique_ptr<gpu::Pin> GpuVariables::pin(const MemorySpan& memory) const {
 
 absl::StatusOr<MemorySpan> GpuVariables::block(NicGpuTransfer way) {
   const size_t bytes = ps::device_block_bytes(elements_, push_);
-  if (device_.bytes < bytes) {
-    return absl::FailedPreconditionError(
-        fmt::format("{} bytes of GPU memory hold no space for a check of the path: {} would", device_.bytes, bytes));
-  }
+  GRADRAIL_RETURN_IF_ERROR(check_block(bytes, "a check of the path"));
   std::unique_ptr<GpuMemorySource>& source = sources_[static_cast<size_t>(way)];
   if (source == nullptr) {
     GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<GpuMemorySource> made, gpu::source_for_nics(*device_.device, way));
@@ -80,13 +90,14 @@ uint64_t GpuVariables::gradients_at() const { return ps::device_gradients_at(ele
 
 uint64_t GpuVariables::check_out_offset() const { return ps::device_check_at(elements_, push_); }
 
-/// Bytes behind the first gradient, on the device as in the host's copy.
-uint64_t GpuVariables::place_of(ps::ElementRange range, ps::PushFormat format) const {
+/// Bytes behind the first gradient, on the device as in the host's copy: of gradients in the format of the push.
+uint64_t GpuVariables::place_of(ps::ElementRange range) const {
   GRADRAIL_CHECK(range.first + range.count <= elements_);
-  return (format == ps::PushFormat::fp32 ? 0 : ps::packed_at(elements_)) + range.first * element_bytes(format);
+  return ps::format_at(elements_, push_) + range.first * element_bytes(push_);
 }
 
 absl::Status GpuVariables::write_check(uint64_t seed) {
+  GRADRAIL_RETURN_IF_ERROR(check_block(ps::device_block_bytes(elements_, push_), "a check of the path"));
   // Both halves: the remains of an earlier check must not pass for the answer to this one.
   std::vector<std::byte> both(2 * ps::kCheckBytes);
   ps::fill_check(absl::MakeSpan(both).first(ps::kCheckBytes), seed);
@@ -106,15 +117,15 @@ std::string GpuVariables::compare_check(uint64_t seed) {
 
 gpu::CopyTicket GpuVariables::pack(ps::ElementRange range) {
   GRADRAIL_CHECK(push_ == ps::PushFormat::bf16);
-  std::byte* const packed = reinterpret_cast<std::byte*>(device_.gradients) + place_of(range, push_);
+  std::byte* const packed = reinterpret_cast<std::byte*>(device_.gradients) + place_of(range);
   return copies_->pack_bf16(range.count, device_.gradients + range.first, rest_->as<float>() + range.first,
                             reinterpret_cast<uint16_t*>(packed));
 }
 
-gpu::CopyTicket GpuVariables::download_gradients(ps::ElementRange range, ps::PushFormat format) {
-  const uint64_t place = place_of(range, format);
+gpu::CopyTicket GpuVariables::download_gradients(ps::ElementRange range) {
+  const uint64_t place = place_of(range);
   return copies_->download(host_gradients_.data + place, reinterpret_cast<const std::byte*>(device_.gradients) + place,
-                           range.count * element_bytes(format));
+                           range.count * element_bytes(push_));
 }
 
 void GpuVariables::upload_parameters(ps::ElementRange range) {

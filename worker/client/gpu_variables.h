@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "base/gpu_memory.h"
@@ -21,9 +22,10 @@ namespace gradrail::worker {
 /// Threads  Owner thread of the client. The owner of the device does not use it while the client does.
 class GpuVariables {
  public:
-  /// `parameters` and `gradients`: the host's copies, which outlive this. Packed gradients lie behind the others.
-  /// Errors  FAILED_PRECONDITION: the device's block has no room for packed gradients. RESOURCE_EXHAUSTED: memory of
-  ///         the device. UNAVAILABLE: the device was lost.
+  /// `parameters` and `gradients`: the host's copies, which outlive this. The packed gradients lie behind those in fp32
+  /// (ps/protocol/exchange_layout.h).
+  /// Errors  FAILED_PRECONDITION: the block of the device has no room for packed gradients, or another layout.
+  ///         RESOURCE_EXHAUSTED: memory of the device. UNAVAILABLE: the device was lost.
   static absl::StatusOr<std::unique_ptr<GpuVariables>> create(DeviceMemory device, size_t elements, ps::PushFormat push,
                                                               MemorySpan parameters, MemorySpan gradients);
   ~GpuVariables();
@@ -36,6 +38,7 @@ class GpuVariables {
   // Patterns, in the space behind the variables.
   uint64_t check_out_offset() const;
   uint64_t check_in_offset() const { return check_out_offset() + ps::kCheckBytes; }
+  /// Errors  FAILED_PRECONDITION: the block has no such space. UNAVAILABLE: the device was lost.
   absl::Status write_check(uint64_t seed);
   /// "" when the pattern of this seed arrived, else what is wrong; the space is cleared.
   std::string compare_check(uint64_t seed);
@@ -44,8 +47,8 @@ class GpuVariables {
   gpu::CopyTicket pack(ps::ElementRange range);
 
   // Staging.
-  /// Behind pack(), if `format` is not fp32.
-  gpu::CopyTicket download_gradients(ps::ElementRange range, ps::PushFormat format);
+  /// In the format of the push. Another format than fp32 requires pack() before.
+  gpu::CopyTicket download_gradients(ps::ElementRange range);
   bool is_done(gpu::CopyTicket ticket) { return copies_->is_done(ticket); }
   void upload_parameters(ps::ElementRange range);
   /// The device's first error.
@@ -62,8 +65,9 @@ class GpuVariables {
 
  private:
   GpuVariables(DeviceMemory device, size_t elements, ps::PushFormat push, MemorySpan parameters, MemorySpan gradients);
-  absl::Status allocate_rest();
-  uint64_t place_of(ps::ElementRange range, ps::PushFormat format) const;
+  absl::Status check_block(size_t needed, std::string_view purpose) const;
+  absl::Status prepare_packing();
+  uint64_t place_of(ps::ElementRange range) const;
   std::unique_ptr<gpu::Pin> pin(const MemorySpan& memory) const;
 
   // Set once.

@@ -19,7 +19,7 @@ absl::Status ModelMemory::allocate(const MemoryBinder& place, const DeviceMemory
   const size_t bytes = elements() * sizeof(float);
   GRADRAIL_ASSIGN_OR_RETURN(SharedMemory parameters, SharedMemory::create("gradrail-parameters", bytes));
   const bool packs = push_ != ps::PushFormat::fp32;
-  const size_t gradient_bytes = packs ? ps::packed_at(elements()) + elements() * element_bytes(push_) : bytes;
+  const size_t gradient_bytes = packs ? ps::format_at(elements(), push_) + elements() * element_bytes(push_) : bytes;
   GRADRAIL_ASSIGN_OR_RETURN(SharedMemory gradients, SharedMemory::create("gradrail-gradients", gradient_bytes));
   // Before the first write: pages of memory that was touched keep their NUMA node.
   if (place) {
@@ -64,9 +64,9 @@ gpu::CopyTicket ModelMemory::pack(ps::ElementRange range) {
 
 MemorySpan ModelMemory::payload(ps::ElementRange range, ps::PushFormat format) const {
   GRADRAIL_CHECK(range.first + range.count <= elements());
-  const size_t begin = format == ps::PushFormat::fp32 ? 0 : ps::packed_at(elements());
   const size_t bytes = element_bytes(format);
-  return {.data = gradients_.data() + begin + range.first * bytes, .bytes = range.count * bytes};
+  return {.data = gradients_.data() + ps::format_at(elements(), format) + range.first * bytes,
+          .bytes = range.count * bytes};
 }
 
 absl::Status ModelMemory::fetch_parameters() { return gpu_ == nullptr ? absl::OkStatus() : gpu_->fetch_parameters(); }

@@ -23,7 +23,7 @@ class ModelMemory {
   ModelMemory(ps::Schema schema, ps::PushFormat push);
 
   /// `place` is called for both blocks before their first use; it may be empty. `device.device` may be null.
-  /// Errors  RESOURCE_EXHAUSTED: no memory. UNAVAILABLE: the device was lost.
+  /// Errors  RESOURCE_EXHAUSTED: no memory. Else as GpuVariables::create().
   absl::Status allocate(const MemoryBinder& place, const DeviceMemory& device);
 
   const ps::Schema& schema() const { return schema_; }
@@ -38,8 +38,8 @@ class ModelMemory {
   MemorySpan gradient_span() const { return gradients_.span(); }
 
   ps::PushFormat push_format() const { return push_; }
-  /// Packs the gradients of a range in the format of the push, on the GPU where they are there. Once for each gradient:
-  /// the rest of the rounding goes into the next one. On a GPU it ends when gpu()->is_done() says so.
+  /// Packs the gradients of a range in the format of the push. Once for each gradient: the rest of the rounding goes
+  /// into the next one. If the variables are on a GPU, a kernel packs them; gpu()->is_done() reports the end.
   gpu::CopyTicket pack(ps::ElementRange range);
   /// The place of a range in gradient_span(), in this format.
   MemorySpan payload(ps::ElementRange range, ps::PushFormat format) const;

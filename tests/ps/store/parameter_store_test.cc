@@ -105,7 +105,7 @@ INSTANTIATE_TEST_SUITE_P(All, StoreAgreement,
                                   std::to_string(test.param.gradient_count);
                          });
 
-/// Also more of them than one pass takes.
+/// The larger numbers need more than one pass.
 TEST(ParameterStore, GradientsInBf16GiveTheBitsOfTheWidenedOnes) {
   for (const size_t gradient_count : {1, 3, 16, 17, 40, 64, 65, 140}) {
     std::vector<std::vector<uint16_t>> packed(gradient_count, std::vector<uint16_t>(kCount));

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "nlohmann/json.hpp"
+#include "ps/protocol/trace_marks.h"
 
 namespace gradrail::tools {
 namespace {
@@ -46,7 +47,8 @@ TEST(Timeline, BothEndsOfAnExchange) {
         .bound_ns = 2500},
        {.task = "ps/0",
         .marks = {worker_mark(1020, Kind::noticed), worker_mark(1021, Kind::taken), worker_mark(1030, Kind::applying),
-                  worker_mark(1050, Kind::applied)}}}));
+                  worker_mark(1050, Kind::applied)}},
+       {.task = "worker/4", .bound_ns = ps::kMaxTraceTime}}));
   EXPECT_EQ(spans(trace), (Spans{{"worker/3/steps/exchange", {0, 70}},
                                  {"worker/3/shard 1: bucket 2/post", {10, 5}},
                                  {"worker/3/shard 1: bucket 2/wire and ps", {15, 45}},
@@ -54,6 +56,7 @@ TEST(Timeline, BothEndsOfAnExchange) {
                                  {"ps/0/shard 1: bucket 2 of worker 3/wait for peers", {21, 9}},
                                  {"ps/0/shard 1: bucket 2 of worker 3/sum + optimizer", {30, 20}}}));
   EXPECT_EQ(trace.at("metadata").at("clock_error_bound_us").at("worker/3"), 2.5);
+  EXPECT_TRUE(trace.at("metadata").at("clock_error_bound_us").at("worker/4").is_null());
 }
 
 TEST(Timeline, AStepThatComesTwiceIsDrawnTwice) {

@@ -70,6 +70,26 @@ TEST_F(ClientGpuFaults, LostDeviceIsReportedByWait) {
   }
 }
 
+TEST_F(ClientGpuFaults, NothingLeavesADeviceThatIsLostWhilePacking) {
+  for (const char* transport : {"tcp", "simnic"}) {
+    SCOPED_TRACE(transport);
+    gpu::Simulation::configure("ordering=0,lose=0@2");  // the first launch of a kernel is that of the join
+    Cluster cluster({.worker_count = 1, .transports = {transport}});
+    ClientOptions options = cluster.options(0);
+    options.push = ps::PushFormat::bf16;
+    GpuWorker worker;
+    worker.join(options);
+    ASSERT_TRUE(worker.has_joined());
+    ASSERT_TRUE(worker.client().start().ok());
+    const absl::Status waited = worker.step(0, 1);
+    EXPECT_TRUE(absl::IsUnavailable(waited)) << waited;
+    EXPECT_THAT(std::string(message_of(waited)), HasSubstr("GPU 0"));
+    EXPECT_TRUE(worker.client().device_failed());
+    EXPECT_TRUE(worker.client().give_up("its GPU was lost").ok());
+    EXPECT_THAT(cluster.server(0).summary()[0], HasSubstr("0 bucket updates"));
+  }
+}
+
 /// A fault of the shard's GPU: slots are in host memory then, and the worker's GPU counts as healthy.
 TEST_F(ClientGpuFaults, ShardWithAnUnreachableGpuTakesGradientsInHostMemory) {
   gpu::Simulation::configure("devices=2");
@@ -115,11 +135,16 @@ TEST_F(ClientGpuFaults, ABlockWithoutRoomForPackedGradientsIsRefused) {
   ClientOptions options = cluster.options(0);
   options.push = ps::PushFormat::bf16;
   options.device = worker.memory();
-  options.device.bytes = ps::device_block_bytes(odd_elements(), ps::PushFormat::fp32) - 2 * ps::kCheckBytes;
-  const absl::Status refused = Client::join(options, odd_schema()).status();
-  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
-  EXPECT_THAT(std::string(message_of(refused)), HasSubstr("push bf16: "));
-  EXPECT_THAT(std::string(message_of(refused)), HasSubstr("bytes of GPU memory hold no packed gradients"));
+  const auto expect_refused = [&](const char* why) {
+    const absl::Status refused = Client::join(options, odd_schema()).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    EXPECT_THAT(std::string(message_of(refused)), AllOf(HasSubstr("push bf16: "), HasSubstr(why)));
+  };
+  options.device.bytes = ps::device_check_at(odd_elements(), ps::PushFormat::bf16) - 1;
+  expect_refused("the block of GPU memory has");
+  options.device = worker.memory();
+  options.device.gradients += 16;
+  expect_refused("the gradients do not lie");
 }
 
 /// A bucket is sent as soon as it is in host memory, while the rest of its tensor is still being copied.
