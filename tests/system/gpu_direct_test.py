@@ -60,16 +60,18 @@ class NicGpuTransfer(cluster.ClusterTest):
 
     def test_towers_that_average_by_nccl_are_as_one(self):
         """The first tower sends the mean and receives the parameters. The other towers copy them from its memory."""
-        hashes = set()
-        for flags, way in ((["--transport", "tcp", "--reduce", "host"], "staged"), (["--transport", "tcp"], "staged"),
-                           (["--transport", "simnic"], "dmabuf"), (["--transport", "tcp", "--ps_device", "gpu:1"], "ipc")):
-            with self.subTest(flags=flags):
-                task = self.finished("--workers", 1, "--towers", 2, "--mode", "sync", "--bucket_kib", 64,
-                                     "--optimizer", "momentum", *flags)
-                self.assert_says(task, rf"^GPU-Direct: {way} ",
-                                 r"averaged by host$" if "--reduce" in flags else r"averaged by NCCL")
-                hashes.add(cluster.hash_of(task))
-        self.assertEqual(len(hashes), 1)
+        ways = ((["--transport", "tcp", "--reduce", "host"], "staged"), (["--transport", "tcp"], "staged"),
+                (["--transport", "simnic"], "dmabuf"), (["--transport", "tcp", "--ps_device", "gpu:1"], "ipc"))
+        for push in ("fp32", "bf16"):
+            hashes = set()
+            for flags, way in ways:
+                with self.subTest(push=push, flags=flags):
+                    task = self.finished("--workers", 1, "--towers", 2, "--mode", "sync", "--bucket_kib", 64,
+                                         "--optimizer", "momentum", "--push", push, *flags)
+                    self.assert_says(task, rf"^GPU-Direct: {way} ",
+                                     r"averaged by host$" if "--reduce" in flags else r"averaged by NCCL")
+                    hashes.add(cluster.hash_of(task))
+            self.assertEqual(len(hashes), 1)
 
     def test_what_is_forced_and_cannot_be_had_is_refused(self):
         for words, flags, on in (
