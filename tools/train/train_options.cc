@@ -345,7 +345,8 @@ absl::Status use_plugin_dir(const std::string& folder) {
   if (set.ok()) return set;
   if (!folder.empty()) set = absl::InvalidArgumentError(fmt::format("--plugin_dir: {}", message_of(set)));
   // A relative path is wrong on each host; a missing folder is a property of this host.
-  const std::string named = folder.empty() ? std::getenv("GRADRAIL_PLUGIN_DIR") : folder;
+  const char* const variable = std::getenv("GRADRAIL_PLUGIN_DIR");
+  const std::string named = folder.empty() && variable != nullptr ? variable : folder;
   return named.starts_with('/') ? set : usage_error(set);
 }
 
