@@ -30,7 +30,7 @@ void add_exchange_flags(CLI::App& app, Options& options) {
       ->check(CLI::IsMember({"sgd", "momentum", "nesterov", "adam"}))
       ->capture_default_str();
   app.add_option("--push", options.push, "elements of a gradient on its way")
-      ->check(CLI::IsMember({"fp32", "bf16"}))
+      ->check(CLI::IsMember(ps::push_format_names()))
       ->capture_default_str();
   app.add_option("--bucket_kib", options.bucket_kib, "size of a bucket in KiB; 0: the default of the client")
       ->transform(NumberIn(0u, kMaxBucketKib));

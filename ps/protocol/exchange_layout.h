@@ -19,14 +19,14 @@ namespace gradrail::ps {
 //     [ReturnHeader × buckets]
 //   Both are at least kCheckBytes long: a path is used only after a pattern was put each way (path_check.h).
 //   parameters and gradients at the worker: all elements of the model, flattened; each shard accesses its range only.
-//   With a push in bf16, the packed gradients lie behind the gradients, at format_at(). Initial values stay fp32.
+//   With a push in bf16, the packed gradients lie behind the gradients, at gradient_at(). Initial values stay fp32.
 //
 // A push is put(payload), put(SlotHeader, immediate = bucket); the way back is put(parameters), put(ReturnHeader,
 // immediate = bucket). The puts of each side are ordered: when the header has arrived, so have the bytes before it.
 //
 //   variables in a worker's GPU memory, if a shard maps them or a NIC reaches them:
 //     [parameters][gap][gradients][gap][packed gradients][check out][check in]
-//   device_gradients_at() and device_check_at() have the offsets. The packed gradients lie at format_at() behind the
+//   device_gradients_at() and device_check_at() have the offsets. The packed gradients lie at gradient_at() behind the
 //   first gradient, as in host memory. The last two, of kCheckBytes each, hold the patterns that leave and arrive. Both
 //   directions are checked with the registration that exchanges use, while an exchange may be under way over another
 //   path.
@@ -35,9 +35,10 @@ namespace gradrail::ps {
 /// 16 bytes at a time.
 constexpr uint64_t device_gradients_at(uint64_t elements) { return (elements + 63) / 64 * 64; }
 
-/// Byte at which the gradients in this format begin behind the first gradient of the worker.
-constexpr uint64_t format_at(uint64_t elements, PushFormat format) {
-  return format == PushFormat::fp32 ? 0 : device_gradients_at(elements) * sizeof(float);
+/// Byte at which the gradient of an element lies in this format, behind the first gradient of the worker.
+constexpr uint64_t gradient_at(uint64_t elements, uint64_t element, PushFormat format) {
+  const uint64_t first = format == PushFormat::fp32 ? 0 : device_gradients_at(elements) * sizeof(float);
+  return first + element * element_bytes(format);
 }
 
 /// Larger than the packets of any network: a path that loses only large packets fails the check.

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/export.h"
@@ -51,5 +52,6 @@ GRADRAIL_EXPORT std::string mode_text(const Mode& mode);
 /// Errors  INVALID_ARGUMENT lists the names.
 GRADRAIL_EXPORT absl::StatusOr<PushFormat> parse_push_format(std::string_view name);
 GRADRAIL_EXPORT std::string_view push_format_name(PushFormat format);
+GRADRAIL_EXPORT std::vector<std::string> push_format_names();
 
 }  // namespace gradrail::ps

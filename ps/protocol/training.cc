@@ -7,11 +7,14 @@
 #include "base/parse_number.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/control.pb.h"
 
 namespace gradrail::ps {
 namespace {
+
+constexpr PushFormat kPushFormats[] = {PushFormat::fp32, PushFormat::bf16};
 
 /// Above every useful bound, and far from the overflow of step + bound.
 constexpr uint32_t kMaxModeBound = 1'000'000;
@@ -67,10 +70,17 @@ std::string mode_text(const Mode& mode) {
 }
 
 absl::StatusOr<PushFormat> parse_push_format(std::string_view name) {
-  for (const PushFormat format : {PushFormat::fp32, PushFormat::bf16}) {
+  for (const PushFormat format : kPushFormats) {
     if (name == push_format_name(format)) return format;
   }
-  return absl::InvalidArgumentError(fmt::format("push format '{}': there are fp32, bf16", name));
+  return absl::InvalidArgumentError(
+      fmt::format("push format '{}': there are {}", name, fmt::join(push_format_names(), ", ")));
+}
+
+std::vector<std::string> push_format_names() {
+  std::vector<std::string> names;
+  for (const PushFormat format : kPushFormats) names.emplace_back(push_format_name(format));
+  return names;
 }
 
 std::string_view push_format_name(PushFormat format) { return format == PushFormat::bf16 ? "bf16" : "fp32"; }

@@ -104,10 +104,9 @@ PushFormat ShardExchange::format_of(ArrivalKind kind) const {
 /// than fp32 begin there as well.
 const float* ShardExchange::gradient(const ShardPeer& peer, uint32_t bucket, PushFormat format) const {
   assert(bucket < partition_.bucket_count());
-  const uint64_t first = partition_.bucket_range(bucket).first;
   if (peer.gradients_mapped != nullptr) {
-    const std::byte* const model = peer.mapped_gradients(format, partition_.map().elements());
-    return reinterpret_cast<const float*>(model + first * element_bytes(format));
+    const uint64_t first = partition_.bucket_range(bucket).first;
+    return reinterpret_cast<const float*>(peer.mapped_gradient(partition_.map().elements(), first, format));
   }
   const std::byte* const payload = peer.uses_gpu()
                                        ? peer.payload.slots.memory.data

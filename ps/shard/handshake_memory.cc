@@ -103,10 +103,9 @@ absl::Status Handshake::probe_mapping(const ShardPeer& peer) {
         peer.connection->get({peer.returns.region.get(), 0, bytes}, {peer.offer.gradients, last}, 0));
     const PushFormat format = partition_.push_format();
     if (format == PushFormat::fp32) return absl::OkStatus();
-    const size_t packed_bytes = element_bytes(format);
     GRADRAIL_RETURN_IF_ERROR(peer.connection->get(
-        {peer.returns.region.get(), 0, packed_bytes},
-        {peer.offer.gradients, format_at(partition_.map().elements(), format) + last_element * packed_bytes}, 0));
+        {peer.returns.region.get(), 0, element_bytes(format)},
+        {peer.offer.gradients, gradient_at(partition_.map().elements(), last_element, format)}, 0));
   }
   return absl::OkStatus();
 }
@@ -115,19 +114,19 @@ void Handshake::pin(ShardPeer& peer) {
   DeviceMemory* const memory = partition_.device_memory();
   if (memory == nullptr) return;
   const ElementRange range = partition_.range();
-  const auto part_of = [&](const void* model, size_t bytes) {
-    // The mapping holds the worker's whole model; the store reads and writes this shard's part of it.
-    auto* const begin = static_cast<std::byte*>(const_cast<void*>(model));
-    return MemorySpan{.data = begin + range.first * bytes, .bytes = range.count * bytes};
-  };
   GRADRAIL_CHECK(peer.pinned.empty() && peer.slots.region != nullptr);
-  const PushFormat push = partition_.push_format();
-  peer.pinned.push_back(
-      memory->pin(peer.gradients_mapped != nullptr
-                      ? part_of(peer.mapped_gradients(push, partition_.map().elements()), element_bytes(push))
-                      : peer.slots.memory.span()));
-  if (peer.parameters_mapped != nullptr)
-    peer.pinned.push_back(memory->pin(part_of(peer.parameters_mapped, sizeof(float))));
+  // A mapping holds the worker's whole model; the store reads and writes this shard's part of it.
+  MemorySpan gradients = peer.slots.memory.span();
+  if (peer.gradients_mapped != nullptr) {
+    const PushFormat push = partition_.push_format();
+    const std::byte* const first = peer.mapped_gradient(partition_.map().elements(), range.first, push);
+    gradients = {.data = const_cast<std::byte*>(first), .bytes = range.count * element_bytes(push)};
+  }
+  peer.pinned.push_back(memory->pin(gradients));
+  if (peer.parameters_mapped != nullptr) {
+    peer.pinned.push_back(memory->pin({.data = reinterpret_cast<std::byte*>(peer.parameters_mapped + range.first),
+                                       .bytes = range.count * sizeof(float)}));
+  }
 }
 
 /// Compares the worker's pattern in its mapped GPU memory, and leaves the shard's pattern there. Returns "" or the

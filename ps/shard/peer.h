@@ -84,9 +84,9 @@ struct ShardPeer {
   /// The event loop has nothing to continue for this peer.
   bool is_settled() const { return (phase == Phase::active || phase == Phase::primary) && backlog.empty(); }
 
-  /// The first gradient of the model in this format. gradients_mapped is not null.
-  const std::byte* mapped_gradients(PushFormat format, uint64_t model_elements) const {
-    return reinterpret_cast<const std::byte*>(gradients_mapped) + format_at(model_elements, format);
+  /// The gradient of an element of the model in this format. gradients_mapped is not null.
+  const std::byte* mapped_gradient(uint64_t model_elements, uint64_t element, PushFormat format) const {
+    return reinterpret_cast<const std::byte*>(gradients_mapped) + gradient_at(model_elements, element, format);
   }
 
   const SlotHeader* slot_headers() const { return reinterpret_cast<const SlotHeader*>(slots.memory.data()); }

@@ -121,10 +121,7 @@ class Backup(cluster.ClusterTest):
                                   "--trusted-ca-file", self.folder / "ca.pem", "--client-cert-auth")
 
     def test_with_a_secret(self):
-        secret = self.folder / "secret"
-        secret.write_text("a secret of this job, long enough\n")
-        secret.chmod(0o600)
-        (ps, backup), workers = self.start("--mode", "sync", "--secret-file", secret, epochs=2 * EPOCHS)
+        (ps, backup), workers = self.start("--mode", "sync", "--secret-file", self.secret_file(), epochs=2 * EPOCHS)
         self.kill(ps, workers[0], 0)
         self.assert_went_on(workers[0])
         self.assert_all_end(*workers, backup)

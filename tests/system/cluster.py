@@ -252,6 +252,12 @@ class ClusterTest(unittest.TestCase):
         for task in self.tasks:
             self.assertIsNone(CRASHES.search(task.text()), task.transcript())
 
+    def secret_file(self):
+        secret = self.folder / "secret"
+        secret.write_text("0123456789abcdef" * 4)
+        secret.chmod(0o600)
+        return secret
+
     def launch(self, name, command, environment=None, output=None):
         task = Task(name, command, environment, output)
         self.tasks.append(task)

@@ -36,11 +36,8 @@ class SyncRuns(cluster.ClusterTest):
         expected = self.run_hash("--push", "bf16", "--transport", "shm")
         self.assertEqual(expected, self.run_hash("--push", "bf16", "--transport", "tcp", "--checksums"))
         self.assertEqual(expected, self.run_hash("--push", "bf16", "--ps", 2, "--shards", 2, "--bucket_kib", 4))
-        secret = self.folder / "secret"
-        secret.write_text("0123456789abcdef" * 4)
-        secret.chmod(0o600)
-        self.assertEqual(expected, self.run_hash("--push", "bf16", "--transport", "tcp", "--secret-file", secret,
-                                                 "--encrypt-data"))
+        self.assertEqual(expected, self.run_hash("--push", "bf16", "--transport", "tcp", "--secret-file",
+                                                 self.secret_file(), "--encrypt-data"))
         self.assertNotEqual(expected, self.run_hash())
 
     def test_optimizers_agree_over_shards(self):

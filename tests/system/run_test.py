@@ -76,9 +76,7 @@ class Run(cluster.ClusterTest):
                          r"task 1 step 300 w 3\.000 b 1\.000")
 
     def test_ranks_of_torchrun_with_a_secret(self):
-        secret = self.folder / "secret"
-        secret.write_text("a secret of sixteen bytes at least\n", encoding="ascii")
-        secret.chmod(0o600)
+        secret = self.secret_file()
         common = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(cluster.free_ports(1)[0])}
         tasks = [self.run_program("--secret-file", secret, variables={**common, "RANK": str(rank)}) for rank in range(3)]
         for task in tasks:

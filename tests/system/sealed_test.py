@@ -100,9 +100,7 @@ class Attack:
 class Sealed(cluster.ClusterTest):
     def setUp(self):
         super().setUp()
-        self.secret = self.folder / "secret"
-        self.secret.write_text("0123456789abcdef" * 4)
-        self.secret.chmod(0o600)
+        self.secret = self.secret_file()
         self.data = self.folder / "data"
         self.data.mkdir()
         digits.write(self.data)

@@ -93,7 +93,7 @@ uint64_t GpuVariables::check_out_offset() const { return ps::device_check_at(ele
 /// Bytes behind the first gradient, on the device as in the host's copy: of gradients in the format of the push.
 uint64_t GpuVariables::place_of(ps::ElementRange range) const {
   GRADRAIL_CHECK(range.first + range.count <= elements_);
-  return ps::format_at(elements_, push_) + range.first * element_bytes(push_);
+  return ps::gradient_at(elements_, range.first, push_);
 }
 
 absl::Status GpuVariables::write_check(uint64_t seed) {

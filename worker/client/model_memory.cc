@@ -18,8 +18,7 @@ ModelMemory::ModelMemory(ps::Schema schema, ps::PushFormat push) : schema_(std::
 absl::Status ModelMemory::allocate(const MemoryBinder& place, const DeviceMemory& device) {
   const size_t bytes = elements() * sizeof(float);
   GRADRAIL_ASSIGN_OR_RETURN(SharedMemory parameters, SharedMemory::create("gradrail-parameters", bytes));
-  const bool packs = push_ != ps::PushFormat::fp32;
-  const size_t gradient_bytes = packs ? ps::format_at(elements(), push_) + elements() * element_bytes(push_) : bytes;
+  const size_t gradient_bytes = ps::gradient_at(elements(), elements(), push_);
   GRADRAIL_ASSIGN_OR_RETURN(SharedMemory gradients, SharedMemory::create("gradrail-gradients", gradient_bytes));
   // Before the first write: pages of memory that was touched keep their NUMA node.
   if (place) {
@@ -31,7 +30,7 @@ absl::Status ModelMemory::allocate(const MemoryBinder& place, const DeviceMemory
   if (device.device != nullptr) {
     GRADRAIL_ASSIGN_OR_RETURN(gpu_,
                               GpuVariables::create(device, elements(), push_, parameters_.span(), gradients_.span()));
-  } else if (packs) {
+  } else if (push_ != ps::PushFormat::fp32) {
     GRADRAIL_ASSIGN_OR_RETURN(rest_, SharedMemory::create("gradrail-rest", bytes));
     if (place) place(rest_.span());
   }
@@ -64,9 +63,8 @@ gpu::CopyTicket ModelMemory::pack(ps::ElementRange range) {
 
 MemorySpan ModelMemory::payload(ps::ElementRange range, ps::PushFormat format) const {
   GRADRAIL_CHECK(range.first + range.count <= elements());
-  const size_t bytes = element_bytes(format);
-  return {.data = gradients_.data() + ps::format_at(elements(), format) + range.first * bytes,
-          .bytes = range.count * bytes};
+  return {.data = gradients_.data() + ps::gradient_at(elements(), range.first, format),
+          .bytes = range.count * element_bytes(format)};
 }
 
 absl::Status ModelMemory::fetch_parameters() { return gpu_ == nullptr ? absl::OkStatus() : gpu_->fetch_parameters(); }
