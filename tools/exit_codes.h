@@ -14,7 +14,7 @@ enum ExitCode : int {
   kFailed = 1,
   /// The command line is wrong: the parser rejected it, or the status is a usage_error().
   kUsage = 2,
-  /// Flags, files or environment are wrong, or --require does not hold; the message names which.
+  /// Flags, files or environment are wrong, a resource is too small, or --require does not hold. The message names it.
   kConfiguration = 4,
   kRetry = 200,  ///< 128 and above: worth trying again, as TensorFlow's supervisors understand it
 };
@@ -42,7 +42,8 @@ inline ExitCode exit_code(const absl::Status& status) {
     case absl::StatusCode::kNotFound:
     case absl::StatusCode::kUnauthenticated:
     case absl::StatusCode::kAlreadyExists:
-    case absl::StatusCode::kDataLoss:  // a file that was given is damaged: trying again helps as little
+    case absl::StatusCode::kResourceExhausted:  // memory, files, space: the limits of the host or of its configuration
+    case absl::StatusCode::kDataLoss:           // a file that was given is damaged: trying again helps as little
       return kConfiguration;
     default:
       return kFailed;

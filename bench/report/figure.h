@@ -45,6 +45,7 @@ struct Figure {
   double bus_bytes = 0.0;         ///< … and for the one that links or memory see
   uint64_t wrong = 0;             ///< elements or arrivals that were not what they had to be
   std::string failed;             ///< why there is no figure
+  bool failed_in_use = false;     ///< the path was usable: the failure is never a normal row; not in files
   std::string why;                ///< of the path: what was wanted more and why it was not taken
   std::vector<std::pair<std::string, double>> stages;  ///< name, microseconds; in the order of a step
   std::string why_no_stages;                           ///< where they were asked for; not in files

@@ -177,7 +177,7 @@ int Report::finish(bool failures_count) {
   for (const Figure& figure : figures_) {
     wrong += figure.wrong;
     // A suite that tries every path expects failures; a suite with named ones does not.
-    if (!figure.failed.empty() && failures_count) code = 1;
+    if (figure.failed_in_use || (!figure.failed.empty() && failures_count)) code = 1;
     if (figure.failed.empty() && figure.alg_bytes > 0) largest[figure.path + "\n" + figure.what] = &figure;
   }
   for (const auto& [path, figure] : largest) {

@@ -14,14 +14,15 @@ Contestant refused(const std::string& name, const std::string& why) {
   return {name, [=](uint64_t bytes) { return std::vector<Figure>{not_measured(name, bytes, why)}; }};
 }
 
-/// Returns the part of the worker's sentence that rejects this way.
-std::string in_short(const std::string& why) {
+/// Shortens the worker's sentence to the part that rejects this way. Any other failure is one of a path in use.
+void take_reason(Figure& figure) {
   constexpr std::string_view kBefore = "as --gpu-direct requires: ",
                              kAfter = "; `gradrail doctor`";  // client_device.cc, negotiate.cc
-  const size_t at = why.find(kBefore);
-  if (at == std::string::npos) return why;
+  const size_t at = figure.failed.find(kBefore);
+  figure.failed_in_use = !figure.failed.empty() && at == std::string::npos;
+  if (at == std::string::npos) return;
   const size_t start = at + kBefore.size();
-  return why.substr(start, why.find(kAfter, start) - start);
+  figure.failed = figure.failed.substr(start, figure.failed.find(kAfter, start) - start);
 }
 
 /// Why this way does not lead over this transport, as far as is known before it is tried.
@@ -58,7 +59,8 @@ Contestant way_contestant(const std::string& name, const ExchangeLoad& load, con
   return {name, [=](uint64_t bytes) -> std::vector<Figure> {
             if (!failed->empty()) return {not_measured(name, bytes, *failed)};
             Figure figure = run_exchange(with(load, choice, bytes)).figure;
-            *failed = figure.failed = in_short(figure.failed);
+            take_reason(figure);
+            *failed = figure.failed;
             // A failed run never had a connection that could name its path.
             if (!figure.failed.empty()) figure.path = name;
             return {figure};

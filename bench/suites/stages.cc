@@ -62,7 +62,7 @@ struct Stage {
   Kind end;
 };
 constexpr std::array<Stage, 9> kStages = {{{"backward", Kind::pushed},
-                                           {"copy to host", Kind::copied},
+                                           {"pack or copy", Kind::copied},
                                            {"post", Kind::posted},
                                            {"wire", Kind::noticed},
                                            {"arrival seen", Kind::taken},

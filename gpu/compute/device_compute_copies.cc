@@ -3,6 +3,7 @@
 #include "fmt/format.h"
 #include "gpu/compute/device_compute.h"
 #include "gpu/compute/device_memory.h"
+#include "gpu/driver/native_error.h"
 
 namespace gradrail::gpu {
 
@@ -40,7 +41,7 @@ void DeviceCompute::collect_copies() {
   if (result != cuda::kNotReady) check(result, "work that was enqueued");
   if (marks_.is_overdue()) {
     const double seconds = std::chrono::duration<double>(options_.answer_timeout).count();
-    error_ = absl::UnavailableError(
+    error_ = device_loss(
         fmt::format("{}: no answer for {:.1f} s: the device is lost, or another process occupies it (see nvidia-smi)",
                     name(), seconds));
     // A failed device answers at once with its error. A device without an answer may block a call that frees its

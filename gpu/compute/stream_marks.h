@@ -25,8 +25,11 @@ class StreamMarks {
   cuda::Result collect();
   /// True as well for tickets that were never marked.
   bool is_reached(CopyTicket ticket) const { return under_way_.empty() || ticket < under_way_.front().ticket; }
-  /// Something is under way and nothing has come to an end for longer than the timeout.
-  bool is_overdue() const { return !under_way_.empty() && Clock::now() - last_answer_ > answer_timeout_; }
+  /// Something is under way, and nothing has ended for longer than the timeout. Another user of the device may have
+  /// waited that long already: its abandon() counts for all.
+  bool is_overdue() const {
+    return !under_way_.empty() && (context_->is_abandoned() || Clock::now() - last_answer_ > answer_timeout_);
+  }
   /// The device was lost: none of its marks will be reached.
   void forget() { under_way_.clear(); }
 

@@ -11,6 +11,7 @@
 #include "gpu/compute/device_compute.h"
 #include "gpu/compute/device_memory.h"
 #include "gpu/compute/stream_marks.h"
+#include "gpu/driver/native_error.h"
 
 namespace gradrail::gpu {
 namespace {
@@ -91,9 +92,8 @@ class DeviceCopies final : public StagedCopies {
     const cuda::Result result = lane.marks().collect();
     if (result != cuda::kNotReady) check(result, 0);
     if (!error_.ok() || !lane.marks().is_overdue()) return;
-    error_ =
-        absl::UnavailableError(fmt::format("{}: a copy or packing did not complete within {:.0f} s: the device is lost",
-                                           context_->label(), std::chrono::duration<double>(kAnswerTimeout).count()));
+    error_ = device_loss(fmt::format("{}: a copy or packing did not complete within {:.0f} s: the device is lost",
+                                     context_->label(), std::chrono::duration<double>(kAnswerTimeout).count()));
     context_->abandon();  // a call that frees a resource on it may block for ever
   }
 

@@ -73,7 +73,7 @@ absl::StatusOr<DeviceInfo> read_device(const Driver& driver, int ordinal) {
   if (result != cuda::kSuccess) {
     const absl::Status status = to_status(driver, result, fmt::format("GPU {}", ordinal), "reading its properties");
     // Any error here means that the device does not answer: its code alone would call some of them INTERNAL.
-    return absl::UnavailableError(status.message());
+    return device_loss(message_of(status));
   }
   info.name = name.data();
   info.pci_address = lower_case(address.data());

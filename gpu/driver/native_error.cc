@@ -1,5 +1,8 @@
 #include "gpu/driver/native_error.h"
 
+#include <string>
+
+#include "absl/strings/cord.h"
 #include "fmt/format.h"
 
 namespace gradrail::gpu {
@@ -84,19 +87,27 @@ std::string_view start_remedy(cuda::Result result) {
   }
 }
 
-absl::StatusCode code_of(cuda::Result result) {
-  // UNAVAILABLE makes a worker exit with the code for a restart; INTERNAL is an error of this program.
-  if (result == cuda::kOutOfMemory) return absl::StatusCode::kResourceExhausted;
-  return is_lost(result) ? absl::StatusCode::kUnavailable : absl::StatusCode::kInternal;
-}
+constexpr const char* kLossMark = "gradrail/device_loss";  ///< the payload of a device_loss()
 
 }  // namespace
 
 bool is_lasting(cuda::Result result) { return is_lost(result) || is_broken_context(result); }
 
+absl::Status device_loss(std::string_view cause) {
+  // UNAVAILABLE makes a worker exit with the code for a restart.
+  absl::Status status = absl::UnavailableError(std::string(cause));
+  status.SetPayload(kLossMark, absl::Cord());
+  return status;
+}
+
+bool is_device_loss(const absl::Status& status) { return status.GetPayload(kLossMark).has_value(); }
+
 absl::Status to_status(const Driver& driver, cuda::Result result, std::string_view device, std::string_view operation) {
   if (result == cuda::kSuccess) return absl::OkStatus();
-  return {code_of(result), fmt::format("{}: {}: {}{}", device, operation, driver.name_of(result), remedy(result))};
+  const std::string text = fmt::format("{}: {}: {}{}", device, operation, driver.name_of(result), remedy(result));
+  if (is_lost(result)) return device_loss(text);
+  // INTERNAL is an error of this program.
+  return result == cuda::kOutOfMemory ? absl::ResourceExhaustedError(text) : absl::InternalError(text);
 }
 
 absl::Status start_error(const Driver& driver, cuda::Result result) {

@@ -12,8 +12,13 @@ namespace gradrail::gpu {
 /// Such an error ends the use of the device in this process; all others are those of one call.
 bool is_lasting(cuda::Result result);
 
-/// Ours for the driver's: UNAVAILABLE where the device itself was lost, RESOURCE_EXHAUSTED for memory, INTERNAL for the
-/// rest. `device` and `operation` go into the words: "GPU 0 (…): cuMemAlloc of 12 bytes: CUDA_ERROR_…".
+/// The loss of a device of this process: UNAVAILABLE with a mark. A restart of the process may help, and no other task
+/// can remedy it. A lost ps has the same code without the mark.
+absl::Status device_loss(std::string_view cause);
+bool is_device_loss(const absl::Status& status);
+
+/// Ours for the driver's: device_loss() where the device itself was lost, RESOURCE_EXHAUSTED for memory, INTERNAL for
+/// the rest. `device` and `operation` go into the words: "GPU 0 (…): cuMemAlloc of 12 bytes: CUDA_ERROR_…".
 /// OK for kSuccess, so that callers can return the result of a call directly.
 absl::Status to_status(const Driver& driver, cuda::Result result, std::string_view device, std::string_view operation);
 

@@ -80,7 +80,7 @@ TEST(Stages, AGradientThatIsWaitedForAndACopyAreStagesOfTheirOwn) {
   one.exchange(0, 1, 1000, 100).bucket(0, 0, {30, 50, 50, 50, 50, 60, 90}).copied(0, 0, 45);
   const auto stages = stages_of(one.workers, one.shards, true);
   EXPECT_EQ(stages[0], std::pair(std::string("backward"), 30.0));
-  EXPECT_EQ(stages[1], std::pair(std::string("copy to host"), 15.0));
+  EXPECT_EQ(stages[1], std::pair(std::string("pack or copy"), 15.0));
   EXPECT_EQ(stages[2], std::pair(std::string("post"), 5.0));
 }
 

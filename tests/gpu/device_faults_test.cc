@@ -9,6 +9,8 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "gpu/compute/device_compute.h"
+#include "gpu/direct/staged_copies.h"
+#include "gpu/driver/native_error.h"
 #include "tests/gpu/simulation.h"
 
 namespace gradrail::gpu {
@@ -236,6 +238,22 @@ TEST_P(DeviceFaults, ADeviceThatHangsIsLostAfterTheTimeoutAndDoesNotBlock) {
     compute_.reset();
   }
   EXPECT_LT(seconds_since(start), 5.0);
+  Simulation::release_hang();
+}
+
+/// Each user of a device has its own operations under way. One that has waited for the timeout has waited for all.
+TEST_P(DeviceFaults, AHangIsWaitedForOnceByAllUsersOfTheDevice) {
+  open("hang=0@1", std::chrono::milliseconds(200));
+  const std::unique_ptr<StagedCopies> copies = *staged_copies(*compute_);  // its own timeout is 60 s
+  const std::unique_ptr<Memory> memory = zeros(30);
+  add(*memory, memory->as<float>());
+  copies->pack_bf16(10, memory->as<float>(), memory->as<float>() + 10, memory->as<uint16_t>() + 40);
+  const TimePoint start = Clock::now();
+  EXPECT_EQ(compute_->finish().code(), absl::StatusCode::kUnavailable);
+  const absl::Status lost = copies->finish();
+  EXPECT_TRUE(is_device_loss(lost)) << lost;
+  EXPECT_LT(seconds_since(start), 10.0);
+  compute_.reset();
   Simulation::release_hang();
 }
 

@@ -19,7 +19,7 @@ SVG = "{http://www.w3.org/2000/svg}"
 NO_MATPLOTLIB = 4
 SKIPPED = 77
 SHARES = (0.001, 0.005, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.995, 0.999, 0.9999)
-STAGES = (("copy to host", 0.0), ("post", 1.0), ("wire", 5.0), ("visible", 2.0), ("arrival seen", 0.01))
+STAGES = (("pack or copy", 0.0), ("post", 1.0), ("wire", 5.0), ("visible", 2.0), ("arrival seen", 0.01))
 
 
 def plot(*arguments, environment=None):
@@ -151,7 +151,7 @@ class Plot(cluster.ClusterTest):
         widths = {name: picture.width(f"stage-gradrail-shm-4096-{name}") for name in ("post", "wire", "visible")}
         self.assertAlmostEqual(widths["wire"] / widths["post"], 5, delta=0.05)
         self.assertAlmostEqual(widths["visible"] / widths["post"], 2, delta=0.05)
-        for text in ("5", "8.01 µs", "copy to host", "arrival seen", "4 KiB"):
+        for text in ("5", "8.01 µs", "pack or copy", "arrival seen", "4 KiB"):
             self.assertIn(text, picture.texts)
         self.assertNotIn("0.01", picture.texts)  # the bar is too narrow for its number
         self.assertNotIn("1 MiB", picture.texts)

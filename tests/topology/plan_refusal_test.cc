@@ -49,7 +49,7 @@ TEST(PlanRefusal, CpusThatAreNotThereOrNotOurs) {
   expect_refused(request, "--cores names no cpu");
   request.cores = CpuSet{1, 2};
   request.reserved = {1, 2};
-  expect_refused(request, "reserved cpus 1-2 leave nothing of the 1-2");
+  expect_refused(request, "--reserve 1-2 leaves none of the cpus 1-2");
 }
 
 TEST(PlanRefusal, NumbersOutOfAllBounds) {

@@ -1,5 +1,7 @@
 #include "tests/topology/saved_machines.h"
 
+#include <map>
+
 #include "gtest/gtest.h"
 #include "topology/discover/discover.h"
 #include "topology/plan/plan.h"
@@ -190,6 +192,28 @@ TEST_F(SavedMachines, FewCoresKeepTowersBesideTheirGpus) {
           EXPECT_TRUE(package.includes(tower.compute)) << tower.task_index << ": " << tower.compute.to_string();
       }
     }
+  }
+}
+
+/// NICs of both packages are as fast and as free: the request decides which of them are near.
+TEST_F(SavedMachines, CoresOfOnePackageGiveShardsItsNics) {
+  const Machine saved = machine("jwb0001.xml");
+  for (const int package : {0, 1}) {
+    Request request{.processes = {{Job::ps, 0, 4}, {Job::worker, 0, 1}, {Job::worker, 1, 1}},
+                    .towers = Towers::cpu,
+                    .other_threads = kRestOfTheHost,
+                    .cores = CpuSet()};
+    // They are on one node, which has no NIC of its own.
+    for (const Core& core : saved.cores)
+      if (core.package == package && request.cores->count() < 6) request.cores->insert(core.cpus.front());
+    const absl::StatusOr<Placement> placement = plan(saved, request);
+    ASSERT_TRUE(placement.ok()) << placement.status();
+    std::map<int, int> shards;
+    for (const ShardPlace& shard : placement->shards) {
+      ++shards[shard.nic];
+      EXPECT_EQ(saved.nics[shard.nic].place.package, package) << saved.nics[shard.nic].name;
+    }
+    EXPECT_EQ(shards.size(), 2u) << "both NICs of the package have shards";
   }
 }
 

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "bench/driver/command.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "tools/doctor/doctor.h"
 #include "tools/exit_codes.h"
 #include "tools/gradrail/checkpoint_command.h"
@@ -115,8 +116,11 @@ std::string missing_argument(const CLI::App* command, const CLI::Error& error) {
 
 /// One line for an error of the parser, whatever the arguments contain.
 std::string usage_line(const CLI::App* program, const CLI::Error& error) {
-  return fmt::format("gradrail: {}{} (--help lists the flags)\n", escaped(error.what()),
-                     missing_argument(program, error));
+  // CLI11 lists these arguments backwards.
+  const std::string text = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr
+                               ? fmt::format("unknown arguments: {}", fmt::join(program->remaining(true), " "))
+                               : error.what();
+  return fmt::format("gradrail: {}{} (--help lists the flags)\n", escaped(text), missing_argument(program, error));
 }
 
 int run(int argc, char** argv) {

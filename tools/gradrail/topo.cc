@@ -109,7 +109,8 @@ void add_topo_flags(CLI::App& command, TopoFlags& flags) {
   add("--shards", flags.shards, "shards (threads) in each parameter server")->transform(NumberIn(1, kMaxCount));
   add("--workers", flags.workers, "worker processes on this host")->transform(count);
   add("--towers", flags.towers, "towers in each worker; 0: one for each GPU, or one on the CPUs")->transform(count);
-  add("--cores-per-tower,--cores_per_tower", flags.cores_per_tower, "cores of a tower; 0: the cores are shared evenly")
+  add("--cores-per-tower,--cores_per_tower", flags.cores_per_tower,
+      "cores of a tower; 0: the free cores near it, shared with its neighbors")
       ->transform(count);
   command.option_defaults()->group("GPU");
   add("--device", flags.device, "auto, gpu (an error without a GPU) or cpu")

@@ -19,7 +19,7 @@ struct TopoFlags {
   // 0: one for each GPU, or one on the CPUs.
   int towers = 0;
   std::string device = "auto";
-  // 0: the cores are shared evenly.
+  // 0: the free cores near it.
   int cores_per_tower = 0;
   // Comma-separated lists; empty: no restriction.
   std::string gpu, nic, cores, reserve, require;

@@ -25,7 +25,7 @@ struct Stage {
   Kind from, to;
 };
 // "post" begins at "pushed" for host memory and at "copied" for GPU memory; see add_stages().
-constexpr std::array<Stage, 6> kStages = {{{"copy to host", Kind::pushed, Kind::copied},
+constexpr std::array<Stage, 6> kStages = {{{"pack or copy", Kind::pushed, Kind::copied},
                                            {"post", Kind::pushed, Kind::posted},
                                            {"wire and ps", Kind::posted, Kind::answered},
                                            {"arrival seen", Kind::noticed, Kind::taken},

@@ -25,13 +25,19 @@ TowerDevices::TowerDevices(const HostPlan& plan, const TrainOptions& options)
   if (!plan.why_no_gpu.empty() && worker::computes_on_devices(options.flags.model)) {
     if (idle)
       spdlog::warn("this machine has GPUs, but towers compute on CPUs: {}", plan.why_no_gpu);
-    else if (plan.gpu_driver_failed)
-      spdlog::warn("towers compute on CPUs: {}", plan.why_no_gpu);
+    else  // a host without a GPU is no reason for a warning
+      spdlog::log(plan.gpu_driver_failed ? spdlog::level::warn : spdlog::level::info, "towers compute on CPUs: {}",
+                  plan.why_no_gpu);
   }
   const auto on_cpu = std::count_if(towers_.begin(), towers_.end(), [](const Tower& t) { return t.ordinal < 0; });
   if (on_cpu == 0 || !plan.why_no_gpu.empty()) return;
-  spdlog::warn("{} of {} towers have GPUs; the other towers compute on CPUs, and each step waits for them",
-               towers_.size() - static_cast<size_t>(on_cpu), towers_.size());
+  const auto with_gpu = towers_.size() - static_cast<size_t>(on_cpu);
+  if (with_gpu == 0) {
+    spdlog::warn("towers compute on CPUs: no GPU remains for this worker");
+  } else {
+    spdlog::warn("{} of {} towers have GPUs; the other towers compute on CPUs, and each step waits for them", with_gpu,
+                 towers_.size());
+  }
 }
 
 absl::StatusOr<std::unique_ptr<gpu::Compute>> TowerDevices::open(size_t tower) {

@@ -109,14 +109,15 @@ absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
   if (!flags.job_name.empty()) {
     // TensorFlow's clusters have one chief, so it needs no index.
     if (flags.task_index == -1 && !ps::has_one_task(flags.job_name))
-      return absl::InvalidArgumentError("--task_index is missing (which task of job '" + flags.job_name +
-                                        "' is this?)");
+      return usage_error(absl::InvalidArgumentError(
+          fmt::format("--task_index is missing (which task of job '{}' is this?)", flags.job_name)));
     // The flag replaces the task of TF_CONFIG.
     GRADRAIL_ASSIGN_OR_RETURN(
         config.task, ps::resolve_task(options.cluster, flags.job_name, flags.task_index == -1 ? 0 : flags.task_index));
   }
   if (!config.task.has_value())
-    return absl::InvalidArgumentError("--job_name and --task_index are missing (which task of the cluster is this?)");
+    return usage_error(
+        absl::InvalidArgumentError("--job_name and --task_index are missing (which task of the cluster is this?)"));
   options.task = *std::move(config.task);
   return absl::OkStatus();
 }

@@ -51,7 +51,7 @@ absl::Status read_cpus(const Machine& machine, const Request& request, Available
   if (open.empty()) return absl::InvalidArgumentError("no cpu of this machine is open to this process");
   if (available.reserved.empty()) return absl::InvalidArgumentError("--cores names no cpu: nothing could run");
   return absl::InvalidArgumentError(
-      fmt::format("reserved cpus {} leave nothing of the {} there are: reserve fewer, or name more by --cores",
+      fmt::format("--reserve {} leaves none of the cpus {}: reserve fewer, or name more with --cores",
                   request.reserved.to_string(), (open - available.outside).to_string()));
 }
 

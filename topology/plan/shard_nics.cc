@@ -27,6 +27,12 @@ class Room {
     return best;
   }
 
+  /// No core of the locality's package belongs to this request.
+  bool is_across_packages(const Locality& locality) const {
+    return std::all_of(pools_.begin(), pools_.end(),
+                       [&](const Pool& pool) { return distance(pool, locality) == kFarthest; });
+  }
+
   int at(const Locality& locality) const {
     const int pool = roomiest(locality);
     // Towers may want more cores than a pool has; a negative rest is as full as 0.
@@ -45,7 +51,7 @@ class Room {
 /// Criteria for a NIC, in this order; smaller is better.
 struct Merit {
   NicRank rank;  ///< without a path: the shard goes to its NIC, so that no NIC is near or far yet
-  bool no_room;
+  bool across_packages, no_room;
   // The card before the NIC: ports of one card share its PCI link.
   int card_shards, nic_shards, package_shards, card_towers, minus_room, index;
   auto operator<=>(const Merit&) const = default;
@@ -59,6 +65,8 @@ std::string why(const Merit& lost, const Merit& won, const std::string& winner) 
   if (lost.rank.not_active != won.rank.not_active) {
     return fmt::format("its state is not recorded; {} is active", winner);
   }
+  if (lost.across_packages != won.across_packages)
+    return fmt::format("no core of its package can be used; {} is in the package of some", winner);
   if (lost.no_room != won.no_room) return fmt::format("no core beside it is left; {} has {}", winner, -won.minus_room);
   if (lost.card_shards != won.card_shards)
     return fmt::format("its card feeds {} of the shards already; that of {} fed {}", lost.card_shards, winner,
@@ -121,8 +129,8 @@ std::vector<Locality> choose_shard_nics(const Machine& machine, const Request& r
       const Locality locality = locality_of(machine, machine.nics[nic].place);
       const int left = room.at(locality);
       // `minus_room`: smaller is better in all fields, and more free cores are better.
-      merits.push_back({rank(machine, available, nic, {}), left == 0, shards.card(nic), shards.nic(nic),
-                        packages[locality.package], towers.card(nic), -left, nic});
+      merits.push_back({rank(machine, available, nic, {}), room.is_across_packages(locality), left == 0,
+                        shards.card(nic), shards.nic(nic), packages[locality.package], towers.card(nic), -left, nic});
     }
     if (merits.empty()) {
       shard.decisions = {no_nic(machine, available)};

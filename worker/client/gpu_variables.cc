@@ -50,7 +50,14 @@ absl::Status GpuVariables::prepare_packing() {
   GRADRAIL_RETURN_IF_ERROR(
       check_block(ps::device_check_at(elements_, push_), fmt::format("push {}", ps::push_format_name(push_))));
   gpu::Compute& device = *device_.device;
-  GRADRAIL_ASSIGN_OR_RETURN(rest_, device.allocate(std::max<size_t>(elements_, 1) * sizeof(float)));
+  const size_t rest_bytes = std::max<size_t>(elements_, 1) * sizeof(float);
+  absl::StatusOr<std::unique_ptr<gpu::Memory>> allocated = device.allocate(rest_bytes);
+  if (!allocated.ok()) {
+    return absl::Status(allocated.status().code(),
+                        fmt::format("push {} needs {} bytes more for what the rounding leaves: {}",
+                                    push_format_name(push_), rest_bytes, message_of(allocated.status())));
+  }
+  rest_ = *std::move(allocated);
   // Memory of a device is not cleared.
   const std::vector<float> zeros(elements_);
   device.upload(rest_->data(), zeros.data(), zeros.size() * sizeof(float));

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "gpu/driver/native_error.h"
 
 namespace gradrail::worker {
 namespace {
@@ -19,7 +20,9 @@ absl::Status returnable(absl::Status cause) {
 
 bool is_returnable(const absl::Status& cause) { return cause.GetPayload(kReturnableMark).has_value(); }
 
-bool may_be_remedied(const absl::Status& cause) { return absl::IsUnavailable(cause) || is_returnable(cause); }
+bool is_server_loss(const absl::Status& cause) { return absl::IsUnavailable(cause) && !gpu::is_device_loss(cause); }
+
+bool may_be_remedied(const absl::Status& cause) { return is_server_loss(cause) || is_returnable(cause); }
 
 void RunFailure::fail(absl::Status cause) {
   GRADRAIL_CHECK(!cause.ok());
@@ -33,7 +36,7 @@ void RunFailure::fail(absl::Status cause) {
 }
 
 void RunFailure::lose_server(uint32_t ps_index, absl::Status cause) {
-  if (!has_backups_ || !absl::IsUnavailable(cause)) return fail(std::move(cause));
+  if (!has_backups_ || !is_server_loss(cause)) return fail(std::move(cause));
   {
     MutexLock lock(mutex_);
     lost_servers_.emplace(ps_index, cause);

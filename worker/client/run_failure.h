@@ -14,7 +14,9 @@ namespace gradrail::worker {
 /// Marks the error that a ps has declared this worker lost by silence: the run continues, and the worker may join it.
 absl::Status returnable(absl::Status cause);
 bool is_returnable(const absl::Status& cause);
-/// Whether a backup or another join may remedy the error: a ps was lost, or a returnable() error.
+/// Whether a ps was lost, or a connection to it. The loss of this worker's GPU has the same code, and is none.
+bool is_server_loss(const absl::Status& cause);
+/// Whether a backup or another join may remedy the error: is_server_loss(), or a returnable() error.
 bool may_be_remedied(const absl::Status& cause);
 
 /// The first error of a run, and the lost ps tasks. The loss of a ps that has a backup is not a final error: the
@@ -33,7 +35,7 @@ class RunFailure {
 
   /// Records the error that ends the run; only the first one counts.
   void fail(absl::Status cause) ABSL_LOCKS_EXCLUDED(mutex_);
-  /// Records a lost ps task. A cause other than UNAVAILABLE is the task's decision, and no backup changes it.
+  /// Records a lost ps task. A cause other than is_server_loss() is the task's decision, and no backup changes it.
   void lose_server(uint32_t ps_index, absl::Status cause) ABSL_LOCKS_EXCLUDED(mutex_);
 
   bool failed() const { return failed_.load(std::memory_order_acquire); }

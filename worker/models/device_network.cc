@@ -62,8 +62,11 @@ absl::Status DeviceNetwork::allocate() {
   absl::StatusOr<std::unique_ptr<gpu::Memory>> variables = device_->allocate(variable_bytes);
   const absl::Status& refused = memory.ok() ? variables.status() : memory.status();
   if (!refused.ok()) {
-    return absl::Status(refused.code(), fmt::format("{} needs {} MiB: {}", plan_.name,
-                                                    ((sizes.bytes() + variable_bytes) >> 20) + 1, message_of(refused)));
+    // The client's rests of packing come later.
+    const size_t rest_bytes = plan_.push == ps::PushFormat::fp32 ? 0 : elements() * sizeof(float);
+    const size_t needed = sizes.bytes() + variable_bytes + rest_bytes;
+    return absl::Status(refused.code(),
+                        fmt::format("{} needs {} MiB: {}", plan_.name, (needed >> 20) + 1, message_of(refused)));
   }
   GRADRAIL_ASSIGN_OR_RETURN(host_step_, SharedMemory::create("gradrail-step", host_step_bytes()));
   memory_ = *std::move(memory);

@@ -55,7 +55,7 @@ bool Failover::survives(const absl::Status& call) {
 absl::Status Failover::recover() {
   absl::Status failed = failure_.status();
   // Any other error ends the run, whether a ps was lost as well or not.
-  if (failed.ok() || !session_.has_backups() || !absl::IsUnavailable(failed)) return failed;
+  if (failed.ok() || !session_.has_backups() || !is_server_loss(failed)) return failed;
   while (true) {
     // Further ps tasks may be lost during a failover: the next round finds them.
     const RunFailure::LostServers lost = failure_.take_lost_servers();

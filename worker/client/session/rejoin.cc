@@ -48,7 +48,7 @@ bool Rejoin::is_awaited() const {
 absl::Status Rejoin::join_first(TimePoint deadline) {
   absl::Status joined = steps_.join_cluster(deadline);
   deadline = std::min(deadline, Clock::now() + options_.rejoin_timeout);
-  while (absl::IsUnavailable(joined) && !asked_to_stop(options_) && Clock::now() < deadline && !is_awaited()) {
+  while (is_server_loss(joined) && !asked_to_stop(options_) && Clock::now() < deadline && !is_awaited()) {
     options_.log(fmt::format("{}; joining again", message_of(joined)));
     if (session_.joined_count() == 0) session_.forget_group();
     release();
@@ -79,12 +79,15 @@ absl::Status Rejoin::run() {
     release();
     joined = join_once(deadline, former_group);
     // ALREADY_EXISTS: another ps may still count our former incarnation as a member, until its heartbeat expires.
-    const bool may_pass =
-        absl::IsUnavailable(joined) || absl::IsFailedPrecondition(joined) || absl::IsAlreadyExists(joined);
+    const bool may_pass = is_server_loss(joined) || absl::IsFailedPrecondition(joined) || absl::IsAlreadyExists(joined);
     if (joined.ok() || asked_to_stop(options_) || !may_pass) break;
     std::this_thread::sleep_for(kBetweenRejoins);
   } while (Clock::now() < deadline);
   under_way_ = false;
+  if (absl::IsUnavailable(joined) && !is_server_loss(joined)) {  // this worker's GPU
+    failure_.fail(joined);
+    return joined;
+  }
   if (!joined.ok()) {
     // UNAVAILABLE also after a request to stop: no server has the state of this run, so that nothing was completed.
     failure_.fail(absl::UnavailableError(
