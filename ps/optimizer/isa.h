@@ -29,7 +29,7 @@ KernelArguments kernel_arguments(const OptimizerConfig& config, const ApplyArgum
 
 /// apply() with a given instruction set, for tests and benchmarks.
 void apply_with(Isa isa, const OptimizerConfig& config, const ApplyArguments& arguments);
-/// pack_bf16() with a given instruction set.
-void pack_with(Isa isa, absl::Span<const float> gradient, float* rest, uint16_t* packed);
+/// pack() with a given instruction set.
+void pack_with(Isa isa, PushFormat format, absl::Span<const float> gradient, float* rest, void* packed);
 
 }  // namespace gradrail::ps

@@ -8,6 +8,9 @@
 
 namespace gradrail::ps {
 
+/// PushFormat, in the same order. Its header has inline functions.
+enum class GradientFormat : unsigned char { fp32, bf16, fp16, int8, int4 };
+
 struct KernelArguments {
   size_t count = 0;
   float* parameters = nullptr;
@@ -15,7 +18,7 @@ struct KernelArguments {
   float* state[2] = {nullptr, nullptr};
   const float* const* gradients = nullptr;
   size_t gradient_count = 0;
-  bool gradients_are_bf16 = false;  ///< their elements then have 2 bytes
+  GradientFormat format = GradientFormat::fp32;  ///< of the gradients; each is a whole bucket of `count` elements
   float* const* targets = nullptr;
   size_t target_count = 0;
   /// Decided by the caller, equal for all strips of a call.
@@ -33,13 +36,16 @@ struct KernelArguments {
 };
 
 using ApplyKernel = void (*)(const KernelArguments&);
-/// As pack_bf16().
-using PackKernel = void (*)(const float* gradient, float* rest, unsigned short* packed, size_t count);
+/// The mean of the gradients.
+using SumKernel = void (*)(const KernelArguments&, float* sum);
+/// As pack().
+using PackKernel = void (*)(GradientFormat format, const float* gradient, float* rest, void* packed, size_t count);
 
 /// One instruction set's kernels. The arithmetic is the same operation by operation, without contraction into FMA, so
 /// that all tables give the same bits.
 struct KernelTable {
   ApplyKernel sgd, momentum, nesterov, adam, mean;
+  SumKernel sum;
   PackKernel pack;
 };
 

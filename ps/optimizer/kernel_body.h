@@ -2,6 +2,8 @@
 // with its own flags. Everything is in the unnamed namespace and calls no library function, for the reason given in
 // kernel.h.
 
+#include "ps/optimizer/kernel_formats.h"
+
 namespace gradrail::ps {
 namespace {
 
@@ -71,74 +73,72 @@ void update(const KernelArguments& arguments, size_t count, const float* __restr
   }
 }
 
-using Bf16 = unsigned short;
-
-float value(float element) { return element; }
-float value(Bf16 element) { return __builtin_bit_cast(float, static_cast<unsigned>(element) << 16); }
-
-template <typename Element>
+template <typename Format, typename Element = typename Format::Element>
 void sum_two(float* __restrict sum, const Element* __restrict g0, const Element* __restrict g1, size_t count) {
-  for (size_t i = 0; i < count; ++i) sum[i] = value(g0[i]) + value(g1[i]);
+  for (size_t i = 0; i < count; ++i) sum[i] = Format::value(g0[i]) + Format::value(g1[i]);
 }
 
-template <typename Element>
+template <typename Format, typename Element = typename Format::Element>
 void add_one(float* __restrict sum, const Element* __restrict g, size_t count) {
-  for (size_t i = 0; i < count; ++i) sum[i] += value(g[i]);
+  for (size_t i = 0; i < count; ++i) sum[i] += Format::value(g[i]);
 }
 
-template <typename Element>
+template <typename Format, typename Element = typename Format::Element>
 void add_two(float* __restrict sum, const Element* __restrict g0, const Element* __restrict g1, size_t count) {
-  for (size_t i = 0; i < count; ++i) sum[i] = (sum[i] + value(g0[i])) + value(g1[i]);
+  for (size_t i = 0; i < count; ++i) sum[i] = (sum[i] + Format::value(g0[i])) + Format::value(g1[i]);
 }
 
-void widen(float* __restrict wide, const Bf16* __restrict g, size_t count) {
-  for (size_t i = 0; i < count; ++i) wide[i] = value(g[i]);
-}
-
-/// All bits, or none. Signed comparisons and masks instead of branches: SSE2 and AVX2 have no unsigned comparison.
-int mask_if(bool condition) { return -static_cast<int>(condition); }
-
-/// The rest of a value that is not finite is 0: infinity minus infinity would spoil the next gradient.
-void pack(const float* __restrict gradient, float* __restrict rest, Bf16* __restrict packed, size_t count) {
-  for (size_t i = 0; i < count; ++i) {
-    const float exact = gradient[i] + rest[i];
-    const int bits = __builtin_bit_cast(int, exact);
-    const int upper = static_cast<int>(static_cast<unsigned>(bits) >> 16);
-    const auto rounded = static_cast<int>((static_cast<unsigned>(bits) + 0x7fff + (upper & 1)) >> 16);
-    const int is_nan = mask_if((bits & 0x7fffffff) > 0x7f800000);
-    // One NaN for all: a GPU does not keep the bits of a NaN in a sum.
-    const int result = (rounded & ~is_nan) | (0x7fc0 & is_nan);
-    packed[i] = static_cast<Bf16>(result);
-    const int is_finite = mask_if((result & 0x7f80) != 0x7f80);
-    const float left_out = exact - __builtin_bit_cast(float, static_cast<unsigned>(result) << 16);
-    rest[i] = __builtin_bit_cast(float, __builtin_bit_cast(int, left_out) & is_finite);
-  }
+template <typename Format, typename Element = typename Format::Element>
+void widen(float* __restrict wide, const Element* __restrict g, size_t count) {
+  for (size_t i = 0; i < count; ++i) wide[i] = Format::value(g[i]);
 }
 
 void copy(float* __restrict target, const float* __restrict source, size_t count) {
   for (size_t i = 0; i < count; ++i) target[i] = source[i];
 }
 
-/// Sum of one strip over all gradients, in worker order; a lone fp32 gradient is read where it lies.
+/// Sum of one strip over all gradients, in worker order.
 /// Two gradients at once halve the traffic of the sum, and ((s+g0)+g1) keeps the order of one at a time.
-template <typename Element>
-void sum_all(const KernelArguments& a, size_t first, size_t count, float* sum) {
-  const auto at = [&](size_t i) { return reinterpret_cast<const Element*>(a.gradients[i]) + first; };
-  sum_two(sum, at(0), at(1), count);
+template <typename Format>
+void sum_elements(const KernelArguments& a, size_t first, size_t count, float* sum) {
+  const auto at = [&](size_t i) { return reinterpret_cast<const typename Format::Element*>(a.gradients[i]) + first; };
+  if (a.gradient_count == 1) return widen<Format>(sum, at(0), count);
+  sum_two<Format>(sum, at(0), at(1), count);
   size_t i = 2;
-  for (; i + 1 < a.gradient_count; i += 2) add_two(sum, at(i), at(i + 1), count);
-  if (i < a.gradient_count) add_one(sum, at(i), count);
+  for (; i + 1 < a.gradient_count; i += 2) add_two<Format>(sum, at(i), at(i + 1), count);
+  if (i < a.gradient_count) add_one<Format>(sum, at(i), count);
 }
 
-const float* sum_strip(const KernelArguments& a, size_t first, size_t count, float* sum) {
-  const bool is_lone = a.gradient_count == 1;
-  if (is_lone && !a.gradients_are_bf16) return a.gradients[0] + first;
-  if (is_lone) {
-    widen(sum, reinterpret_cast<const Bf16*>(a.gradients[0]) + first, count);
-  } else {
-    a.gradients_are_bf16 ? sum_all<Bf16>(a, first, count, sum) : sum_all<float>(a, first, count, sum);
+template <typename Format>
+void sum_blocks(const KernelArguments& a, size_t first, size_t count, float* sum) {
+  Format::template sum<false>(sum, a.gradients[0], a.count, first, count);
+  for (size_t i = 1; i < a.gradient_count; ++i) Format::template sum<true>(sum, a.gradients[i], a.count, first, count);
+}
+
+void sum_strip(const KernelArguments& a, size_t first, size_t count, float* sum) {
+  switch (a.format) {
+    case GradientFormat::fp32:
+      return sum_elements<Fp32>(a, first, count, sum);
+    case GradientFormat::bf16:
+      return sum_elements<Bf16>(a, first, count, sum);
+    case GradientFormat::fp16:
+      return sum_elements<Fp16>(a, first, count, sum);
+    case GradientFormat::int8:
+      return sum_blocks<Blocks<127>>(a, first, count, sum);
+    case GradientFormat::int4:
+      return sum_blocks<Blocks<7>>(a, first, count, sum);
   }
-  return sum;
+}
+
+/// A lone fp32 gradient is read where it lies.
+bool is_read_in_place(const KernelArguments& a) { return a.gradient_count == 1 && a.format == GradientFormat::fp32; }
+
+void sum_all(const KernelArguments& a, float* sum) {
+  for (size_t first = 0; first < a.count; first += kStripElements) {
+    const size_t left = a.count - first;
+    sum_strip(a, first, left < kStripElements ? left : kStripElements, sum + first);
+  }
+  for (size_t i = 0; i < a.count; ++i) sum[i] *= a.gradient_scale;
 }
 
 /// Copies full vectors past the cache. Head and tail go through it: a line that is only partly streamed costs more than
@@ -156,7 +156,8 @@ void copy_past_cache(float* target, const float* source, size_t count) {
 
 template <typename Rule, bool kDecays>
 void apply_strip(const KernelArguments& a, size_t first, size_t count, float* sum) {
-  const float* gradient = sum_strip(a, first, count, sum);
+  const float* const gradient = is_read_in_place(a) ? a.gradients[0] + first : sum;
+  if (gradient == sum) sum_strip(a, first, count, sum);
   float* const parameters = a.parameters + first;
   float* const state0 = Rule::kState > 0 ? a.state[0] + first : nullptr;
   float* const state1 = Rule::kState > 1 ? a.state[1] + first : nullptr;
@@ -180,8 +181,7 @@ template <typename Rule>
 void apply_all(const KernelArguments& a) {
   alignas(64) float sum[kStripElements];
   // Strips are for reuse in the cache: with one gradient and one target nothing is read twice.
-  const bool one_loop =
-      a.gradient_count == 1 && !a.gradients_are_bf16 && a.target_count <= 1 && !a.targets_bypass_cache;
+  const bool one_loop = is_read_in_place(a) && a.target_count <= 1 && !a.targets_bypass_cache;
   const size_t strip = one_loop ? a.count : kStripElements;
   for (size_t first = 0; first < a.count; first += strip) {
     const size_t left = a.count - first;
@@ -192,8 +192,23 @@ void apply_all(const KernelArguments& a) {
   if (a.targets_bypass_cache) CacheBypass::fence();
 }
 
-constexpr KernelTable kKernels = {apply_all<Sgd>,  apply_all<Momentum>, apply_all<Nesterov>,
-                                  apply_all<Adam>, apply_all<Mean>,     pack};
+void pack(GradientFormat format, const float* gradient, float* rest, void* packed, size_t count) {
+  switch (format) {
+    case GradientFormat::fp32:
+      return;
+    case GradientFormat::bf16:
+      return pack_elements<Bf16>(gradient, rest, packed, count);
+    case GradientFormat::fp16:
+      return pack_elements<Fp16>(gradient, rest, packed, count);
+    case GradientFormat::int8:
+      return Blocks<127>::pack(gradient, rest, packed, count);
+    case GradientFormat::int4:
+      return Blocks<7>::pack(gradient, rest, packed, count);
+  }
+}
+
+constexpr KernelTable kKernels = {apply_all<Sgd>,  apply_all<Momentum>, apply_all<Nesterov>, apply_all<Adam>,
+                                  apply_all<Mean>, sum_all,             pack};
 
 }  // namespace
 }  // namespace gradrail::ps

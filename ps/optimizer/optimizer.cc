@@ -62,6 +62,9 @@ ApplyKernel kernel_for(OptimizerKind kind, const KernelTable& table) {
   GRADRAIL_CHECK(false);
 }
 
+static_assert(static_cast<int>(GradientFormat::int4) == static_cast<int>(PushFormat::int4));
+GradientFormat kernel_format(PushFormat format) { return static_cast<GradientFormat>(format); }
+
 Isa chosen_isa() {
   // Once: a change during a run would not change the bits, but the speed.
   static const Isa chosen = choose_isa(std::getenv("GRADRAIL_ISA"), supported_isas());
@@ -92,7 +95,7 @@ KernelArguments kernel_arguments(const OptimizerConfig& config, const ApplyArgum
       .state = {a.state[0], a.state[1]},
       .gradients = a.gradients.data(),
       .gradient_count = a.gradients.size(),
-      .gradients_are_bf16 = a.format == PushFormat::bf16,
+      .format = kernel_format(a.format),
       .targets = a.targets.data(),
       .target_count = a.targets.size(),
       .targets_bypass_cache = bypass_cache(a),
@@ -124,12 +127,22 @@ void apply(const OptimizerConfig& config, const ApplyArguments& arguments) {
   apply_with(chosen_isa(), config, arguments);
 }
 
-void pack_with(Isa isa, absl::Span<const float> gradient, float* rest, uint16_t* packed) {
-  kernels(isa).pack(gradient.data(), rest, packed, gradient.size());
+void mean_of(absl::Span<const float* const> gradients, PushFormat format, absl::Span<float> mean) {
+  GRADRAIL_CHECK(!gradients.empty());
+  const KernelArguments arguments = {.count = mean.size(),
+                                     .gradients = gradients.data(),
+                                     .gradient_count = gradients.size(),
+                                     .format = kernel_format(format),
+                                     .gradient_scale = 1.0f / static_cast<float>(gradients.size())};
+  kernels(chosen_isa()).sum(arguments, mean.data());
 }
 
-void pack_bf16(absl::Span<const float> gradient, float* rest, uint16_t* packed) {
-  pack_with(chosen_isa(), gradient, rest, packed);
+void pack_with(Isa isa, PushFormat format, absl::Span<const float> gradient, float* rest, void* packed) {
+  kernels(isa).pack(kernel_format(format), gradient.data(), rest, packed, gradient.size());
+}
+
+void pack(PushFormat format, absl::Span<const float> gradient, float* rest, void* packed) {
+  pack_with(chosen_isa(), format, gradient, rest, packed);
 }
 
 std::string_view apply_isa() { return isa_name(chosen_isa()); }

@@ -22,7 +22,7 @@ struct ApplyArguments {
   float* parameters = nullptr;
   float* state[2] = {nullptr, nullptr};      ///< momentum: velocity; adam, adamw, torch_adam: m, v
   absl::Span<const float* const> gradients;  ///< 1–16, summed in this order, then divided by their number
-  PushFormat format = PushFormat::fp32;  ///< of the gradients: in bf16 the pointers are those of elements of 2 bytes
+  PushFormat format = PushFormat::fp32;      ///< of the gradients: others than fp32 begin at the same pointers
   absl::Span<float* const> targets;      ///< fresh parameters are also stored here; 0–16 (workers' mapped memory)
   uint64_t update_index = 1;
   float rate = kAgreedRate;  ///< in the place of OptimizerConfig::learning_rate
@@ -49,10 +49,17 @@ struct ApplyArguments {
 /// More than 16 gradients or targets, no gradient, or update_index 0 break an invariant and stop the process.
 void apply(const OptimizerConfig& config, const ApplyArguments& arguments);
 
-/// Rounds gradient + rest to bf16, to nearest even, and keeps what the rounding has left out in `rest`. NaN stays NaN;
-/// infinity, and a finite value that rounds to it, leave a rest of 0.
-/// Shapes  all: [count]. Buffers may not overlap.
-void pack_bf16(absl::Span<const float> gradient, float* rest, uint16_t* packed);
+/// The mean of gradients in any number and format, with the bits that apply() gives it.
+/// Shapes   every gradient: a bucket of [sum.size()] elements.
+void mean_of(absl::Span<const float* const> gradients, PushFormat format, absl::Span<float> mean);
+
+/// Rounds gradient + rest to the format, to nearest even, and keeps what the rounding has left out in `rest`. NaN stays
+/// NaN; infinity, and a finite value that rounds to it, leave a rest of 0. int8 and int4: the error of an element is at
+/// most half a step of its block, which is 1/127 or 1/7 of the largest magnitude there, rounded up to bf16. A block
+/// below 2^-100 stays in the rest.
+/// Shapes  gradient, rest: [count]; packed: packed_bytes(count, format). Buffers may not overlap.
+/// fp32 has nothing to pack.
+void pack(PushFormat format, absl::Span<const float> gradient, float* rest, void* packed);
 
 /// "avx512", "avx2" or "generic": the kernels that apply() uses on this host. GRADRAIL_ISA=generic|avx2|avx512 forces a
 /// lower one; a name that this host does not support is logged and ignored.

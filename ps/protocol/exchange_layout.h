@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "ps/protocol/mode.h"
 #include "ps/protocol/optimizer_settings.h"
+#include "ps/protocol/push_format.h"
 
 namespace gradrail::ps {
 
@@ -19,7 +19,8 @@ namespace gradrail::ps {
 //     [ReturnHeader × buckets]
 //   Both are at least kCheckBytes long: a path is used only after a pattern was put each way (path_check.h).
 //   parameters and gradients at the worker: all elements of the model, flattened; each shard accesses its range only.
-//   With a push in bf16, the packed gradients lie behind the gradients, at gradient_at(). Initial values stay fp32.
+//   With a push in another format, the packed gradients lie behind the gradients, bucket by bucket, at gradient_at().
+//   Initial values stay fp32.
 //
 // A push is put(payload), put(SlotHeader, immediate = bucket); the way back is put(parameters), put(ReturnHeader,
 // immediate = bucket). The puts of each side are ordered: when the header has arrived, so have the bytes before it.
@@ -35,10 +36,10 @@ namespace gradrail::ps {
 /// 16 bytes at a time.
 constexpr uint64_t device_gradients_at(uint64_t elements) { return (elements + 63) / 64 * 64; }
 
-/// Byte at which the gradient of an element lies in this format, behind the first gradient of the worker.
+/// Byte at which the bucket that begins with this element lies in this format, behind the first gradient of the worker.
 constexpr uint64_t gradient_at(uint64_t elements, uint64_t element, PushFormat format) {
   const uint64_t first = format == PushFormat::fp32 ? 0 : device_gradients_at(elements) * sizeof(float);
-  return first + element * element_bytes(format);
+  return first + element * place_bytes(format);
 }
 
 /// Larger than the packets of any network: a path that loses only large packets fails the check.
@@ -47,8 +48,8 @@ inline constexpr size_t kCheckBytes = 16 << 10;
 /// Byte at which the space for patterns begins.
 constexpr uint64_t device_check_at(uint64_t elements, PushFormat push) {
   const uint64_t gradients_at = device_gradients_at(elements);
-  const uint64_t packed_bytes = push == PushFormat::fp32 ? 0 : gradients_at * element_bytes(push);
-  return 2 * gradients_at * sizeof(float) + packed_bytes;
+  const uint64_t packed_at = 2 * gradients_at * sizeof(float);
+  return packed_at + (push == PushFormat::fp32 ? 0 : gradients_at * place_bytes(push));
 }
 /// Bytes of the whole block.
 constexpr uint64_t device_block_bytes(uint64_t elements, PushFormat push) {

@@ -36,22 +36,26 @@ struct Mode {
   bool waits() const { return kind != ModeKind::async; }
 };
 
-/// The elements of a gradient on its way to a shard.
+/// The elements of a gradient on its way to a shard. What the rounding leaves out, the worker adds to its next gradient
+/// (error feedback). push_format.h draws the bytes.
+/// Source  Seide et al., Interspeech 2014 (error feedback); Dettmers, arXiv 1511.04561 (8 bits with a scale).
 enum class PushFormat : uint8_t {
   fp32 = 0,
-  bf16 = 1,  ///< the upper half of an fp32, rounded to nearest even; the worker adds the rest to its next gradient
+  bf16 = 1,  ///< the upper half of an fp32, rounded to nearest even
+  fp16 = 2,  ///< IEEE binary16, rounded to nearest even; values from 65,520 become infinity
+  int8 = 3,  ///< codes from -127 to 127, with a scale for each block of 64 elements
+  int4 = 4,  ///< codes from -7 to 7, with a scale for each block of 64 elements
 };
-constexpr size_t element_bytes(PushFormat format) { return format == PushFormat::bf16 ? 2 : 4; }
+
+/// Names as on the command line: fp32, bf16, fp16, int8, int4.
+/// Errors  INVALID_ARGUMENT lists the names.
+GRADRAIL_EXPORT absl::StatusOr<PushFormat> parse_push_format(std::string_view name);
+GRADRAIL_EXPORT std::string_view push_format_name(PushFormat format);
+GRADRAIL_EXPORT std::vector<std::string> push_format_names();
 
 /// As on the command line: async, sync, ssp:K, backup:B. worker_count keeps its default.
 /// Errors  INVALID_ARGUMENT lists the modes.
 GRADRAIL_EXPORT absl::StatusOr<Mode> parse_mode(std::string_view text);
 GRADRAIL_EXPORT std::string mode_text(const Mode& mode);
-
-/// Names as on the command line: fp32, bf16.
-/// Errors  INVALID_ARGUMENT lists the names.
-GRADRAIL_EXPORT absl::StatusOr<PushFormat> parse_push_format(std::string_view name);
-GRADRAIL_EXPORT std::string_view push_format_name(PushFormat format);
-GRADRAIL_EXPORT std::vector<std::string> push_format_names();
 
 }  // namespace gradrail::ps

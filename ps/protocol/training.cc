@@ -1,5 +1,7 @@
 #include "ps/protocol/training.h"
 
+#include <algorithm>
+#include <array>
 #include <limits>
 #include <string>
 
@@ -14,7 +16,8 @@
 namespace gradrail::ps {
 namespace {
 
-constexpr PushFormat kPushFormats[] = {PushFormat::fp32, PushFormat::bf16};
+// In the order of their numbers.
+constexpr std::array<std::string_view, 5> kPushFormatNames = {"fp32", "bf16", "fp16", "int8", "int4"};
 
 /// Above every useful bound, and far from the overflow of step + bound.
 constexpr uint32_t kMaxModeBound = 1'000'000;
@@ -70,20 +73,17 @@ std::string mode_text(const Mode& mode) {
 }
 
 absl::StatusOr<PushFormat> parse_push_format(std::string_view name) {
-  for (const PushFormat format : kPushFormats) {
-    if (name == push_format_name(format)) return format;
-  }
+  const auto found = std::find(kPushFormatNames.begin(), kPushFormatNames.end(), name);
+  if (found != kPushFormatNames.end()) return static_cast<PushFormat>(found - kPushFormatNames.begin());
   return absl::InvalidArgumentError(
       fmt::format("push format '{}': there are {}", name, fmt::join(push_format_names(), ", ")));
 }
 
 std::vector<std::string> push_format_names() {
-  std::vector<std::string> names;
-  for (const PushFormat format : kPushFormats) names.emplace_back(push_format_name(format));
-  return names;
+  return {kPushFormatNames.begin(), kPushFormatNames.end()};
 }
 
-std::string_view push_format_name(PushFormat format) { return format == PushFormat::bf16 ? "bf16" : "fp32"; }
+std::string_view push_format_name(PushFormat format) { return kPushFormatNames[static_cast<size_t>(format)]; }
 
 absl::Status validate(const OptimizerConfig& optimizer) {
   const auto check = [](std::string_view name, float value, float limit, std::string_view must_be) {

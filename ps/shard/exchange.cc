@@ -79,7 +79,7 @@ absl::Status ShardExchange::check(const ShardPeer& peer, const SlotHeader& heade
   if (header.format != format) return bad("the format is not the one of the run");
   // After the kind, which decides whether there is a payload.
   const bool has_payload = header.kind != ArrivalKind::pull;
-  const uint64_t expected = has_payload ? partition_.bucket_range(header.bucket).count * element_bytes(format) : 0;
+  const uint64_t expected = has_payload ? packed_bytes(partition_.bucket_range(header.bucket).count, format) : 0;
   if (header.payload_bytes != expected) return bad("payload length is not the bucket's");
   if (header.has_crc != 0 && peer.is_on_device()) return bad("has a checksum, which GPU memory does not support");
   if (header.has_crc == 0 || !has_payload) return absl::OkStatus();
@@ -89,9 +89,8 @@ absl::Status ShardExchange::check(const ShardPeer& peer, const SlotHeader& heade
 }
 
 absl::StatusOr<uint32_t> ShardExchange::payload_crc(const ShardPeer& peer, uint32_t bucket, PushFormat format) const {
-  const size_t count = partition_.bucket_range(bucket).count;
   const float* const payload = gradient(peer, bucket, format);
-  const size_t bytes = count * element_bytes(format);
+  const size_t bytes = packed_bytes(partition_.bucket_range(bucket).count, format);
   return peer.uses_gpu() ? partition_.device_memory()->crc32c(payload, bytes) : crc32c(payload, bytes);
 }
 

@@ -104,7 +104,7 @@ absl::Status Handshake::probe_mapping(const ShardPeer& peer) {
     const PushFormat format = partition_.push_format();
     if (format == PushFormat::fp32) return absl::OkStatus();
     GRADRAIL_RETURN_IF_ERROR(peer.connection->get(
-        {peer.returns.region.get(), 0, element_bytes(format)},
+        {peer.returns.region.get(), 0, 1},
         {peer.offer.gradients, gradient_at(partition_.map().elements(), last_element, format)}, 0));
   }
   return absl::OkStatus();
@@ -120,7 +120,7 @@ void Handshake::pin(ShardPeer& peer) {
   if (peer.gradients_mapped != nullptr) {
     const PushFormat push = partition_.push_format();
     const std::byte* const first = peer.mapped_gradient(partition_.map().elements(), range.first, push);
-    gradients = {.data = const_cast<std::byte*>(first), .bytes = range.count * element_bytes(push)};
+    gradients = {.data = const_cast<std::byte*>(first), .bytes = range.count * place_bytes(push)};
   }
   peer.pinned.push_back(memory->pin(gradients));
   if (peer.parameters_mapped != nullptr) {

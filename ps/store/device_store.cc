@@ -283,7 +283,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     GRADRAIL_CHECK(!gradients.empty() && offset + count <= count_);
     if (count == 0) return absl::OkStatus();
     absl::InlinedVector<const float*, kUsualBuffers> sources(gradients.begin(), gradients.end());
-    GRADRAIL_RETURN_IF_ERROR(fetch(count * element_bytes(step.format), absl::MakeSpan(sources)));
+    GRADRAIL_RETURN_IF_ERROR(fetch(packed_bytes(count, step.format), absl::MakeSpan(sources)));
     float scale = 1.0f / static_cast<float>(gradients.size());
     if (sources.size() > gpu::kMaxBuffers) {
       const bool packed = step.format == PushFormat::bf16;

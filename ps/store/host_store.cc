@@ -1,7 +1,6 @@
 #include "ps/store/parameter_store.h"
 
 #include <algorithm>
-#include <bit>
 #include <cassert>
 #include <cstring>
 #include <utility>
@@ -42,13 +41,14 @@ class HostStore final : public ParameterStore {
                       absl::Span<float* const> targets, Step step) override {
     GRADRAIL_CHECK(!gradients.empty() && offset + count <= count_);
     const size_t in_pass = std::min(targets.size(), kMaxTargets);
-    const float* sum = nullptr;
+    const float* mean = nullptr;
     if (gradients.size() > kMaxGradients) {
-      // A sum that is one gradient keeps its scale of 1 in apply().
-      sum = step.format == PushFormat::bf16 ? sum_in_order<uint16_t>(gradients, count)
-                                            : sum_in_order<float>(gradients, count);
+      mean_.resize(count);
+      mean_of(gradients, step.format, absl::MakeSpan(mean_));
+      // A lone gradient keeps its scale of 1 in apply().
+      mean = mean_.data();
       step.format = PushFormat::fp32;
-      gradients = absl::MakeConstSpan(&sum, 1);
+      gradients = absl::MakeConstSpan(&mean, 1);
     }
     apply(optimizer_, {.count = count,
                        .parameters = mutable_parameters() + offset,
@@ -80,27 +80,9 @@ class HostStore final : public ParameterStore {
     return state_[vector].empty() ? nullptr : state_[vector].data() + offset;
   }
 
-  static float value(float element) { return element; }
-  static float value(uint16_t bf16) { return std::bit_cast<float>(uint32_t{bf16} << 16); }
-
-  /// The kernels take at most kMaxGradients at once. The sum runs in the same order, so that the bits are the same.
-  template <typename Element>
-  const float* sum_in_order(absl::Span<const float* const> gradients, size_t count) {
-    const auto* const first = reinterpret_cast<const Element*>(gradients[0]);
-    sum_.resize(count);
-    for (size_t i = 0; i < count; ++i) sum_[i] = value(first[i]);
-    for (const float* gradient : gradients.subspan(1)) {
-      const auto* const elements = reinterpret_cast<const Element*>(gradient);
-      for (size_t i = 0; i < count; ++i) sum_[i] += value(elements[i]);
-    }
-    const float scale = 1.0f / static_cast<float>(gradients.size());
-    for (size_t i = 0; i < count; ++i) sum_[i] *= scale;
-    return sum_.data();
-  }
-
   const SharedMemory memory_;
   std::vector<float> state_[2];
-  std::vector<float> sum_;  // scratch for more gradients than the kernels take at once
+  std::vector<float> mean_;  // scratch for more gradients than the kernels take at once
 };
 
 }  // namespace

@@ -255,7 +255,7 @@ TEST_P(ComputeVectors, PacksInBf16) {
           const float left_out = exact - widened(expected[i]);
           exact_rest[i] = std::isfinite(left_out) ? left_out : 0.0f;
         }
-        ps::pack_bf16(gradient, rest_by_host.data(), by_host.data());
+        ps::pack(ps::PushFormat::bf16, gradient, rest_by_host.data(), by_host.data());
         EXPECT_EQ(by_host, expected);
         expect_same_bits(rest_by_host, exact_rest);
         const auto source = bed().make(gradient, offset);

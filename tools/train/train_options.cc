@@ -265,7 +265,7 @@ void add_model_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
       "async; sync; ssp:K, async with no worker more than K steps ahead of the slowest; backup:B, sync without waiting "
       "for the last B gradients of a step",
       accepted_by(ps::parse_mode));
-  add("push", flags.push, "elements of a gradient on its way: fp32; bf16, half the bytes",
+  add("push", flags.push, "elements of a gradient on its way: fp32; bf16, fp16: half the bytes; int8, int4: a quarter, an eighth",
       CLI::IsMember(ps::push_format_names()));
   add("shards", flags.shards, "shards (threads) in each parameter server", NumberIn(1u, 256u));
   add("log_every", flags.log_every, "batches between two progress lines", NumberIn(1u));

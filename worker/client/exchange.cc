@@ -174,7 +174,7 @@ void Exchange::submit(Shard& shard, uint32_t bucket_index) {
   ShardPath& path = *shard.link->path;
   const ps::PushFormat format = this->format();
   const uint64_t payload_elements = kind_ == ps::ArrivalKind::pull ? 0 : bucket.range.count;
-  const auto payload_bytes = static_cast<uint32_t>(payload_elements * element_bytes(format));
+  const auto payload_bytes = static_cast<uint32_t>(ps::packed_bytes(payload_elements, format));
   // Only staged payloads pass through host memory, where the checksum can be computed.
   const bool checksums = options_.checksums && path.way() == GpuTransfer::staged;
   ps::SlotHeader& header = path.slot_headers()[bucket_index];

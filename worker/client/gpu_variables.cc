@@ -47,6 +47,11 @@ absl::Status GpuVariables::check_block(size_t needed, std::string_view purpose) 
 }
 
 absl::Status GpuVariables::prepare_packing() {
+  if (push_ != ps::PushFormat::bf16) {
+    return absl::FailedPreconditionError(fmt::format("push {}: a GPU packs gradients in fp32 or bf16 (towers on CPUs "
+                                                     "pack all formats)",
+                                                     push_format_name(push_)));
+  }
   GRADRAIL_RETURN_IF_ERROR(
       check_block(ps::device_check_at(elements_, push_), fmt::format("push {}", ps::push_format_name(push_))));
   gpu::Compute& device = *device_.device;
@@ -132,7 +137,7 @@ gpu::CopyTicket GpuVariables::pack(ps::ElementRange range) {
 gpu::CopyTicket GpuVariables::download_gradients(ps::ElementRange range) {
   const uint64_t place = place_of(range);
   return copies_->download(host_gradients_.data + place, reinterpret_cast<const std::byte*>(device_.gradients) + place,
-                           range.count * element_bytes(push_));
+                           ps::packed_bytes(range.count, push_));
 }
 
 void GpuVariables::upload_parameters(ps::ElementRange range) {

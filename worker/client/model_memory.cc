@@ -56,15 +56,15 @@ gpu::CopyTicket ModelMemory::pack(ps::ElementRange range) {
   if (gpu_ != nullptr) return gpu_->pack(range);
   const MemorySpan packed = payload(range, push_);
   const MemorySpan gradients = payload(range, ps::PushFormat::fp32);
-  ps::pack_bf16({reinterpret_cast<const float*>(gradients.data), range.count},
-                reinterpret_cast<float*>(rest_.data()) + range.first, reinterpret_cast<uint16_t*>(packed.data));
+  ps::pack(push_, {reinterpret_cast<const float*>(gradients.data), range.count},
+           reinterpret_cast<float*>(rest_.data()) + range.first, packed.data);
   return {};
 }
 
 MemorySpan ModelMemory::payload(ps::ElementRange range, ps::PushFormat format) const {
   GRADRAIL_CHECK(range.first + range.count <= elements());
   return {.data = gradients_.data() + ps::gradient_at(elements(), range.first, format),
-          .bytes = range.count * element_bytes(format)};
+          .bytes = ps::packed_bytes(range.count, format)};
 }
 
 absl::Status ModelMemory::fetch_parameters() { return gpu_ == nullptr ? absl::OkStatus() : gpu_->fetch_parameters(); }

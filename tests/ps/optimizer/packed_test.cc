@@ -41,7 +41,7 @@ TEST_P(PackedGradients, RoundToTheNearestAndKeepTheRest) {
   for (const float value : {0.0f, -0.0f, 1.0f, 0x1p-133f, 0x1p-149f, max, -max}) gradient.push_back(value);
   std::vector<float> rest(gradient.size(), 0.0f);
   std::vector<uint16_t> packed(gradient.size());
-  pack_with(GetParam(), gradient, rest.data(), packed.data());
+  pack_with(GetParam(), PushFormat::bf16, gradient, rest.data(), packed.data());
   for (size_t i = 0; i < gradient.size(); ++i) {
     if (std::isnan(gradient[i])) {
       ASSERT_EQ(packed[i], 0x7fc0) << i;
@@ -61,7 +61,7 @@ TEST_P(PackedGradients, TheRestIsAddedToTheNextGradient) {
   const std::vector<float> gradient = {0x1p-9f, 1.0f, std::numeric_limits<float>::infinity()};
   std::vector<float> rest = {1.0f, 0x1p-9f, 1.0f};
   std::vector<uint16_t> packed(3);
-  pack_with(GetParam(), gradient, rest.data(), packed.data());
+  pack_with(GetParam(), PushFormat::bf16, gradient, rest.data(), packed.data());
   EXPECT_EQ(widened(packed[0]), 1.0f);
   EXPECT_EQ(widened(packed[1]), 1.0f);
   EXPECT_THAT(rest, ::testing::ElementsAre(0x1p-9f, 0x1p-9f, 0.0f));

@@ -3,6 +3,7 @@
 
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/protocol/push_format.h"
 #include "tests/gpu/simulation.h"
 #include "tests/worker/client/gpu_worker.h"
 
@@ -87,7 +88,7 @@ std::vector<float> run(const Route& route, const Training& training) {
     EXPECT_EQ(flatten(client), result[index]);
     for (const ClientStats::PathBytes& bytes : client.stats().path_bytes) {
       EXPECT_EQ(bytes.path, route.path);
-      const uint64_t gradients = kSteps * odd_elements() * element_bytes(training.push);
+      const uint64_t gradients = kSteps * ps::packed_bytes(odd_elements(), training.push);
       EXPECT_GT(bytes.pushed, gradients);
       EXPECT_LT(bytes.pushed, gradients + (index == 0 ? sizeof(float) : 0) * odd_elements() + kHeaders);
     }

@@ -1,0 +1,226 @@
+// No include guard by intent: a part of kernel_body.h, with the same restrictions. Gradients in other formats than fp32:
+// packing at a worker, and the sum at a shard. ps/protocol/push_format.h draws the bytes.
+
+namespace gradrail::ps {
+namespace {
+
+using Bits16 = unsigned short;
+using Code = signed char;
+
+float from_bits(int bits) { return __builtin_bit_cast(float, bits); }
+int bits_of(float value) { return __builtin_bit_cast(int, value); }
+
+/// All bits, or none. Signed comparisons and masks instead of branches: SSE2 and AVX2 have no unsigned comparison.
+int mask_if(bool condition) { return -static_cast<int>(condition); }
+int choose(int mask, int yes, int no) { return (yes & mask) | (no & ~mask); }
+
+constexpr int kMagnitude = 0x7fffffff;
+constexpr int kInfinityBits = 0x7f800000;
+
+/// What the rounding leaves out. The rest of a value that is not finite is 0: infinity minus infinity would spoil the
+/// next gradient.
+float rest_of(float exact, float rounded) {
+  const int is_finite = mask_if((bits_of(rounded) & kInfinityBits) != kInfinityBits);
+  return from_bits(bits_of(exact - rounded) & is_finite);
+}
+
+struct Fp32 {
+  using Element = float;
+  static float value(float element) { return element; }
+};
+
+struct Bf16 {
+  using Element = Bits16;
+  static float value(Bits16 element) { return __builtin_bit_cast(float, static_cast<unsigned>(element) << 16); }
+  static Bits16 round(float exact) {
+    const int bits = bits_of(exact);
+    const int upper = static_cast<int>(static_cast<unsigned>(bits) >> 16);
+    const auto rounded = static_cast<int>((static_cast<unsigned>(bits) + 0x7fff + (upper & 1)) >> 16);
+    // One NaN for all: a GPU does not keep the bits of a NaN in a sum.
+    return static_cast<Bits16>(choose(mask_if((bits & kMagnitude) > kInfinityBits), 0x7fc0, rounded));
+  }
+};
+
+struct Fp16 {
+  using Element = Bits16;
+  static float value(Bits16 element) {
+    const int magnitude = (element & 0x7fff) << 13;
+    // 2^112 moves the exponent from the bias of fp16 to that of fp32, for subnormal numbers as well.
+    const int scaled = bits_of(from_bits(magnitude) * 0x1p112f);
+    const int is_finite = mask_if((element & 0x7c00) != 0x7c00);
+    return from_bits(choose(is_finite, scaled, magnitude | kInfinityBits) | (element & 0x8000) << 16);
+  }
+  static Bits16 round(float exact) {
+    const int bits = bits_of(exact);
+    const int magnitude = bits & kMagnitude;
+    const int normal = (magnitude + 0xfff + (magnitude >> 13 & 1) - (112 << 23)) >> 13;
+    // The last bit of 0.5 has the weight of the smallest subnormal number, so that the addition rounds to it.
+    const int subnormal = bits_of(from_bits(magnitude) + 0.5f) - bits_of(0.5f);
+    int result = choose(mask_if(magnitude < (113 << 23)), subnormal, normal);
+    result = choose(mask_if(magnitude >= bits_of(65520.0f)), 0x7c00, result);
+    result = choose(mask_if(magnitude > kInfinityBits), 0x7e00, result);
+    return static_cast<Bits16>(result | (static_cast<int>(static_cast<unsigned>(bits) >> 16) & 0x8000));
+  }
+};
+
+template <typename Format>
+void pack_elements(const float* __restrict gradient, float* __restrict rest, void* packed, size_t count) {
+  Bits16* __restrict const elements = static_cast<Bits16*>(packed);
+  for (size_t i = 0; i < count; ++i) {
+    const float exact = gradient[i] + rest[i];
+    elements[i] = Format::round(exact);
+    rest[i] = rest_of(exact, Format::value(elements[i]));
+  }
+}
+
+constexpr size_t kBlock = 64;
+
+/// int8 and int4: kCodes is the largest code.
+template <int kCodes>
+struct Blocks {
+  static constexpr bool kIsHalf = kCodes == 7;
+  static constexpr int kNan = -kCodes - 1;
+
+  static size_t block_count(size_t count) { return (count + kBlock - 1) / kBlock; }
+  static size_t code_bytes(size_t count) { return kIsHalf ? (count + 1) / 2 : count; }
+
+  /// The smallest bf16 with which no code exceeds kCodes; 0 for a block that is too small to have one whose inverse is
+  /// finite: all of it stays in the rest.
+  static Bits16 scale_for(int magnitude) {
+    if (magnitude < 0x0d800000) return 0;  // 2^-100
+    const float exact = from_bits(magnitude) * (1.0f / kCodes);
+    return static_cast<Bits16>((static_cast<unsigned>(bits_of(exact)) + 0xffff) >> 16);
+  }
+
+  /// The code nearest to value / scale, ties to even: an addition rounds it to the last bit of the constant.
+  static int code_of(float value, float inverse) {
+    constexpr float kRounds = 0x1.8p23f;
+    const int code = bits_of(value * inverse + kRounds) - bits_of(kRounds);
+    const int low = choose(mask_if(code < -kCodes), -kCodes, code);
+    return choose(mask_if(low > kCodes), kCodes, low);
+  }
+
+  static void store(const int* __restrict codes, Code* __restrict packed, size_t count) {
+    if constexpr (kIsHalf) {
+      const size_t half = (count + 1) / 2;
+      for (size_t j = 0; j < half; ++j) packed[j] = static_cast<Code>((codes[j] & 15) | codes[j + half] << 4);
+    } else {
+      for (size_t j = 0; j < count; ++j) packed[j] = static_cast<Code>(codes[j]);
+    }
+  }
+  static void load(const Code* __restrict packed, int* __restrict codes, size_t count) {
+    if constexpr (kIsHalf) {
+      const size_t half = (count + 1) / 2;
+      for (size_t j = 0; j < half; ++j) {
+        codes[j] = static_cast<int>(static_cast<unsigned>(packed[j]) << 28) >> 28;
+        codes[j + half] = packed[j] >> 4;
+      }
+    } else {
+      for (size_t j = 0; j < count; ++j) codes[j] = packed[j];
+    }
+  }
+
+  static bool is_special(Bits16 scale) { return (scale & 0x8000) != 0; }
+
+  /// Rare, and therefore simple: one element after the other.
+  static Bits16 pack_special(const float* exact, float* rest, int* codes, size_t count) {
+    int largest = 0;
+    for (size_t j = 0; j < count; ++j) {
+      const int magnitude = bits_of(exact[j]) & kMagnitude;
+      if (magnitude < kInfinityBits && magnitude > largest) largest = magnitude;
+    }
+    const Bits16 scale = Blocks<kCodes - 1>::scale_for(largest);
+    const float step = Bf16::value(scale);
+    const float inverse = scale == 0 ? 0.0f : 1.0f / step;
+    for (size_t j = 0; j < count; ++j) {
+      const int bits = bits_of(exact[j]);
+      if ((bits & kMagnitude) >= kInfinityBits) {
+        codes[j] = (bits & kMagnitude) > kInfinityBits ? kNan : bits < 0 ? -kCodes : kCodes;
+        rest[j] = 0.0f;
+      } else {
+        codes[j] = Blocks<kCodes - 1>::code_of(exact[j], inverse);
+        rest[j] = rest_of(exact[j], static_cast<float>(codes[j]) * step);
+      }
+    }
+    return static_cast<Bits16>(scale | 0x8000);
+  }
+
+  static float special_value(int code, Bits16 scale) {
+    if (code == kNan) return from_bits(0x7fc00000);
+    if (code == kCodes || code == -kCodes) return from_bits(code < 0 ? ~kMagnitude | kInfinityBits : kInfinityBits);
+    return static_cast<float>(code) * Bf16::value(static_cast<Bits16>(scale & 0x7fff));
+  }
+
+  template <size_t kCount>
+  static Bits16 pack_block(const float* __restrict gradient, float* __restrict rest, Code* __restrict packed,
+                           size_t short_count) {
+    const size_t count = kCount > 0 ? kCount : short_count;
+    float exact[kBlock];
+    int codes[kBlock + 1];
+    codes[count] = 0;  // the upper half of the last byte of an odd number of codes
+    int largest = 0;
+    for (size_t j = 0; j < count; ++j) {
+      exact[j] = gradient[j] + rest[j];
+      const int magnitude = bits_of(exact[j]) & kMagnitude;
+      largest = magnitude > largest ? magnitude : largest;
+    }
+    Bits16 scale = 0;
+    if (largest >= kInfinityBits) {
+      scale = pack_special(exact, rest, codes, count);
+    } else {
+      scale = scale_for(largest);
+      const float step = Bf16::value(scale);
+      const float inverse = scale == 0 ? 0.0f : 1.0f / step;
+      for (size_t j = 0; j < count; ++j) {
+        codes[j] = code_of(exact[j], inverse);
+        rest[j] = rest_of(exact[j], static_cast<float>(codes[j]) * step);
+      }
+    }
+    store(codes, packed, count);
+    return scale;
+  }
+
+  static void pack(const float* gradient, float* rest, void* packed, size_t count) {
+    Bits16* const scales = static_cast<Bits16*>(packed);
+    Code* codes = reinterpret_cast<Code*>(scales + block_count(count));
+    size_t first = 0;
+    for (; first + kBlock <= count; first += kBlock, codes += code_bytes(kBlock))
+      scales[first / kBlock] = pack_block<kBlock>(gradient + first, rest + first, codes, kBlock);
+    if (first < count)
+      scales[first / kBlock] = pack_block<0>(gradient + first, rest + first, codes, count - first);
+  }
+
+  template <bool kAdds, size_t kCount>
+  static void sum_block(float* __restrict sum, const Code* __restrict packed, Bits16 scale, size_t short_count) {
+    const size_t count = kCount > 0 ? kCount : short_count;
+    int codes[kBlock + 1];
+    load(packed, codes, count);
+    if (is_special(scale)) {
+      for (size_t j = 0; j < count; ++j) {
+        const float value = special_value(codes[j], scale);
+        sum[j] = kAdds ? sum[j] + value : value;
+      }
+      return;
+    }
+    const float step = Bf16::value(scale);
+    for (size_t j = 0; j < count; ++j) {
+      const float value = static_cast<float>(codes[j]) * step;
+      sum[j] = kAdds ? sum[j] + value : value;
+    }
+  }
+
+  /// The elements from `first` on, which begins a block, of a bucket of `bucket` elements.
+  template <bool kAdds>
+  static void sum(float* sum, const void* packed, size_t bucket, size_t first, size_t count) {
+    const Bits16* scales = static_cast<const Bits16*>(packed);
+    const Code* codes = reinterpret_cast<const Code*>(scales + block_count(bucket)) + code_bytes(first);
+    scales += first / kBlock;
+    size_t at = 0;
+    for (; at + kBlock <= count; at += kBlock, codes += code_bytes(kBlock))
+      sum_block<kAdds, kBlock>(sum + at, codes, *scales++, kBlock);
+    if (at < count) sum_block<kAdds, 0>(sum + at, codes, *scales, count - at);
+  }
+};
+
+}  // namespace
+}  // namespace gradrail::ps
