@@ -398,8 +398,8 @@ def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: O
         The backup of each parameter server.
     bucket_bytes : int
         Size of the pieces that travel, a multiple of 64; 0: 1 MiB.
-    push : "fp32" or "bf16"
-        The elements of a gradient on its way; "bf16" adds the rest of its rounding to the next gradient.
+    push : "fp32", "bf16", "fp16", "int8" or "int4"
+        The elements of a gradient on its way. What the rounding leaves out is added to the next gradient.
     transports : str
         In order of preference, such as "shm,tcp". fallback=False makes the first refusal an error.
     join_timeout, path_timeout, rejoin_timeout : seconds

@@ -16,9 +16,12 @@ import torch
 import torch.distributed
 
 from . import client, errors
+from .diloco import SGD, Adam, DiLoCo, Nesterov
 from ._torch_state import Watch, check_real, load_state, save_state, shape_of, trained
 
-__all__ = ["Exchange", "MeanExchange", "ddp_mean_hook", "load_state", "save_state"]
+__all__ = [
+    "Adam", "DiLoCo", "Exchange", "MeanExchange", "Nesterov", "SGD", "ddp_mean_hook", "load_state", "save_state"
+]
 
 
 # Optimizers of Exchange and their names at the servers. "adam" of the servers adds epsilon elsewhere, as TensorFlow.

@@ -1,0 +1,197 @@
+"""gradrail.torch.DiLoCo beside a DiLoCo of plain torch, which has all workers in one process and no transport."""
+import unittest
+
+import torch_test
+
+# reference() makes the inner steps of all workers in turns and averages their differences. It is the algorithm of the
+# papers, written a second time.
+PROGRAM = torch_test.PROGRAM + """
+import copy
+T = gradrail.torch
+ROUNDS, EVERY, DELAY = 8, 5, int(os.environ.get("DELAY", 0))
+rank = int(os.environ["GRADRAIL_TASK_INDEX"])
+
+def inner(model):
+    return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+def train_step(model, optimizer, step, worker):
+    optimizer.zero_grad()
+    loss(model, *batch(step, worker)).backward()
+    optimizer.step()
+
+@torch.no_grad()
+def reference(make_outer, keep=0.0, delay=0):
+    common = network()
+    outer = make_outer(common.parameters())
+    models = [copy.deepcopy(common) for _ in range(WORKERS)]
+    optimizers = [inner(model) for model in models]
+    merge_at = None
+    for step in range(1, ROUNDS * EVERY + 1):
+        for worker, (model, optimizer) in enumerate(zip(models, optimizers)):
+            with torch.enable_grad():
+                train_step(model, optimizer, step, worker)
+        if step % EVERY == 0:
+            for shared, *others in zip(common.parameters(), *(model.parameters() for model in models)):
+                shared.grad = sum(shared - other for other in others) / WORKERS
+            outer.step()
+            merge_at = step + delay
+        if step == merge_at:
+            for model in models:
+                for local, shared in zip(model.parameters(), common.parameters()):
+                    local.copy_(keep * local + (1 - keep) * shared)
+    return common
+"""
+
+SAME_STEPS = PROGRAM + """
+outer, torch_outer = {
+    "nesterov": (T.Nesterov(0.7, 0.9), lambda p: torch.optim.SGD(p, lr=0.7, momentum=0.9, nesterov=True)),
+    "sgd": (T.SGD(), lambda p: torch.optim.SGD(p, lr=1.0)),
+    "adam": (T.Adam(0.02), lambda p: torch.optim.Adam(p, lr=0.02, betas=(0.9, 0.99))),
+}[os.environ["OUTER"]]
+model = network(rank)  # the chief's parameters count
+optimizer = inner(model)
+plain_step = optimizer.step
+with T.DiLoCo(model, optimizer, sync_every=EVERY, delay=DELAY, outer=outer) as diloco:
+    for step in range(1, ROUNDS * EVERY + 1):
+        train_step(model, optimizer, step, rank)
+    assert diloco.inner_steps == ROUNDS * EVERY
+assert diloco.global_step == ROUNDS, diloco.global_step  # leave() has merged the last one
+assert optimizer.step == plain_step
+expected = reference(torch_outer, keep=0.5 if DELAY else 0.0, delay=DELAY)
+moved = difference(expected, network())
+assert difference(model, expected) < 2e-5 and moved > 1e-2, (difference(model, expected), moved)
+print(f"difference {difference(model, expected):.1e}, moved by {moved:.1e}", flush=True)
+"""
+
+FORMATS = PROGRAM + """
+push = os.environ["PUSH"]
+model = network()
+optimizer = inner(model)
+with T.DiLoCo(model, optimizer, sync_every=EVERY, push=push) as diloco:
+    for step in range(1, 6 * ROUNDS * EVERY + 1):
+        train_step(model, optimizer, step, rank)
+    pushed = diloco.stats()["bytes_pushed"]
+with torch.no_grad():
+    cost = sum(loss(model, *batch(step)).item() for step in range(1000, 1050)) / 50
+print(f"cost {cost:.4f} pushed {pushed}", flush=True)
+"""
+
+# A scheduler wraps the step() of the inner optimizer before or after the DiLoCo, and steps have a closure.
+SCHEDULED = PROGRAM + """
+model = network()
+optimizer = inner(model)
+schedule = lambda: torch.optim.lr_scheduler.StepLR(optimizer, 3)
+scheduler = schedule() if os.environ["FIRST"] == "scheduler" else None
+with T.DiLoCo(model, optimizer, sync_every=3) as diloco:
+    scheduler = scheduler or schedule()
+    for step in range(6):
+        def closure():
+            optimizer.zero_grad()
+            cost = loss(model, *batch(step, rank))
+            cost.backward()
+            return cost
+        assert optimizer.step(closure) > 0
+        scheduler.step()
+    diloco.lr = 0.5
+    assert diloco.lr == 0.5 and diloco.global_step == 2 and diloco.inner_steps == 6
+optimizer.step(closure)
+scheduler.step()
+assert diloco.inner_steps == 6
+"""
+
+HALF = PROGRAM + """
+model = network().to(torch.bfloat16)
+optimizer = inner(model)
+with T.DiLoCo(model, optimizer, sync_every=EVERY, push="bf16") as diloco:
+    for step in range(1, ROUNDS * EVERY + 1):
+        optimizer.zero_grad()
+        loss(model, *batch(step, rank, torch.bfloat16)).backward()
+        optimizer.step()
+    common = [torch.from_numpy(values.copy()) for values in diloco.client.parameters.values()]
+for ours, theirs in zip(model.parameters(), common):
+    assert torch.equal(ours, theirs.view(ours.shape).to(torch.bfloat16))
+    assert not torch.equal(theirs, theirs.to(torch.bfloat16).float()), "the common parameters are float32"
+"""
+
+# Worker 1 is killed in the middle of its inner steps, and started again.
+KILLED = PROGRAM + """
+model = network()
+optimizer = inner(model)
+killed = os.environ["MARKER"]
+with T.DiLoCo(model, optimizer, sync_every=EVERY, delay=2, push="int8") as diloco:
+    while diloco.global_step < 40:
+        train_step(model, optimizer, diloco.inner_steps, rank)
+        time.sleep(0.005)
+        if rank == 1 and diloco.inner_steps == 33 and not os.path.exists(killed):
+            open(killed, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert diloco.global_step >= 40
+print("ended", flush=True)
+"""
+
+MISUSE = PROGRAM + """
+E = gradrail.InvalidArgument
+model = network()
+optimizer = inner(model)
+for words, named in (
+        ("sync_every 0: must be a whole number", {"sync_every": 0}),
+        ("sync_every 2.5: must be", {"sync_every": 2.5}),
+        ("delay 5: must be less than sync_every, 5", {"sync_every": 5, "delay": 5}),
+        ("keep 1.5: must be 0 to 1", {"sync_every": 5, "keep": 1.5}),
+        ("outer: must be Nesterov, SGD or Adam", {"sync_every": 5, "outer": torch.optim.SGD}),
+        ("learning_rate: the argument of a DiLoCo is outer", {"sync_every": 5, "learning_rate": 0.1}),
+        ("push format 'int3': there are fp32", {"sync_every": 5, "push": "int3"})):
+    refused(E, words, T.DiLoCo, model, optimizer, **named)
+refused(E, "inner_optimizer: must be", T.DiLoCo, model, model.parameters(), sync_every=5)
+refused(E, "parameter 0.weight: the inner optimizer does not have it", T.DiLoCo, model, inner(network()), sync_every=5)
+step = optimizer.step
+with T.DiLoCo(model, optimizer, sync_every=1) as diloco:
+    train_step(model, optimizer, 0, 0)
+    model[0].weight = torch.nn.Parameter(torch.zeros(24, 12))
+    loss(model, *batch(0)).backward()
+    refused(gradrail.FailedPrecondition, "0.weight was replaced by the program", optimizer.step)
+assert optimizer.step == step
+"""
+
+
+class DiLoCoTest(torch_test.TorchTest):
+    def test_the_steps_are_those_of_the_reference(self):
+        for outer in ("nesterov", "sgd", "adam"):
+            with self.subTest(outer):
+                task = self.good_run(SAME_STEPS, environment={"OUTER": outer})
+                self.assertEqual(task.text().count("difference"), 2)
+
+    def test_a_delayed_merge_keeps_the_steps_in_between(self):
+        self.good_run(SAME_STEPS, environment={"OUTER": "nesterov", "DELAY": "3"})
+
+    def test_formats_train_as_well(self):
+        figures = {}
+        for push in ("fp32", "bf16", "fp16", "int8", "int4"):
+            text = self.good_run(FORMATS, environment={"PUSH": push}).text()
+            figures[push] = [(float(words[2]), int(words[4])) for words in
+                             (line.split() for line in text.splitlines()) if len(words) > 4 and words[1] == "cost"]
+            self.assertEqual(len(figures[push]), 2, text)
+        cost, pushed = figures["fp32"][0]
+        for push, least, most in (("bf16", 1.9, 1.05), ("fp16", 1.9, 1.05), ("int8", 3.3, 1.05), ("int4", 5.0, 1.3)):
+            for other_cost, other_pushed in figures[push]:
+                self.assertLess(other_cost, cost * most, push)
+                self.assertGreater(pushed / other_pushed, least, push)
+
+    def test_schedulers_and_closures_of_the_inner_optimizer(self):
+        for first in ("scheduler", "diloco"):
+            self.good_run(SCHEDULED, environment={"FIRST": first})
+
+    def test_a_model_in_bfloat16_has_common_parameters_in_float32(self):
+        self.good_run(HALF)
+
+    def test_a_killed_learner_joins_again(self):
+        task = self.good_run(KILLED, "--restarts", 1, environment={"MARKER": str(self.folder / "killed")})
+        self.assertEqual(task.text().count("] ended"), 2)
+        self.assertIn("is started again", task.text())
+
+    def test_wrong_arguments_and_models_are_refused(self):
+        self.good_run(MISUSE, workers=1)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,318 @@
+"""Local steps between two exchanges: DiLoCo, and its streaming form with delayed merges."""
+import dataclasses
+import functools
+import threading
+import types
+import weakref
+from typing import Any, Dict, List, Optional, Union
+
+import torch
+
+from . import client, errors
+from ._torch_state import Watch, shape_of, trained
+
+_PATIENCE_S = 10.0  # after an error of the program, for the exchange that is under way
+
+__all__ = ["Adam", "DiLoCo", "Nesterov", "SGD"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Nesterov:
+    """SGD with Nesterov momentum, as torch.optim.SGD: the outer optimizer of DiLoCo."""
+    lr: float = 0.7
+    momentum: float = 0.9
+
+    def options(self) -> Dict[str, Any]:
+        return {"optimizer": "nesterov", "learning_rate": self.lr, "momentum": self.momentum}
+
+
+@dataclasses.dataclass(frozen=True)
+class SGD:
+    """SGD. With lr=1 the parameters become the mean of the workers: federated averaging, local SGD."""
+    lr: float = 1.0
+
+    def options(self) -> Dict[str, Any]:
+        return {"optimizer": "sgd", "learning_rate": self.lr}
+
+
+@dataclasses.dataclass(frozen=True)
+class Adam:
+    """Adam as torch.optim.Adam."""
+    lr: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.99
+    epsilon: float = 1e-8
+
+    def options(self) -> Dict[str, Any]:
+        return {"optimizer": "torch_adam", "learning_rate": self.lr, "beta1": self.beta1, "beta2": self.beta2,
+                "epsilon": self.epsilon}
+
+
+class _Local:
+    """A parameter of the model beside the common one, which the registered memory has."""
+
+    def __init__(self, model: torch.nn.Module, name: str, parameter: torch.nn.Parameter):
+        self.name = name
+        self.parameter = parameter
+        module, _, self._key = name.rpartition(".")
+        self._siblings = model.get_submodule(module)._parameters
+
+    def bind(self, joined: client.Client) -> None:
+        shape = self.parameter.shape
+        self.common = torch.from_numpy(joined.parameters[self.name]).view(shape)
+        self.difference = torch.from_numpy(joined.gradients[self.name]).view(shape)
+        self.common.copy_(self.parameter.detach())
+
+    def check(self) -> None:
+        if self._siblings.get(self._key) is not self.parameter:
+            raise errors.FailedPrecondition(f"{self.name} was replaced by the program, and the servers have the former "
+                                            "parameter: make the DiLoCo after that")
+
+    def subtract(self) -> None:
+        """The difference in float32: a parameter in bfloat16 has too few bits for it."""
+        self.difference.copy_(self.parameter.detach())
+        torch.sub(self.common, self.difference, out=self.difference)
+
+    def merge(self, keep: float) -> None:
+        """Takes the common parameter, and keeps a share of the local one."""
+        if keep == 0.0:
+            self.parameter.data.copy_(self.common)
+            return
+        local = self.parameter.detach().to("cpu", torch.float32)
+        self.parameter.data.copy_(torch.lerp(self.common, local, keep))
+
+
+class _Exchange(threading.Thread):
+    """One exchange beside the inner steps. A daemon thread: it does not keep a program that ends."""
+
+    def __init__(self, joined: client.Client):
+        super().__init__(name="gradrail-diloco", daemon=True)
+        self._client = joined
+        self._error: Optional[BaseException] = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._client.step()
+        except BaseException as error:  # finish() raises it in the thread of the program
+            self._error = error
+
+    def finish(self) -> None:
+        self.join()
+        if self._error is not None:
+            raise self._error
+
+
+class DiLoCo:
+    """Trains with `sync_every` inner steps between two exchanges. The parameter servers make the outer step.
+
+        inner = torch.optim.AdamW(model.parameters(), lr=4e-4)
+        with gradrail.torch.DiLoCo(model, inner, sync_every=50, push="int4") as diloco:
+            for x, y in batches:
+                inner.zero_grad()
+                loss(model(x), y).backward()
+                inner.step()            # each fiftieth step also merges the workers
+
+    After each `sync_every` inner steps a worker sends the difference between the common parameters and its own. The outer
+    optimizer takes the mean of all workers as a gradient. The workers continue with the new common parameters. At the end
+    of the block the model has the common parameters.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Parameters that require no gradient, and buffers, stay local. The common parameters are float32 in host memory.
+    inner_optimizer : torch.optim.Optimizer
+        Its state stays local. The DiLoCo counts the calls of its step().
+    sync_every : int
+        Inner steps between two exchanges (H), the same at all workers.
+    delay : int
+        Inner steps that are made while the exchange is under way, less than `sync_every`. 0: the worker waits.
+    keep : float
+        The share of the local parameters in a merge, 0 to 1. Default: 0 without a delay, else 0.5, so that the inner steps of
+        the delay are not lost.
+    push : "fp32", "bf16", "fp16", "int8" or "int4"
+        The elements of the difference on its way. What the rounding leaves out is added to the next difference.
+    outer : Nesterov, SGD or Adam
+        The optimizer of the parameter servers.
+    mode : "sync", "async", "ssp:K" or "backup:B"
+        "async": each worker merges alone.
+    options
+        The other arguments of gradrail.join(), such as ps_hosts or rejoin_timeout.
+
+    Raises
+    ------
+    As gradrail.join(). The chief's initial parameters count. A worker that joins later begins with the common ones.
+
+    Source: Douillard et al. 2023, arXiv 2311.08105 (DiLoCo); Douillard et al. 2025, arXiv 2501.18512 (delayed merges).
+    """
+
+    def __init__(self, model: torch.nn.Module, inner_optimizer: torch.optim.Optimizer, *, sync_every: int, delay: int = 0,
+                 keep: Optional[float] = None, push: str = "fp32", outer: Union[Nesterov, SGD, Adam] = Nesterov(),
+                 mode: str = "sync", **options: Any):
+        if not isinstance(inner_optimizer, torch.optim.Optimizer):
+            raise errors.InvalidArgument(f"inner_optimizer: must be a torch.optim.Optimizer, not "
+                                         f"{type(inner_optimizer).__name__}")
+        if not isinstance(outer, (Nesterov, SGD, Adam)):
+            raise errors.InvalidArgument(f"outer: must be Nesterov, SGD or Adam of gradrail.torch, not {type(outer).__name__}")
+        for fixed in ("optimizer", "learning_rate", "momentum"):
+            if fixed in options:
+                raise errors.InvalidArgument(f"{fixed}: the argument of a DiLoCo is outer, such as "
+                                             "outer=gradrail.torch.Nesterov(lr=0.7, momentum=0.9)")
+        self._every = _whole("sync_every", sync_every, 1)
+        self._delay = _whole("delay", delay, 0)
+        if self._delay >= self._every:
+            raise errors.InvalidArgument(f"delay {delay}: must be less than sync_every, {sync_every}: one exchange is under way "
+                                         "at a time")
+        self._keep = float((0.5 if delay else 0.0) if keep is None else keep)
+        if not 0.0 <= self._keep <= 1.0:
+            raise errors.InvalidArgument(f"keep {keep}: must be 0 to 1")
+        self._locals: List[_Local] = [_Local(model, name, parameter) for name, parameter in trained(model)]
+        self._check_optimizer(inner_optimizer)
+        self._watch = Watch(model)
+        self._inner_steps = 0
+        self._sent: Optional[_Exchange] = None
+        self._lr = outer.lr
+        self.client = client.join({one.name: shape_of(one.parameter) for one in self._locals}, push=push, mode=mode,
+                                  **outer.options(), **options)
+        try:
+            for one in self._locals:
+                one.bind(self.client)
+            self.client.start()
+            self._merge(0.0)
+        except BaseException as error:
+            self.client.__exit__(type(error), error, None)
+            raise
+        self._restore = _count_steps(inner_optimizer, weakref.WeakMethod(self._on_step))
+
+    def _check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        for one in self._locals:
+            if id(one.parameter) not in held:
+                raise errors.InvalidArgument(f"parameter {one.name}: the inner optimizer does not have it; is it an optimizer of "
+                                             "another model?")
+
+    @torch.no_grad()
+    def _on_step(self) -> None:
+        """Called after each step of the inner optimizer."""
+        self._inner_steps += 1
+        since_sync = self._inner_steps % self._every
+        if self._sent is not None and since_sync >= self._delay:
+            self._finish(self._keep)
+        if since_sync == 0:
+            self._send()
+
+    def _send(self) -> None:
+        for one in self._locals:
+            one.check()
+        self._watch.check("DiLoCo")
+        for one in self._locals:
+            one.subtract()
+        if self._delay:
+            self._sent = _Exchange(self.client)
+        else:
+            self.client.step()
+            self._merge(self._keep)
+
+    def _finish(self, keep: float) -> None:
+        sent, self._sent = self._sent, None
+        if sent is not None:
+            sent.finish()
+            self._merge(keep)
+
+    def _merge(self, keep: float) -> None:
+        self._global_step = self.client.global_step
+        for one in self._locals:
+            one.merge(keep)
+
+    @property
+    def lr(self) -> float:
+        """The learning rate of the next outer step. All workers set the same one, except in async and ssp."""
+        return self._lr
+
+    @lr.setter
+    def lr(self, rate: float) -> None:
+        self._finish(self._keep)  # a client has one call at a time
+        self.client.set_learning_rate(rate)
+        self._lr = rate
+
+    @property
+    def inner_steps(self) -> int:
+        """The inner steps of this worker."""
+        return self._inner_steps
+
+    @property
+    def global_step(self) -> int:
+        """The outer steps of the common parameters at the last merge."""
+        return self._global_step
+
+    @property
+    def is_chief(self) -> bool:
+        """As Client.is_chief."""
+        return self.client.is_chief
+
+    def save_checkpoint(self) -> None:
+        """As Client.save_checkpoint(), of the common parameters and the outer optimizer. It waits for an exchange under way."""
+        self._finish(self._keep)
+        self.client.save_checkpoint()
+
+    def stats(self) -> Dict[str, Any]:
+        """As Client.stats(). It waits for an exchange under way."""
+        self._finish(self._keep)
+        return self.client.stats()
+
+    @torch.no_grad()
+    def leave(self) -> None:
+        """Takes the common parameters into the model and leaves the run. Inner steps since the last exchange are dropped."""
+        self._restore()
+        self._finish(0.0)
+        self._merge(0.0)
+        self.client.leave()
+
+    def __enter__(self) -> "DiLoCo":
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        if kind is None:
+            self.leave()
+            return
+        self._restore()
+        if self._sent is not None:
+            self._sent.join(_PATIENCE_S)  # a client has one call at a time
+        self.client.__exit__(kind, error, trace)
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise errors.InvalidArgument(f"{name} {value!r}: must be a whole number, {least} or more")
+    return value
+
+
+def _count_steps(optimizer: torch.optim.Optimizer, on_step: "weakref.WeakMethod[Any]") -> Any:
+    """Calls on_step after each optimizer.step(). Returns a function that ends this.
+
+    A scheduler of torch may wrap step() once more, so that the end only makes this wrapper do nothing.
+    """
+    step, own = optimizer.step, optimizer.__dict__.get("step")
+    active = [True]
+
+    @functools.wraps(step)
+    def counted(_optimizer: Any, *arguments: Any, **named: Any) -> Any:
+        result = step(*arguments, **named)
+        method = on_step()
+        if active and method is not None:
+            method()
+        return result
+
+    bound = types.MethodType(counted, optimizer)  # schedulers of torch take step() for a method
+    optimizer.step = bound  # type: ignore[method-assign]
+
+    def restore() -> None:
+        active.clear()
+        if optimizer.__dict__.get("step") is not bound:
+            return
+        if own is None:
+            del optimizer.step
+        else:
+            optimizer.step = own  # type: ignore[method-assign]
+
+    return restore
