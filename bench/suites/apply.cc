@@ -1,7 +1,5 @@
-// How near does an update come to the speed of memory? Each optimizer's beside copies of the same working set, by
-// turns.
-#include <bit>
-
+// How near do updates, and the packing of a push, come to the speed of memory? Each beside copies of the same working
+// set, by turns.
 #include "base/clock.h"
 #include "base/status.h"
 #include "bench/driver/memory_speed.h"
@@ -13,12 +11,24 @@
 #include "fmt/format.h"
 #include "gpu/compute/compute.h"
 #include "ps/optimizer/optimizer.h"
+#include "ps/protocol/push_format.h"
 
 namespace gradrail::bench {
 namespace {
 
+using ps::PushFormat;
+
 // A launch and a wait cost some microseconds each, as much as a small update: twenty operations share one wait.
 constexpr int kRepeats = 20;  // on a device: enqueued behind one another, so that launches and waits do not count
+
+/// A bucket of gradients of 0.25.
+std::vector<float> gradient_in(PushFormat format, size_t count) {
+  std::vector<float> gradient(count, 0.25f);
+  if (format == PushFormat::fp32) return gradient;
+  std::vector<float> rest(count), packed((ps::packed_bytes(count, format) + sizeof(float) - 1) / sizeof(float));
+  ps::pack(format, gradient, rest.data(), packed.data());
+  return packed;
+}
 
 /// ps::apply over memory of this process: what a shard in host memory does.
 class HostUpdate {
@@ -26,9 +36,7 @@ class HostUpdate {
   // No value is 0: the state of adam would decay to subnormal numbers, which processors handle slowly.
   HostUpdate(const UpdateCase& c, size_t count) : case_(c), parameters_(count, 1.0f) {
     for (int i = 0; i < ps::state_vectors(kind()); ++i) state_[i].assign(count, 0.5f);
-    // In bf16 an element of 4 bytes holds two gradients of 0.25.
-    const float gradient = c.bf16 ? std::bit_cast<float>(0x3e803e80) : 0.25f;
-    for (size_t i = 0; i < c.gradients; ++i) gradients_.emplace_back(c.bf16 ? (count + 1) / 2 : count, gradient);
+    for (size_t i = 0; i < c.gradients; ++i) gradients_.push_back(gradient_in(c.format, count));
     for (size_t i = 0; i < c.targets; ++i) targets_.emplace_back(count, 0.0f);
     for (const auto& gradient : gradients_) gradient_pointers_.push_back(gradient.data());
     for (auto& target : targets_) target_pointers_.push_back(target.data());
@@ -38,7 +46,7 @@ class HostUpdate {
                                  .parameters = parameters_.data(),
                                  .state = {state_[0].data(), state_[1].data()},
                                  .gradients = gradient_pointers_,
-                                 .format = case_.bf16 ? ps::PushFormat::bf16 : ps::PushFormat::fp32,
+                                 .format = case_.format,
                                  .targets = target_pointers_,
                                  .update_index = ++updates_});
   }
@@ -53,6 +61,27 @@ class HostUpdate {
   std::vector<float*> target_pointers_;
   uint64_t updates_ = 0;
 };
+
+/// ps::pack over memory of this process: what a worker does before it pushes.
+class Packing {
+ public:
+  Packing(PushFormat format, size_t count)
+      : format_(format), gradient_(count), rest_(count), packed_(ps::packed_bytes(count, format)) {
+    // 97 values, a prime: blocks differ, and no element is rounded as its neighbors are.
+    for (size_t i = 0; i < count; ++i) gradient_[i] = 0.001f * static_cast<float>(i % 97 + 1);
+  }
+  void run() { ps::pack(format_, gradient_, rest_.data(), packed_.data()); }
+
+ private:
+  const PushFormat format_;
+  std::vector<float> gradient_, rest_;
+  std::vector<std::byte> packed_;
+};
+
+std::string describe_packing(PushFormat format) { return fmt::format("pack {}", ps::push_format_name(format)); }
+
+/// Gradient and rest are read, rest and packed gradient written.
+double bytes_per_packed_element(PushFormat format) { return 3 * sizeof(float) + gradient_bytes(format); }
 
 std::vector<double> time_for(double seconds, uint64_t iterations, const std::function<void()>& pass) {
   std::vector<double> micros;
@@ -70,30 +99,30 @@ std::vector<double> time_for(double seconds, uint64_t iterations, const std::fun
   return micros;
 }
 
-Figure figure_of(const UpdateCase& c, uint64_t bytes, std::vector<double>& micros, double bound) {
+Figure figure_of(const std::string& path, double element_bytes, uint64_t bytes, std::vector<double>& micros,
+                 double bound) {
   Figure figure;
-  figure.path = describe(c);
+  figure.path = path;
   figure.bytes = bytes;
   figure.count = bytes / sizeof(float);
   figure.times = Times::of(micros);
   figure.alg_bytes = static_cast<double>(bytes);
-  // algbw is what a user sees (parameters per time); busbw is the traffic, and only that has a bound.
-  figure.bus_bytes = bytes_per_element(c) * static_cast<double>(figure.count);
+  // algbw is what a user sees (parameters, or gradients in fp32, per time). busbw is the traffic: only it has a bound.
+  figure.bus_bytes = element_bytes * static_cast<double>(figure.count);
   figure.more = {{"bound_GB/s", bound}, {"%bound", bound > 0 ? 100 * figure.bus_gb_per_s() / bound : 0.0}};
   return figure;
 }
 
 /// Halves of the bound's time before and after: the machine may change its speed in between.
-Figure measure_host(const UpdateCase& c, const Options& options, uint64_t bytes) {
-  const size_t count = bytes / sizeof(float);
-  HostUpdate update(c, count);
+Figure measure_host(const std::string& path, double element_bytes, const Options& options, uint64_t bytes,
+                    const std::function<void()>& pass) {
   // A working set of equal size is in the same level of the caches, or beyond them all.
-  MemoryProbe probe(static_cast<size_t>(bytes_per_element(c)) * count);
+  MemoryProbe probe(static_cast<size_t>(element_bytes * static_cast<double>(bytes / sizeof(float))));
   const double before = probe.measure(options.seconds / 4).best();
-  std::vector<double> micros = time_for(options.seconds, options.iterations, [&] { update.run(); });
+  std::vector<double> micros = time_for(options.seconds, options.iterations, pass);
   const double after = probe.measure(options.seconds / 4).best();
   // A bound is what the machine can reach, so that the better half counts.
-  return figure_of(c, bytes, micros, std::max(before, after));
+  return figure_of(path, element_bytes, bytes, micros, std::max(before, after));
 }
 
 // Two waits frame all repeats: operations are only enqueued, and their end is seen in finish().
@@ -123,24 +152,57 @@ absl::StatusOr<Figure> measure_device(gpu::Compute& compute, const UpdateCase& c
   }
   // A copy reads and writes each byte; bytes per microsecond, times 1e-3, are 10^9 bytes per second.
   const double copy_us = Times::of(copies).p50_us;
-  Figure figure = figure_of(c, bytes, updates, 2.0 * static_cast<double>(bytes) / copy_us * 1e-3);
+  Figure figure =
+      figure_of(describe(c), bytes_per_element(c), bytes, updates, 2.0 * static_cast<double>(bytes) / copy_us * 1e-3);
   figure.wrong = wrong;
   return figure;
 }
 
 absl::StatusOr<Figure> measure_update(const UpdateCase& c, const Options& options, uint64_t bytes) {
-  if (options.on == "host") return measure_host(c, options, bytes);
+  if (options.on == "host") {
+    HostUpdate update(c, bytes / sizeof(float));
+    return measure_host(describe(c), bytes_per_element(c), options, bytes, [&] { update.run(); });
+  }
   // In the child of measure_isolated(): a driver that the parent had started would be unusable after the fork.
   GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<gpu::Compute> compute, open_compute(options.on));
   return measure_device(*compute, c, options, bytes);
 }
 
-std::vector<Figure> measure_isolated(const UpdateCase& c, const Options& options, uint64_t bytes) {
-  return isolated_figures(describe(c), bytes, timeout_for(options.seconds),
-                          [&]() -> absl::StatusOr<std::vector<Figure>> {
-                            GRADRAIL_ASSIGN_OR_RETURN(const Figure figure, measure_update(c, options, bytes));
-                            return std::vector<Figure>{figure};
-                          });
+absl::StatusOr<Figure> measure_packing(PushFormat format, const Options& options, uint64_t bytes) {
+  Packing packing(format, bytes / sizeof(float));
+  return measure_host(describe_packing(format), bytes_per_packed_element(format), options, bytes,
+                      [&] { packing.run(); });
+}
+
+using Measure = std::function<absl::StatusOr<Figure>(uint64_t bytes)>;
+
+Contestant isolated(const std::string& path, const Options& options, const Measure& measure) {
+  return {path, [=, timeout = timeout_for(options.seconds)](uint64_t bytes) {
+            return isolated_figures(path, bytes, timeout, [&]() -> absl::StatusOr<std::vector<Figure>> {
+              GRADRAIL_ASSIGN_OR_RETURN(const Figure figure, measure(bytes));
+              return std::vector<Figure>{figure};
+            });
+          }};
+}
+
+std::vector<Contestant> contestants_of(const Options& options) {
+  std::vector<UpdateCase> cases = update_cases();
+  if (options.on == "host") {
+    for (const UpdateCase& c : format_cases()) cases.push_back(c);
+  }
+  std::vector<Contestant> contestants;
+  for (const UpdateCase& c : cases) {
+    contestants.push_back(
+        isolated(describe(c), options, [c, &options](uint64_t bytes) { return measure_update(c, options, bytes); }));
+  }
+  // A GPU packs on its stream, as a part of the exchange: `exchange --on gpu:N` measures it there.
+  if (options.on != "host") return contestants;
+  for (const PushFormat format : {PushFormat::bf16, PushFormat::fp16, PushFormat::int8, PushFormat::int4}) {
+    contestants.push_back(isolated(describe_packing(format), options, [format, &options](uint64_t bytes) {
+      return measure_packing(format, options, bytes);
+    }));
+  }
+  return contestants;
 }
 
 }  // namespace
@@ -156,17 +218,13 @@ absl::StatusOr<int> run_apply_suite(const Options& options) {
   if (options.on != "host" && options.iterations > 0)
     return absl::InvalidArgumentError("-n: the time limits the updates on a GPU; use --seconds");
   Report report(options, fmt::format("gradrail bench apply: updates on {}", options.on));
-  report.note("busbw: bytes that an update must read and write / time. size: bytes of the parameters");
+  report.note("busbw: bytes that an operation must read and write / time. size: bytes of the parameters in fp32");
   report.note(
       options.on == "host"
           ? "bound: fastest of copy, triad and scale over the same bytes with one thread, measured before and after"
           : "bound: a copy within the same memory, measured in turn with the update");
   report.begin(Layout::sweep);
-  std::vector<Contestant> contestants;
-  for (const UpdateCase& c : update_cases()) {
-    contestants.push_back({describe(c), [&, c](uint64_t bytes) { return measure_isolated(c, options, bytes); }});
-  }
-  take_turns(options, list, contestants, report);
+  take_turns(options, list, contestants_of(options), report);
   return report.finish(true);
 }
 

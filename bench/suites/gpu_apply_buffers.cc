@@ -7,11 +7,13 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/optimizer/optimizer.h"
+#include "ps/protocol/push_format.h"
 
 namespace gradrail::bench {
 namespace {
 
 using gpu::UpdateRule;
+using ps::PushFormat;
 
 // The two bias corrections of adam differ at this step: β1^1000 is 0 in fp32, β2^1000 is 0.37.
 constexpr uint64_t kUpdateIndex = 1000;
@@ -48,7 +50,7 @@ gpu::UpdateArguments coefficients(const UpdateCase& c) {
   const double adam_rate =
       static_cast<double>(config.learning_rate) * std::sqrt(correction(config.beta2)) / correction(config.beta1);
   return {.rule = c.rule,
-          .gradients_are_bf16 = c.bf16,
+          .gradients_are_bf16 = c.format == PushFormat::bf16,
           .gradient_scale = 1.0f / static_cast<float>(c.gradients),
           .rate = c.rule == UpdateRule::adam ? static_cast<float>(adam_rate) : config.learning_rate,
           .momentum = config.momentum,
@@ -94,21 +96,36 @@ std::vector<UpdateCase> update_cases() {
           {.rule = UpdateRule::nesterov},
           {.rule = UpdateRule::adam},
           {.rule = UpdateRule::sgd, .gradients = 4},
-          {.rule = UpdateRule::sgd, .gradients = 4, .bf16 = true, .targets = 1},
-          {.rule = UpdateRule::adam, .gradients = 1, .bf16 = true},
+          {.rule = UpdateRule::sgd, .gradients = 4, .format = PushFormat::bf16, .targets = 1},
+          {.rule = UpdateRule::adam, .format = PushFormat::bf16},
           {.rule = UpdateRule::adam, .gradients = 4, .targets = 1}};
+}
+
+std::vector<UpdateCase> format_cases() {
+  std::vector<UpdateCase> cases;
+  for (const PushFormat format : {PushFormat::bf16, PushFormat::fp16, PushFormat::int8, PushFormat::int4}) {
+    cases.push_back({.rule = UpdateRule::sgd, .format = format});
+    cases.push_back({.rule = UpdateRule::sgd, .gradients = 4, .format = format});
+    // In bf16 update_cases() has it.
+    if (format != PushFormat::bf16) cases.push_back({.rule = UpdateRule::adam, .format = format});
+  }
+  return cases;
 }
 
 std::string describe(const UpdateCase& c) {
   return fmt::format("{}, {} gradient{} {}, {} target{}", ps::optimizer_name(static_cast<ps::OptimizerKind>(c.rule)),
-                     c.gradients, c.gradients == 1 ? "" : "s", c.bf16 ? "bf16" : "fp32", c.targets,
+                     c.gradients, c.gradients == 1 ? "" : "s", ps::push_format_name(c.format), c.targets,
                      c.targets == 1 ? "" : "s");
+}
+
+double gradient_bytes(PushFormat format) {
+  return static_cast<double>(ps::packed_bytes(ps::kScaleBlock, format)) / static_cast<double>(ps::kScaleBlock);
 }
 
 double bytes_per_element(const UpdateCase& c) {
   const size_t read_and_written = 2 * sizeof(float) * (1 + state_vectors(c.rule));
-  const size_t gradient_bytes = c.bf16 ? sizeof(uint16_t) : sizeof(float);
-  return static_cast<double>(read_and_written + c.gradients * gradient_bytes + c.targets * sizeof(float));
+  return static_cast<double>(read_and_written + c.targets * sizeof(float)) +
+         static_cast<double>(c.gradients) * gradient_bytes(c.format);
 }
 
 absl::StatusOr<UpdateBuffers> UpdateBuffers::create(gpu::Compute& compute, const UpdateCase& c, size_t count) {
@@ -135,8 +152,8 @@ absl::StatusOr<UpdateBuffers> UpdateBuffers::create(gpu::Compute& compute, const
   for (size_t i = 0; i < state_vectors(c.rule); ++i) buffers.state_[i] = add_floats(static_cast<uint32_t>(1 + i));
   for (size_t i = 0; i < c.gradients; ++i) {
     const std::vector<float> gradient = values(count, static_cast<uint32_t>(3 + i));
-    buffers.gradients_.push_back(c.bf16 ? add(to_bf16(gradient).data(), count * sizeof(uint16_t))
-                                        : add(gradient.data(), count * sizeof(float)));
+    buffers.gradients_.push_back(c.format == PushFormat::bf16 ? add(to_bf16(gradient).data(), count * sizeof(uint16_t))
+                                                              : add(gradient.data(), count * sizeof(float)));
   }
   for (size_t i = 0; i < c.targets; ++i) {
     buffers.targets_.push_back(reinterpret_cast<float*>(add(nullptr, count * sizeof(float))));

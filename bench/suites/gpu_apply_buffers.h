@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "gpu/compute/compute.h"
+#include "ps/protocol/mode.h"
 
 namespace gradrail::bench {
 
@@ -13,14 +14,19 @@ namespace gradrail::bench {
 struct UpdateCase {
   gpu::UpdateRule rule = gpu::UpdateRule::sgd;
   size_t gradients = 1;
-  bool bf16 = false;
+  ps::PushFormat format = ps::PushFormat::fp32;  ///< of the gradients
   size_t targets = 0;
 };
 
-/// Every optimizer with one gradient; with more of them, in bf16, with a target, for the cheapest and the dearest.
+/// Every optimizer with one gradient; with more of them, in bf16, with a target, for the cheapest and the dearest. They
+/// run on a host and on a GPU.
 std::vector<UpdateCase> update_cases();
+/// The formats of a push, for the cheapest and the dearest optimizer. A GPU takes only some of them.
+std::vector<UpdateCase> format_cases();
 std::string describe(const UpdateCase& c);
 
+/// Those of an element within a bucket, scales included.
+double gradient_bytes(ps::PushFormat format);
 /// The bytes that one element's update reads and writes.
 double bytes_per_element(const UpdateCase& c);
 

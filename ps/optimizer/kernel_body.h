@@ -11,15 +11,22 @@ namespace {
 // KiB). They stay there until each target has its copy. The hardware prefetcher works within a page.
 constexpr size_t kStripElements = 1024;
 
+float root(float value) { return __builtin_sqrtf(value); }
+Floats root(Floats values) { return Lanes::root(values); }
+
 struct Sgd {
   static constexpr int kState = 0;
   // One interface for all rules: unused state is passed as a dummy, which the compiler removes.
-  static float fresh(const KernelArguments& a, float p, float g, float&, float&) { return p - a.rate * g; }
+  template <typename Value>
+  static Value fresh(const KernelArguments& a, Value p, Value g, Value&, Value&) {
+    return p - a.rate * g;
+  }
 };
 
 struct Momentum {
   static constexpr int kState = 1;
-  static float fresh(const KernelArguments& a, float p, float g, float& v, float&) {
+  template <typename Value>
+  static Value fresh(const KernelArguments& a, Value p, Value g, Value& v, Value&) {
     v = a.momentum * v + g;
     return p - a.rate * v;
   }
@@ -27,7 +34,8 @@ struct Momentum {
 
 struct Nesterov {
   static constexpr int kState = 1;
-  static float fresh(const KernelArguments& a, float p, float g, float& v, float&) {
+  template <typename Value>
+  static Value fresh(const KernelArguments& a, Value p, Value g, Value& v, Value&) {
     v = a.momentum * v + g;
     return p - a.rate * (g + a.momentum * v);
   }
@@ -35,17 +43,32 @@ struct Nesterov {
 
 struct Adam {
   static constexpr int kState = 2;
-  static float fresh(const KernelArguments& a, float p, float g, float& m, float& v) {
+  template <typename Value>
+  static Value fresh(const KernelArguments& a, Value p, Value g, Value& m, Value& v) {
     m = a.beta1 * m + a.one_minus_beta1 * g;
     v = a.beta2 * v + a.one_minus_beta2 * (g * g);
-    return p - a.rate * m / (__builtin_sqrtf(v) + a.epsilon);
+    return p - a.rate * m / (root(v) + a.epsilon);
   }
 };
 
 struct Mean {
   static constexpr int kState = 0;
-  static float fresh(const KernelArguments&, float, float g, float&, float&) { return g; }
+  template <typename Value>
+  static Value fresh(const KernelArguments&, Value, Value g, Value&, Value&) {
+    return g;
+  }
 };
+
+/// One element, or a vector of them. `g` is the sum of the gradients.
+template <typename Rule, bool kDecays, typename Value>
+Value fresh_parameter(const KernelArguments& a, Value p, Value g, Value& s0, Value& s1) {
+  g = g * a.gradient_scale;
+  if constexpr (kDecays) {
+    g = g + a.decay * p;
+    p = p * a.shrink;
+  }
+  return Rule::fresh(a, p, g, s0, s1);
+}
 
 /// The pass itself. The coefficients are copied first: a store through a float pointer could otherwise change them as
 /// far as the compiler can prove.
@@ -59,13 +82,7 @@ void update(const KernelArguments& arguments, size_t count, const float* __restr
     float s1 = 0.0f;
     if constexpr (Rule::kState > 0) s0 = state0[i];
     if constexpr (Rule::kState > 1) s1 = state1[i];
-    float p = parameters[i];
-    float g = gradient[i] * a.gradient_scale;
-    if constexpr (kDecays) {
-      g = g + a.decay * p;
-      p = p * a.shrink;
-    }
-    const float fresh = Rule::fresh(a, p, g, s0, s1);
+    const float fresh = fresh_parameter<Rule, kDecays>(a, parameters[i], gradient[i], s0, s1);
     if constexpr (Rule::kState > 0) state0[i] = s0;
     if constexpr (Rule::kState > 1) state1[i] = s1;
     parameters[i] = fresh;
@@ -111,8 +128,44 @@ void sum_elements(const KernelArguments& a, size_t first, size_t count, float* s
 
 template <typename Format>
 void sum_blocks(const KernelArguments& a, size_t first, size_t count, float* sum) {
-  Format::template sum<false>(sum, a.gradients[0], a.count, first, count);
-  for (size_t i = 1; i < a.gradient_count; ++i) Format::template sum<true>(sum, a.gradients[i], a.count, first, count);
+  Format::for_each_sum(
+      a, first, count,
+      [&](const Quad& quad, size_t at) {
+        store(sum + at, quad.v0);
+        store(sum + at + Lanes::kElements, quad.v1);
+        store(sum + at + 2 * Lanes::kElements, quad.v2);
+        store(sum + at + 3 * Lanes::kElements, quad.v3);
+      },
+      [&](const float* slow, size_t at, size_t n) { copy(sum + at, slow, n); });
+}
+
+/// As update(), for int8 and int4: a sum goes from its registers into the rule.
+template <typename Format, typename Rule, bool kHasTarget, bool kDecays>
+void update_blocks(const KernelArguments& arguments, size_t first, size_t count, float* parameters, float* state0,
+                   float* state1, float* target) {
+  const KernelArguments a = arguments;
+  const auto one = [&](Floats sum, size_t i) {
+    Floats s0 = {}, s1 = {};
+    if constexpr (Rule::kState > 0) s0 = load(state0 + i);
+    if constexpr (Rule::kState > 1) s1 = load(state1 + i);
+    const Floats fresh = fresh_parameter<Rule, kDecays>(a, load(parameters + i), sum, s0, s1);
+    if constexpr (Rule::kState > 0) store(state0 + i, s0);
+    if constexpr (Rule::kState > 1) store(state1 + i, s1);
+    store(parameters + i, fresh);
+    if constexpr (kHasTarget) store(target + i, fresh);
+  };
+  Format::for_each_sum(
+      a, first, count,
+      [&](const Quad& quad, size_t at) {
+        one(quad.v0, at);
+        one(quad.v1, at + Lanes::kElements);
+        one(quad.v2, at + 2 * Lanes::kElements);
+        one(quad.v3, at + 3 * Lanes::kElements);
+      },
+      [&](const float* slow, size_t at, size_t n) {
+        update<Rule, kHasTarget, kDecays>(arguments, n, slow, parameters + at, Rule::kState > 0 ? state0 + at : nullptr,
+                                          Rule::kState > 1 ? state1 + at : nullptr, kHasTarget ? target + at : nullptr);
+      });
 }
 
 void sum_strip(const KernelArguments& a, size_t first, size_t count, float* sum) {
@@ -154,19 +207,29 @@ void copy_past_cache(float* target, const float* source, size_t count) {
   copy(target + i, source + i, count - i);
 }
 
-template <typename Rule, bool kDecays>
-void apply_strip(const KernelArguments& a, size_t first, size_t count, float* sum) {
+template <typename Rule, bool kHasTarget, bool kDecays>
+void update_strip(const KernelArguments& a, size_t first, size_t count, float* sum, float* parameters, float* state0,
+                  float* state1, float* target) {
+  if (a.format == GradientFormat::int8)
+    return update_blocks<Blocks<127>, Rule, kHasTarget, kDecays>(a, first, count, parameters, state0, state1, target);
+  if (a.format == GradientFormat::int4)
+    return update_blocks<Blocks<7>, Rule, kHasTarget, kDecays>(a, first, count, parameters, state0, state1, target);
   const float* const gradient = is_read_in_place(a) ? a.gradients[0] + first : sum;
   if (gradient == sum) sum_strip(a, first, count, sum);
+  update<Rule, kHasTarget, kDecays>(a, count, gradient, parameters, state0, state1, target);
+}
+
+template <typename Rule, bool kDecays>
+void apply_strip(const KernelArguments& a, size_t first, size_t count, float* sum) {
   float* const parameters = a.parameters + first;
   float* const state0 = Rule::kState > 0 ? a.state[0] + first : nullptr;
   float* const state1 = Rule::kState > 1 ? a.state[1] + first : nullptr;
   // While the fresh value is in a register, one target costs only its store.
   const bool fuse_first_target = a.target_count > 0 && !a.targets_bypass_cache;
   if (fuse_first_target) {
-    update<Rule, true, kDecays>(a, count, gradient, parameters, state0, state1, a.targets[0] + first);
+    update_strip<Rule, true, kDecays>(a, first, count, sum, parameters, state0, state1, a.targets[0] + first);
   } else {
-    update<Rule, false, kDecays>(a, count, gradient, parameters, state0, state1, nullptr);
+    update_strip<Rule, false, kDecays>(a, first, count, sum, parameters, state0, state1, nullptr);
   }
   for (size_t i = fuse_first_target ? 1 : 0; i < a.target_count; ++i) {
     if (a.targets_bypass_cache) {
@@ -207,8 +270,8 @@ void pack(GradientFormat format, const float* gradient, float* rest, void* packe
   }
 }
 
-constexpr KernelTable kKernels = {apply_all<Sgd>,  apply_all<Momentum>, apply_all<Nesterov>, apply_all<Adam>,
-                                  apply_all<Mean>, sum_all,             pack};
+constexpr KernelTable kKernels = {
+    apply_all<Sgd>, apply_all<Momentum>, apply_all<Nesterov>, apply_all<Adam>, apply_all<Mean>, sum_all, pack};
 
 }  // namespace
 }  // namespace gradrail::ps

@@ -10,6 +10,28 @@ struct CacheBypass {
   static void fence() {}
 };
 
+/// The vectors of int8 and int4. GCC compiles them for any processor.
+struct Lanes {
+  static constexpr size_t kElements = 4;
+  using Floats [[gnu::vector_size(16)]] = float;
+  using Ints [[gnu::vector_size(16)]] = int;
+  using Bytes [[gnu::vector_size(16)]] = signed char;
+  using Shorts [[gnu::vector_size(16)]] = short;
+  static Ints widen(const signed char* codes) {
+    int four = 0;
+    __builtin_memcpy(&four, codes, sizeof(four));
+    // Each byte four times, so that it is the upper one in either byte order. These orders of elements are one
+    // instruction each of SSE2 and NEON.
+    const auto bytes = (Bytes)Ints{four};
+    const auto twice =
+        (Shorts)__builtin_shuffle(bytes, bytes, Bytes{0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23});
+    return (Ints)__builtin_shuffle(twice, twice, Shorts{0, 8, 1, 9, 2, 10, 3, 11}) >> 24;
+  }
+  static Floats root(Floats v) {
+    return Floats{__builtin_sqrtf(v[0]), __builtin_sqrtf(v[1]), __builtin_sqrtf(v[2]), __builtin_sqrtf(v[3])};
+  }
+};
+
 }  // namespace
 }  // namespace gradrail::ps
 

@@ -23,7 +23,7 @@ struct ApplyArguments {
   float* state[2] = {nullptr, nullptr};      ///< momentum: velocity; adam, adamw, torch_adam: m, v
   absl::Span<const float* const> gradients;  ///< 1–16, summed in this order, then divided by their number
   PushFormat format = PushFormat::fp32;      ///< of the gradients: others than fp32 begin at the same pointers
-  absl::Span<float* const> targets;      ///< fresh parameters are also stored here; 0–16 (workers' mapped memory)
+  absl::Span<float* const> targets;          ///< fresh parameters are also stored here; 0–16 (workers' mapped memory)
   uint64_t update_index = 1;
   float rate = kAgreedRate;  ///< in the place of OptimizerConfig::learning_rate
   /// Elements that this call and its neighbors read before the first of them is read again (a shard: all its buckets).
@@ -55,8 +55,8 @@ void mean_of(absl::Span<const float* const> gradients, PushFormat format, absl::
 
 /// Rounds gradient + rest to the format, to nearest even, and keeps what the rounding has left out in `rest`. NaN stays
 /// NaN; infinity, and a finite value that rounds to it, leave a rest of 0. int8 and int4: the error of an element is at
-/// most half a step of its block, which is 1/127 or 1/7 of the largest magnitude there, rounded up to bf16. A block
-/// below 2^-100 stays in the rest.
+/// most half a step of its block. A step is 1/127 or 1/7 of the largest magnitude in the block, rounded up to bf16. A
+/// block below 2^-100 stays in the rest.
 /// Shapes  gradient, rest: [count]; packed: packed_bytes(count, format). Buffers may not overlap.
 /// fp32 has nothing to pack.
 void pack(PushFormat format, absl::Span<const float> gradient, float* rest, void* packed);

@@ -10,8 +10,8 @@ namespace gradrail::ps {
 /// Elements that share a scale in int8 and int4. Blocks begin with the bucket; the last one may be shorter.
 ///
 ///   a bucket in int8 or int4: [scale, bf16 × blocks][codes of block 0][codes of block 1]…
-///   int8: a byte for each element. int4: a byte for two. Byte j of a block of n elements has the code of element j in
-///   its lower half, and that of element j + ⌈n/2⌉ in its upper half.
+///   int8: a byte for each element. int4: a byte for two. In a block of n elements, the lower half of byte j has
+///   the code of element j. The upper half has that of element j + ⌈n/2⌉.
 ///
 /// An element is code × scale. A block with NaN or infinity has a scale with a minus sign. In it the codes 127, -127
 /// and -128 (int4: 7, -7, -8) are infinity, minus infinity and NaN, and the others are code × |scale|.
