@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <thread>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "bench/suites/device_variables.h"
 #include "bench/suites/stages.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 #include "ps/optimizer/optimizer.h"
+#include "ps/protocol/push_format.h"
 #include "worker/client/client.h"
 
 namespace gradrail::bench {
@@ -18,8 +20,26 @@ namespace {
 constexpr Duration kSpin = std::chrono::seconds(1);
 // The times of one worker then take 8 MB.
 constexpr uint64_t kMostIterations = 1'000'000;
-// Neighboring elements differ, so that bytes which arrive shifted are found.
-constexpr uint32_t kPatterns = 4;
+// Neighboring elements differ, so that bytes which arrive shifted are found. 3 does not divide 32: the two elements in
+// a byte of int4 differ as well. All elements have one magnitude, and therefore one scale. Thus the rounding of an
+// element is independent of its block, and a few elements stand for all.
+constexpr float kPattern[] = {1.0f, -1.0f, 0.0f};
+constexpr size_t kPatterns = std::size(kPattern);
+
+/// The pushes of one worker, for the check.
+struct Pushes {
+  float gradient[kPatterns] = {};
+  float rest[kPatterns] = {};
+
+  void next(ps::PushFormat format, float* packed) {
+    static_assert(ps::packed_bytes(kPatterns, ps::PushFormat::int8) <= sizeof(gradient));
+    if (format == ps::PushFormat::fp32) {
+      std::copy_n(gradient, kPatterns, packed);
+    } else {
+      ps::pack(format, gradient, rest, packed);
+    }
+  }
+};
 
 /// A worker of a run.
 class Worker {
@@ -85,7 +105,7 @@ class Worker {
                               worker::Client::join(std::move(options), schema()));
     client_ = std::move(joined);
     for (size_t i = 0; i < tensors(); ++i)
-      // The values of the chief are used; zeros let expected() compute the result of one element.
+      // The values of the chief are used; zeros let expected() compute the result of a few elements.
       std::fill_n(client_->parameters(i).begin(), client_->parameters(i).size(), 0.0f);
     GRADRAIL_RETURN_IF_ERROR(client_->start());
     const worker::ClientStats stats = client_->stats();
@@ -123,14 +143,15 @@ class Worker {
   }
 
   ps::OptimizerConfig optimizer() const {
-    // With rate 1 and integer gradients sgd computes exactly. The other rules round, and expected() rounds alike.
+    // With rate 1 a lost update of sgd is not lost in the rounding. expected() rounds alike.
     return {.kind = load_.optimizer, .learning_rate = load_.optimizer == ps::OptimizerKind::sgd ? 1.0f : 0.001f};
   }
 
-  /// The gradient of `worker`: equal for all in async mode, where the order of updates is not known.
+  /// The gradient of `worker`, which most formats round. Updates without an order have equal gradients that the format
+  /// holds exactly: int8 and int4 have a scale of 1.
   float gradient(uint32_t worker, size_t element) const {
-    const uint32_t summand = load_.mode.sums() ? worker : 0;
-    return static_cast<float>(summand + 1 + element % kPatterns);
+    const float exact = load_.push == ps::PushFormat::int8 ? 127.0f : 7.0f;
+    return kPattern[element % kPatterns] * (load_.mode.sums() ? 1.1f * static_cast<float>(worker + 1) : exact);
   }
 
   absl::Status write_gradient() {
@@ -193,8 +214,7 @@ class Worker {
     GRADRAIL_RETURN_IF_ERROR(client_->barrier("measured"));
     GRADRAIL_RETURN_IF_ERROR(client_->pull());
     GRADRAIL_RETURN_IF_ERROR(client_->fetch());
-    float wanted[kPatterns] = {};
-    for (uint32_t pattern = 0; pattern < kPatterns; ++pattern) wanted[pattern] = expected(pattern);
+    const std::vector<float> wanted = expected();
     for (size_t tensor = 0; tensor < tensors(); ++tensor) {
       const absl::Span<float> values = client_->parameters(tensor);
       for (size_t i = 0; i < values.size(); ++i) wrong_ += values[i] != wanted[i % kPatterns] ? 1 : 0;
@@ -202,24 +222,32 @@ class Worker {
     return client_->barrier("checked");
   }
 
-  /// One element through all updates; the sum as a shard makes it, in the order of the workers.
-  float expected(uint32_t pattern) const {
-    const uint32_t summed = load_.mode.sums() ? load_.workers : 1;
-    float mean = 0.0f;
+  /// kPatterns elements through all updates: packed by each worker, with the rest of the push before, and summed in the
+  /// order of the workers.
+  std::vector<float> expected() const {
+    std::vector<Pushes> pushes;
     // Floating-point sums depend on the order, and the check compares bits.
-    for (uint32_t worker = 0; worker < summed; ++worker) mean += gradient(worker, pattern);
-    mean *= 1.0f / static_cast<float>(summed);
-    const float* const gradients[] = {&mean};
-    float parameter = 0.0f, state[2] = {0.0f, 0.0f};
+    for (uint32_t worker = 0; worker < (load_.mode.sums() ? load_.workers : 1); ++worker) {
+      pushes.emplace_back();
+      for (size_t i = 0; i < kPatterns; ++i) pushes.back().gradient[i] = gradient(worker, i);
+    }
+    float mean[kPatterns] = {}, state[2][kPatterns] = {};
+    const float* const gradients[] = {mean};
+    std::vector<float> parameters(kPatterns), packed(pushes.size() * kPatterns);
+    std::vector<const float*> buckets;
+    for (size_t i = 0; i < pushes.size(); ++i) buckets.push_back(&packed[i * kPatterns]);
     for (uint64_t update = 1; update <= client_->global_step(); ++update) {
-      ps::apply(optimizer(), {.count = 1,
-                              .parameters = &parameter,
-                              .state = {&state[0], &state[1]},
+      for (size_t i = 0; i < pushes.size(); ++i) pushes[i].next(load_.push, &packed[i * kPatterns]);
+      ps::mean_of(buckets, load_.push, absl::MakeSpan(mean));
+      // Then each push of a worker is the same, whatever the order.
+      GRADRAIL_CHECK(load_.mode.sums() || pushes[0].rest[0] == 0.0f);
+      ps::apply(optimizer(), {.count = kPatterns,
+                              .parameters = parameters.data(),
+                              .state = {state[0], state[1]},
                               .gradients = gradients,
-                              .targets = {},
                               .update_index = update});
     }
-    return parameter;
+    return parameters;
   }
 
   const ExchangeLoad& load_;
