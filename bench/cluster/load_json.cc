@@ -76,7 +76,7 @@ ExchangeLoad load_from(const nlohmann::json& json) {
       .workers = whole(json, "workers", ps::kMaxWorkers),
       .shards = whole(json, "shards", kMaxShards),
       .servers = json.at("servers"),
-      .mode = {.kind = one_of(json, "mode", ps::ModeKind::backup), .bound = whole<uint32_t>(json, "mode_bound")},
+      .mode = {.kind = one_of(json, "mode", ps::ModeKind::quorum), .bound = whole<uint32_t>(json, "mode_bound")},
       .optimizer = one_of(json, "optimizer", ps::OptimizerKind::adam),
       .push = one_of(json, "push", ps::PushFormat::int4),
       .bucket_bytes = whole<uint32_t>(json, "bucket_bytes"),

@@ -19,6 +19,7 @@ enum class ModeKind : uint8_t {
   sync,    ///< the gradients of a step are averaged and applied once
   ssp,     ///< as async, but no worker runs more than `bound` steps ahead of the slowest one
   backup,  ///< as sync, but the last `bound` gradients of a step are not waited for: they are dropped
+  quorum,  ///< as sync, but a step waits for `bound` gradients only; a later one enters the next step
 };
 
 /// How the gradients of several workers become updates. Both ends compare it when a worker joins.
@@ -31,12 +32,17 @@ struct Mode {
   uint32_t bound = 0;
 
   /// Each step is applied once for all workers: its number is the version that it produces.
-  bool sums() const { return kind == ModeKind::sync || kind == ModeKind::backup; }
+  bool sums() const { return kind != ModeKind::async && kind != ModeKind::ssp; }
   /// A step may wait for other workers.
   bool waits() const { return kind != ModeKind::async; }
+  /// Workers for whose gradients a step does not wait.
+  uint32_t spared_count() const {
+    if (kind == ModeKind::backup) return bound;
+    return kind == ModeKind::quorum && bound < worker_count ? worker_count - bound : 0;
+  }
 };
 
-/// The elements of a gradient on its way to a shard. What the rounding leaves out, the worker adds to its next gradient
+/// The elements of a gradient on its way to a shard. The worker adds the rest of each rounding to its next gradient
 /// (error feedback). push_format.h draws the bytes.
 /// Source  Seide et al., Interspeech 2014 (error feedback); Dettmers, arXiv 1511.04561 (8 bits with a scale).
 enum class PushFormat : uint8_t {
@@ -53,9 +59,12 @@ GRADRAIL_EXPORT absl::StatusOr<PushFormat> parse_push_format(std::string_view na
 GRADRAIL_EXPORT std::string_view push_format_name(PushFormat format);
 GRADRAIL_EXPORT std::vector<std::string> push_format_names();
 
-/// As on the command line: async, sync, ssp:K, backup:B. worker_count keeps its default.
+/// As on the command line: async, sync, ssp:K, backup:B, quorum:K. worker_count keeps its default.
 /// Errors  INVALID_ARGUMENT lists the modes.
 GRADRAIL_EXPORT absl::StatusOr<Mode> parse_mode(std::string_view text);
 GRADRAIL_EXPORT std::string mode_text(const Mode& mode);
+/// Whether a run of worker_count workers can have this B or K.
+/// Errors  INVALID_ARGUMENT.
+GRADRAIL_EXPORT absl::Status check_bound(const Mode& mode);
 
 }  // namespace gradrail::ps

@@ -17,6 +17,9 @@ namespace gradrail::ps {
 /// and -128 (int4: 7, -7, -8) are infinity, minus infinity and NaN, and the others are code × |scale|.
 inline constexpr size_t kScaleBlock = 64;
 
+/// Shards and buckets begin at multiples of kScaleBlock elements, so that each cut of a model has the same blocks.
+constexpr bool has_scales(PushFormat format) { return format == PushFormat::int8 || format == PushFormat::int4; }
+
 /// Bytes of a bucket of `count` elements.
 constexpr uint64_t packed_bytes(uint64_t count, PushFormat format) {
   const uint64_t scale_bytes = (count + kScaleBlock - 1) / kScaleBlock * 2;

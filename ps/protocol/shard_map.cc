@@ -8,6 +8,7 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "ps/protocol/exchange_layout.h"
+#include "ps/protocol/push_format.h"
 
 namespace gradrail::ps {
 namespace {
@@ -102,12 +103,16 @@ std::string difference(const Schema& ours, const Schema& theirs, const Sides& si
   return "";
 }
 
-absl::StatusOr<ShardMap> ShardMap::cut(uint64_t elements, uint32_t shard_count, uint32_t bucket_bytes) {
+absl::StatusOr<ShardMap> ShardMap::cut(uint64_t elements, uint32_t shard_count, uint32_t bucket_bytes,
+                                       PushFormat push) {
   if (shard_count == 0) return absl::InvalidArgumentError("shard map: at least one shard is needed");
-  // A multiple of a cache line keeps each bucket on a boundary for vector instructions.
-  if (bucket_bytes == 0 || bucket_bytes % 64 != 0) {
-    return absl::InvalidArgumentError(
-        fmt::format("bucket size {}: must be a positive multiple of 64 bytes", bucket_bytes));
+  // A multiple of a cache line keeps each bucket on a boundary for vector instructions. A multiple of a scale's block
+  // gives a run the same bits for each number of shards and each bucket size.
+  const uint64_t line_elements = has_scales(push) ? kScaleBlock : kAlignElements;
+  if (bucket_bytes == 0 || bucket_bytes % (line_elements * sizeof(float)) != 0) {
+    return absl::InvalidArgumentError(fmt::format("bucket size {}: must be a positive multiple of {} bytes{}",
+                                                  bucket_bytes, line_elements * sizeof(float),
+                                                  has_scales(push) ? " with push int8 or int4" : ""));
   }
   if (elements > kMaxElements) {
     return absl::InvalidArgumentError(fmt::format("{} elements: at most {} can be cut", elements, kMaxElements));
@@ -115,14 +120,14 @@ absl::StatusOr<ShardMap> ShardMap::cut(uint64_t elements, uint32_t shard_count, 
   ShardMap map;
   map.elements_ = elements;
   map.bucket_elements_ = bucket_bytes / sizeof(float);
-  // Shards differ by at most one 64-byte line, so that none shares a line with its neighbor.
-  const uint64_t lines = (elements + kAlignElements - 1) / kAlignElements;
+  // Shards differ by at most one line, so that none shares a line with its neighbor.
+  const uint64_t lines = (elements + line_elements - 1) / line_elements;
   uint64_t first_line = 0;
   for (uint32_t i = 0; i < shard_count; ++i) {
     // The first shards take one line more each until the rest is used up.
     const uint64_t line_count = lines / shard_count + (i < lines % shard_count ? 1 : 0);
-    const uint64_t first = std::min(first_line * kAlignElements, elements);
-    const uint64_t end = std::min((first_line + line_count) * kAlignElements, elements);
+    const uint64_t first = std::min(first_line * line_elements, elements);
+    const uint64_t end = std::min((first_line + line_count) * line_elements, elements);
     map.shards_.push_back({first, end - first});
     first_line += line_count;
   }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "ps/protocol/mode.h"
 #include "ps/protocol/schema.h"
 
 namespace gradrail::ps {
@@ -17,13 +18,15 @@ struct ElementRange {
 };
 
 /// Cuts the flattened parameters evenly by bytes over the shards, and each shard into buckets. Cuts ignore the tensors,
-/// so that one large tensor does not load one shard. Every bucket begins on a 64-byte boundary of its shard. A model
-/// with few elements leaves the last shards empty.
+/// so that one large tensor does not load one shard. Every bucket begins on a 64-byte boundary of its shard. With int8
+/// and int4, shards and buckets begin with a block of 64 elements. Thus the bits of a run do not depend on the cut. A
+/// model with few elements leaves the last shards empty.
 class ShardMap {
  public:
-  /// Errors  INVALID_ARGUMENT: no shard, bucket_bytes not a positive multiple of 64, more elements than a schema may
-  /// have, or more than kMaxBuckets buckets in a shard.
-  static absl::StatusOr<ShardMap> cut(uint64_t elements, uint32_t shard_count, uint32_t bucket_bytes);
+  /// Errors  INVALID_ARGUMENT: no shard, or bucket_bytes is not a positive multiple of 64 (int8, int4: of 256). Also
+  ///         more elements than a schema may have, or more than kMaxBuckets buckets in a shard.
+  static absl::StatusOr<ShardMap> cut(uint64_t elements, uint32_t shard_count, uint32_t bucket_bytes,
+                                      PushFormat push = PushFormat::fp32);
 
   ShardMap() = default;
   uint64_t elements() const { return elements_; }

@@ -22,6 +22,19 @@ constexpr std::array<std::string_view, 5> kPushFormatNames = {"fp32", "bf16", "f
 /// Above every useful bound, and far from the overflow of step + bound.
 constexpr uint32_t kMaxModeBound = 1'000'000;
 
+/// A mode with a number.
+struct BoundedMode {
+  std::string_view name;
+  ModeKind kind;
+  uint32_t least;
+  std::string_view meaning;
+};
+constexpr BoundedMode kBoundedModes[] = {
+    {"ssp", ModeKind::ssp, 0, "of steps that a worker may be ahead of the slowest: ssp:4"},
+    {"backup", ModeKind::backup, 0, "of gradients of a step that are not waited for: backup:1"},
+    {"quorum", ModeKind::quorum, 1, "of gradients for which a step waits: quorum:2"},
+};
+
 }  // namespace
 
 std::string other_version(std::string_view theirs) {
@@ -43,19 +56,32 @@ absl::StatusOr<Mode> parse_mode(std::string_view text) {
   if (text == "sync") return Mode{.kind = ModeKind::sync};
   const size_t colon = text.find(':');
   const std::string_view name = text.substr(0, colon);
-  if (name != "ssp" && name != "backup") {
-    return absl::InvalidArgumentError(fmt::format("mode '{}': there are async, sync, ssp:K, backup:B", text));
+  const auto* const found = std::find_if(std::begin(kBoundedModes), std::end(kBoundedModes),
+                                         [&](const BoundedMode& mode) { return mode.name == name; });
+  if (found == std::end(kBoundedModes)) {
+    return absl::InvalidArgumentError(fmt::format("mode '{}': there are async, sync, ssp:K, backup:B, quorum:K", text));
   }
   const std::string_view number = colon == std::string_view::npos ? "" : text.substr(colon + 1);
   const std::optional<uint32_t> bound = parse_number<uint32_t>(number);
   // An empty text is not a number: "ssp" alone fails here as well.
-  if (!bound || *bound > kMaxModeBound) {
-    return absl::InvalidArgumentError(
-        fmt::format("mode '{}': {} needs a number from 0 to {}, {}", text, name, kMaxModeBound,
-                    name == "ssp" ? "of steps that a worker may be ahead of the slowest: ssp:4"
-                                  : "of gradients of a step that are not waited for: backup:1"));
+  if (!bound || *bound < found->least || *bound > kMaxModeBound) {
+    return absl::InvalidArgumentError(fmt::format("mode '{}': {} needs a number from {} to {}, {}", text, name,
+                                                  found->least, kMaxModeBound, found->meaning));
   }
-  return Mode{.kind = name == "ssp" ? ModeKind::ssp : ModeKind::backup, .bound = *bound};
+  return Mode{.kind = found->kind, .bound = *bound};
+}
+
+absl::Status check_bound(const Mode& mode) {
+  // A step needs one gradient at least.
+  if (mode.kind == ModeKind::backup && mode.bound >= mode.worker_count) {
+    return absl::InvalidArgumentError(
+        fmt::format("--mode {}: B must be less than {}, the number of workers", mode_text(mode), mode.worker_count));
+  }
+  if (mode.kind == ModeKind::quorum && mode.bound > mode.worker_count) {
+    return absl::InvalidArgumentError(fmt::format("--mode {}: K must not be more than {}, the number of workers",
+                                                  mode_text(mode), mode.worker_count));
+  }
+  return absl::OkStatus();
 }
 
 std::string mode_text(const Mode& mode) {
@@ -68,6 +94,8 @@ std::string mode_text(const Mode& mode) {
       return fmt::format("ssp:{}", mode.bound);
     case ModeKind::backup:
       return fmt::format("backup:{}", mode.bound);
+    case ModeKind::quorum:
+      return fmt::format("quorum:{}", mode.bound);
   }
   GRADRAIL_CHECK(false);
 }
@@ -79,9 +107,7 @@ absl::StatusOr<PushFormat> parse_push_format(std::string_view name) {
       fmt::format("push format '{}': there are {}", name, fmt::join(push_format_names(), ", ")));
 }
 
-std::vector<std::string> push_format_names() {
-  return {kPushFormatNames.begin(), kPushFormatNames.end()};
-}
+std::vector<std::string> push_format_names() { return {kPushFormatNames.begin(), kPushFormatNames.end()}; }
 
 std::string_view push_format_name(PushFormat format) { return kPushFormatNames[static_cast<size_t>(format)]; }
 
@@ -132,11 +158,7 @@ absl::StatusOr<Training> from_proto(const proto::Training& message) {
                                                   message.mode(), kMaxWorkers, message.worker_count()));
   }
   mode.worker_count = message.worker_count();
-  // A step needs one gradient at least.
-  if (mode.kind == ModeKind::backup && mode.bound >= mode.worker_count) {
-    return absl::InvalidArgumentError(
-        fmt::format("mode {}: B must be less than {}, the number of workers", message.mode(), mode.worker_count));
-  }
+  GRADRAIL_RETURN_IF_ERROR(check_bound(mode));
   const OptimizerConfig config = {.kind = optimizer,
                                   .learning_rate = message.learning_rate(),
                                   .momentum = message.momentum(),

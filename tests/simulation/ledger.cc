@@ -35,7 +35,7 @@ std::string first_difference(absl::Span<const float> got, absl::Span<const float
 }  // namespace
 
 std::string Shape::text() const {
-  const char* const names[] = {"async", "sync", "ssp", "backup"};
+  const char* const names[] = {"async", "sync", "ssp", "backup", "quorum"};
   return fmt::format("{} bound {} workers {} servers {}x{} buckets {} steps {}{}{}", names[static_cast<size_t>(mode)],
                      bound, workers, servers, shards_per_server, buckets, steps, backups ? " backups" : "",
                      checkpoints ? " checkpoints" : "");

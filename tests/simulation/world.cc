@@ -34,13 +34,14 @@ std::string folder_of(int pid) {
 
 Shape draw_shape(Random& random) {
   Shape shape;
-  shape.mode = static_cast<ps::ModeKind>(random.below(4));
+  shape.mode = static_cast<ps::ModeKind>(random.below(5));
   shape.workers = 1 + static_cast<uint32_t>(random.below(kMaxSimulatedWorkers));
   if (random.below(3) == 0) shape.mode = ps::ModeKind::sync;
   if (shape.mode == ps::ModeKind::backup) {
     shape.workers = std::max(shape.workers, 2u);
     shape.bound = 1;
   }
+  if (shape.mode == ps::ModeKind::quorum) shape.bound = 1 + static_cast<uint32_t>(random.below(shape.workers));
   if (shape.mode == ps::ModeKind::ssp) shape.bound = static_cast<uint32_t>(random.below(3));
   shape.servers = 1 + static_cast<uint32_t>(random.below(3));
   shape.shards_per_server = 1 + static_cast<uint32_t>(random.below(2));

@@ -42,9 +42,9 @@ class BenchTest(cluster.ClusterTest):
         self.assertIsNone(cluster.CRASHES.search(ran.stdout + ran.stderr), ran.stdout + ran.stderr)
         return ran.stdout + ran.stderr
 
-    def rows(self, *arguments, environment=None):
+    def rows(self, *arguments, **named):
         file = self.folder / "run.json"
-        self.bench(*arguments, "-J", file, environment=environment)
+        self.bench(*arguments, "-J", file, **named)
         return {(row["path"], row["what"]): row for row in json.loads(file.read_text())["results"]}
 
     def start(self, *arguments, environment=None, output=None):
@@ -189,9 +189,9 @@ class GpuPaths(BenchTest):
     SMALL = ["-b", "64K", "-e", "64K", *QUICK]
     NIC = ["--plugin-dir", SIMULATED_GPU.parent / "simulated_nic", "--transport", "simnic,shm,tcp"]
 
-    def paths(self, words, *flags, suite="paths"):
+    def paths(self, words, *flags, suite="paths", code=cluster.GOOD):
         gpu = {"LD_LIBRARY_PATH": str(self.SIMULATED_GPU), "GRADRAIL_SIMULATED_GPU": words} if words else {}
-        return list(self.rows(suite, *self.SMALL, *flags, environment=gpu).values())
+        return list(self.rows(suite, *self.SMALL, *flags, environment=gpu, code=code).values())
 
     def assert_why(self, rows, path, why):
         (row,) = [row for row in rows if row["path"] == path]
@@ -241,7 +241,7 @@ class GpuPaths(BenchTest):
         for words, path, why in (("memory=1M", "tcp, gpu:0 staged", "2097152 bytes of memory"),
                                  ("lose=0@2", "tcp, gpu:0 ipc", "GPU was lost")):
             with self.subTest(words=words):
-                rows = self.paths(words, "--transport", "tcp")
+                rows = self.paths(words, "--transport", "tcp", code=cluster.FAILED)
                 self.assert_why(rows, path, why)
                 self.assertEqual({row["path"] for row in rows if not row["failed"] and "gpu" not in row["path"]}, {"tcp"})
 

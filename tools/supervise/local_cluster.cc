@@ -313,7 +313,7 @@ void LocalCluster::restart_tasks() {
 }
 
 /// The servers wait without a limit for the first join of worker 0, which initializes the parameters. All modes but
-/// async wait for the other workers, too; `backup:B` can do without B of them.
+/// async wait for the other workers, too, but for Mode::spared_count().
 bool LocalCluster::is_awaited_in_vain(const TaskProcess& process) const {
   if (!options_.program.empty() || !process.is_worker || has_joined(process.index)) return false;
   if (is_stopping()) return false;
@@ -321,8 +321,7 @@ bool LocalCluster::is_awaited_in_vain(const TaskProcess& process) const {
   const auto missing = std::count_if(processes_.begin(), processes_.end(), [this](const TaskProcess& other) {
     return other.is_worker && !other.running && !has_joined(other.index);
   });
-  const bool can_do_without = options_.mode.kind == ps::ModeKind::backup && missing <= options_.mode.bound;
-  return options_.mode.waits() && !can_do_without;
+  return options_.mode.waits() && missing > options_.mode.spared_count();
 }
 
 /// The first program that fails ends the run with its exit code. A replacement that has come too late is no failure.

@@ -42,9 +42,8 @@ absl::StatusOr<std::unique_ptr<Membership>> take_place(const TrainOptions& optio
 absl::Status settle(TrainOptions& options, const Membership& membership) {
   const Sizes& sizes = membership.sizes();
   // check_train_flags() could not check this: the number of workers was unknown then.
-  if (options.mode.kind == ps::ModeKind::backup && options.mode.bound >= sizes.workers)
-    return absl::InvalidArgumentError(
-        fmt::format("--mode {}: B must be less than {}, the number of workers", options.flags.mode, sizes.workers));
+  options.mode.worker_count = sizes.workers;
+  GRADRAIL_RETURN_IF_ERROR(ps::check_bound(options.mode));
   GRADRAIL_RETURN_IF_ERROR(check_min_workers(options.flags, sizes.workers));
   options.task = membership.task();
   options.flags.ps = sizes.ps;

@@ -263,9 +263,10 @@ void add_model_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
       "adamw: of the parameters; others: times the parameter, added to the gradient", NumberIn(0.0f, kMaxLearningRate));
   add("mode", flags.mode,
       "async; sync; ssp:K, async with no worker more than K steps ahead of the slowest; backup:B, sync without waiting "
-      "for the last B gradients of a step",
+      "for the last B gradients of a step; quorum:K, sync that waits for K gradients, with later ones in the next step",
       accepted_by(ps::parse_mode));
-  add("push", flags.push, "elements of a gradient on its way: fp32; bf16, fp16: half the bytes; int8, int4: a quarter, an eighth",
+  add("push", flags.push,
+      "elements of a gradient on its way: fp32; bf16, fp16: half the bytes; int8, int4: a quarter, an eighth",
       CLI::IsMember(ps::push_format_names()));
   add("shards", flags.shards, "shards (threads) in each parameter server", NumberIn(1u, 256u));
   add("log_every", flags.log_every, "batches between two progress lines", NumberIn(1u));
@@ -450,10 +451,8 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
         flags.mode));
   }
   const size_t workers = options.local ? flags.workers : options.cluster.workers.size();
-  if (options.mode.kind == ps::ModeKind::backup && options.mode.bound >= workers) {
-    return absl::InvalidArgumentError(
-        fmt::format("--mode {}: B must be less than {}, the number of workers", flags.mode, workers));
-  }
+  options.mode.worker_count = static_cast<uint32_t>(workers);
+  GRADRAIL_RETURN_IF_ERROR(ps::check_bound(options.mode));
   // Only a ps uses the flag, and a worker with a sparse description does not know all workers.
   if (options.task.job != "worker") GRADRAIL_RETURN_IF_ERROR(check_min_workers(flags, workers));
   const absl::StatusOr<ps::OptimizerKind> optimizer = chosen_optimizer(flags);

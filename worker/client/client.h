@@ -62,7 +62,7 @@ struct ClientOptions {
   std::vector<std::string> backups;  ///< "host:port" of each ps task's backup, in the same order; empty: no backups
   uint32_t task_index = 0;           ///< worker 0 is the chief
   ps::ModeKind mode = ps::ModeKind::async;
-  uint32_t mode_bound = 0;  ///< K of ssp:K, B of backup:B
+  uint32_t mode_bound = 0;  ///< K of ssp:K, B of backup:B, K of quorum:K
   ps::OptimizerConfig optimizer;
   /// The elements of a gradient on its way. With another format than fp32, `device` needs room for packed gradients.
   ps::PushFormat push = ps::PushFormat::fp32;

@@ -25,7 +25,7 @@ absl::Status Exchange::cut_model() {
   GRADRAIL_CHECK(shards_.empty());
   const auto shard_count = static_cast<uint32_t>(paths_.links().size());
   GRADRAIL_ASSIGN_OR_RETURN(const ps::ShardMap map,
-                            ps::ShardMap::cut(memory_.elements(), shard_count, options_.bucket_bytes));
+                            ps::ShardMap::cut(memory_.elements(), shard_count, options_.bucket_bytes, options_.push));
   touched_.resize(memory_.schema().size());
   shards_.resize(shard_count);
   for (uint32_t index = 0; index < shard_count; ++index) {
@@ -305,18 +305,19 @@ absl::Status Exchange::finish() {
   if (!is_push()) return absl::OkStatus();
   ended_at_ = Clock::now();
   telemetry_.count_exchange(ended_at_ - begun_at_, waited_ns_);
-  if (dropped_) catch_up();
+  if (dropped_) telemetry_.count_dropped();
+  // In a quorum a late gradient enters a later step than its own.
+  if (dropped_ || options_.mode == ps::ModeKind::quorum) catch_up();
   return absl::OkStatus();
 }
 
 /// Part of this gradient came too late: the other workers are further on (ps/shard/shard_protocol.h, "Joining").
 void Exchange::catch_up() {
-  telemetry_.count_dropped();
   uint64_t lowest = UINT64_MAX;
   for (const Shard& shard : shards_) {
     for (const Bucket& bucket : shard.buckets) lowest = std::min(lowest, bucket.version);
   }
-  // The next step is the smallest that is missing in some bucket. An earlier one would be dropped again.
+  // The next step is the smallest that is missing in some bucket. An earlier one would be too late again.
   step_ = std::max(step_, lowest);
 }
 

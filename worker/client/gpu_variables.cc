@@ -48,9 +48,10 @@ absl::Status GpuVariables::check_block(size_t needed, std::string_view purpose) 
 
 absl::Status GpuVariables::prepare_packing() {
   if (push_ != ps::PushFormat::bf16) {
-    return absl::FailedPreconditionError(fmt::format("push {}: a GPU packs gradients in fp32 or bf16 (towers on CPUs "
-                                                     "pack all formats)",
-                                                     push_format_name(push_)));
+    return absl::FailedPreconditionError(
+        fmt::format("push {}: a GPU packs gradients in fp32 or bf16 (towers on CPUs "
+                    "pack all formats)",
+                    push_format_name(push_)));
   }
   GRADRAIL_RETURN_IF_ERROR(
       check_block(ps::device_check_at(elements_, push_), fmt::format("push {}", ps::push_format_name(push_))));

@@ -58,7 +58,7 @@ typedef struct gradrail_options {
   const char* worker_hosts; /* "host:port,…", required with ps_hosts; names only, but sync waits for as many workers */
   uint32_t task_index;      /* 0 is the chief, which offers the initial parameters */
   uint32_t bucket_bytes;    /* 0: 1 MiB */
-  const char* mode;         /* "async" (default), "sync", "ssp:K", "backup:B" */
+  const char* mode;         /* "async" (default), "sync", "ssp:K", "backup:B", "quorum:K" */
   /* "sgd" (default), "momentum", "nesterov", "adam" (of TensorFlow), "torch_adam" and "adamw" (of PyTorch), "mean" (no
    * optimizer: sync) */
   const char* optimizer;
@@ -89,7 +89,8 @@ typedef struct gradrail_options {
   int (*interrupted)(void* context);
   void* context;
   double weight_decay; /* "adamw": of the parameters themselves; others: added to the gradient; "mean" has none */
-  const char* push;    /* elements of a gradient on its way: "fp32" (default), "bf16", "fp16", "int8", "int4"; equal in all workers */
+  const char*
+      push; /* elements of a gradient on its way: "fp32" (default), "bf16", "fp16", "int8", "int4"; equal in all workers */
 } gradrail_options;
 
 #define GRADRAIL_OPTIONS_INIT \

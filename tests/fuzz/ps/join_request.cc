@@ -20,7 +20,7 @@ void try_training(const proto::Training& message) {
   if (!training.ok()) return fuzz::check_refusal(training.status(), absl::StatusCode::kInvalidArgument, "");
   GRADRAIL_CHECK(validate(training->optimizer).ok());
   GRADRAIL_CHECK(!training->mode.waits() || training->mode.worker_count <= kMaxWorkers);
-  GRADRAIL_CHECK(training->mode.kind != ModeKind::backup || training->mode.bound < training->mode.worker_count);
+  GRADRAIL_CHECK(check_bound(training->mode).ok());
   const absl::StatusOr<Training> again = from_proto(to_proto(*training));
   GRADRAIL_CHECK(again.ok() && difference(*training, *again).empty());
 }

@@ -69,6 +69,26 @@ TEST(ShardMap, ShardsShareNoLine) {
   for (uint32_t i = 0; i < 5; ++i) EXPECT_EQ(map.shard(i).first % kLineElements, 0u) << i;
 }
 
+TEST(ShardMap, ShardsAndBucketsBeginWithABlockOfScales) {
+  for (const PushFormat push : {PushFormat::int8, PushFormat::int4}) {
+    for (const uint64_t elements : {1, 64, 65, 1003}) {
+      for (const uint32_t shard_count : {1, 2, 5}) {
+        const ShardMap map = ShardMap::cut(elements, shard_count, 256, push).value();
+        uint64_t covered = 0;
+        for (uint32_t i = 0; i < shard_count; ++i) {
+          for (uint32_t j = 0; j < map.bucket_count(i); ++j) {
+            EXPECT_EQ(map.bucket(i, j).first % 64, 0u) << elements << " " << i << " " << j;
+            covered += map.bucket(i, j).count;
+          }
+        }
+        EXPECT_EQ(covered, elements);
+      }
+    }
+    EXPECT_THAT(message(ShardMap::cut(1000, 1, 320, push).status()),
+                HasSubstr("bucket size 320: must be a positive multiple of 256 bytes with push int8 or int4"));
+  }
+}
+
 TEST(ShardMap, FewElementsLeaveTheLastShardsEmpty) {
   const ShardMap map = ShardMap::cut(17, 4, 64).value();
   EXPECT_EQ(map.shard(0), (ElementRange{0, 16}));

@@ -109,12 +109,13 @@ TEST(TrainingOptions, SchemaRoundTrip) {
 }
 
 TEST(TrainingOptions, ModesByName) {
-  for (const char* text : {"async", "sync", "ssp:0", "ssp:17", "backup:3"}) {
+  for (const char* text : {"async", "sync", "ssp:0", "ssp:17", "backup:3", "quorum:2"}) {
     const absl::StatusOr<Mode> mode = parse_mode(text);
     ASSERT_TRUE(mode.ok()) << mode.status();
     EXPECT_EQ(mode_text(*mode), text);
   }
-  for (const char* text : {"", "Sync", "ssp", "ssp:", "ssp:x", "ssp:-1", "ssp:1 ", "backup:99999999999", "sync:1"})
+  for (const char* text :
+       {"", "Sync", "ssp", "ssp:", "ssp:x", "ssp:-1", "ssp:1 ", "backup:99999999999", "quorum:0", "quorum", "sync:1"})
     EXPECT_FALSE(parse_mode(text).ok()) << text;
 }
 

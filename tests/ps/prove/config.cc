@@ -14,7 +14,9 @@ constexpr Mode kAsync{ModeKind::async, 2};
 constexpr Mode kSync{ModeKind::sync, 2};
 constexpr Mode kSsp{ModeKind::ssp, 2, 1};
 constexpr Mode kBackup{ModeKind::backup, 2, 1};
-constexpr NamedMode kModes[] = {{"async", kAsync}, {"sync", kSync}, {"ssp", kSsp}, {"backup", kBackup}};
+constexpr Mode kQuorum{ModeKind::quorum, 2, 1};
+constexpr NamedMode kModes[] = {
+    {"async", kAsync}, {"sync", kSync}, {"ssp", kSsp}, {"backup", kBackup}, {"quorum", kQuorum}};
 
 }  // namespace
 
@@ -56,6 +58,7 @@ std::vector<Config> quick_configs() {
                  .faults = {.restarts = 1, .primary_losses = 1}});
   all.push_back(
       {.name = "backup-three", .mode = {ModeKind::backup, 3, 1}, .steps = 1, .faults = {.copies = 1, .kills = 1}});
+  all.push_back({.name = "quorum-of-three", .mode = {ModeKind::quorum, 3, 2}, .steps = 2, .faults = {.kills = 1}});
   all.push_back({.name = "ssp-takeover-restart",
                  .mode = kSsp,
                  .has_backup = true,

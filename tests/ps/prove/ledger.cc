@@ -68,11 +68,13 @@ std::string ShardLedger::apply(const Action& action, const std::vector<std::opti
     const std::string what = fmt::format("apply of {} by worker {}", words(action), worker);
     if (!slots[i] || slots[i]->kind != ArrivalKind::push) return "no payload: " + what;
     if (members[worker] == 0 || slots[i]->incarnation != members[worker]) return "applied for a non-member: " + what;
-    if (slots[i]->step != action.step) return fmt::format("the payload is of step {}: {}", slots[i]->step, what);
-    if ((progress.applied & bit_of(action.step)) != 0) return "applied twice: " + what;
+    const uint64_t step = slots[i]->step;
+    const bool is_late = mode.kind == ModeKind::quorum && step < action.step;
+    if (step != action.step && !is_late) return fmt::format("the payload is of step {}: {}", step, what);
+    if ((progress.applied & bit_of(step)) != 0) return "applied twice: " + what;
     if (std::string wrong = check_order(action, progress, mode); !wrong.empty())
       return fmt::format("{}: {}", wrong, what);
-    progress.applied |= bit_of(action.step);
+    progress.applied |= bit_of(step);
     progress.staleness = bucket.version - std::min(bucket.version, slots[i]->base_version);
     staleness = std::max(staleness, progress.staleness);
   }
@@ -89,7 +91,7 @@ std::string ShardLedger::check_contributors(const Action& action, const Mode& mo
   if (!mode.sums()) return all.size() == 1 ? "" : "applied several at once: " + words(action);
   const auto is_expected = [this](WorkerIndex worker) { return expected[worker]; };
   const auto expected_count = static_cast<size_t>(std::count(expected.begin(), expected.end(), true));
-  const size_t spared = mode.kind == ModeKind::backup ? mode.bound : 0;
+  const size_t spared = mode.spared_count();
   // A worker that is not expected counts as spared.
   const size_t enough = std::min(expected_count, members.size() > spared ? members.size() - spared : 1);
   if (all.size() >= enough && std::all_of(all.begin(), all.end(), is_expected)) return "";
@@ -118,7 +120,9 @@ std::string ShardLedger::answer(const Action& action, const Mode& mode) const {
   if (is_applied && action.staleness != progress.staleness)
     return fmt::format("staleness {} was {}: {}", action.staleness, progress.staleness, what);
   if (mode.kind == ModeKind::ssp) return check_bound(action, mode);
-  const bool may_be_late = mode.kind == ModeKind::backup || (mode.sums() && action.step <= progress.joined_version);
+  // A quorum drops nothing.
+  const bool joins_late = mode.sums() && mode.kind != ModeKind::quorum && action.step <= progress.joined_version;
+  const bool may_be_late = mode.kind == ModeKind::backup || joins_late;
   return is_applied || may_be_late ? "" : "acknowledged and never applied: " + what;
 }
 

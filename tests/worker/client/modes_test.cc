@@ -97,6 +97,27 @@ TEST_P(ClientModes, BackupDropsTheLateGradientAndLeadsTheStragglerOn) {
   }
 }
 
+TEST_P(ClientModes, QuorumTakesTheLateGradientIntoTheNextStep) {
+  Cluster cluster({.shards_per_ps = 2, .worker_count = 2, .transports = {GetParam()}});
+  const auto clients = join_all(cluster, 2, ModeKind::quorum, 1);
+  ASSERT_EQ(clients.size(), 2u);
+  for (uint64_t i = 1; i <= 3; ++i) ASSERT_TRUE(step(*clients[0], 0, i).ok());
+  ASSERT_TRUE(step(*clients[1], 1, 1).ok());
+  EXPECT_EQ(clients[1]->position(), 4u) << "where the parameters are";
+  EXPECT_EQ(clients[1]->stats().dropped, 0u);
+  ASSERT_TRUE(step(*clients[1], 1, 2).ok());
+  EXPECT_EQ(clients[1]->position(), 5u);
+  ASSERT_TRUE(step(*clients[0], 0, 4).ok());
+  EXPECT_EQ(clients[0]->global_step(), 6u);
+  const std::vector<float> got = flatten(*clients[0]);
+  for (size_t i = 0; i < got.size(); ++i) {
+    float expected = initial_of(i);
+    for (uint64_t k = 1; k <= 3; ++k) expected -= gradient_of(0, k, i);
+    for (uint64_t k = 1; k <= 2; ++k) expected -= gradient_of(1, k, i);
+    ASSERT_EQ(got[i], expected - gradient_of(0, 4, i)) << i;
+  }
+}
+
 TEST_P(ClientModes, SyncTakesAWorkerBeyondTheWorkerCount) {
   Cluster cluster({.shards_per_ps = 2, .worker_count = 1, .transports = {GetParam()}});
   const auto clients = join_all(cluster, 1, ModeKind::sync, 0);
@@ -185,9 +206,10 @@ TEST(ClientChief, ComesBackToALowerWorkerThatJoins) {
 TEST(ClientFence, LatePutsOfALostIncarnationAreNeverApplied) {
   const Watchdog watchdog;
   for (const char* transport : {"shm", "tcp"}) {
-    for (const ModeKind mode : {ModeKind::async, ModeKind::sync, ModeKind::ssp, ModeKind::backup}) {
+    for (const ModeKind mode : {ModeKind::async, ModeKind::sync, ModeKind::ssp, ModeKind::backup, ModeKind::quorum}) {
       Cluster cluster({.worker_count = 2, .transports = {transport}});
       ClientOptions options[2] = {cluster.options(0, mode), cluster.options(1, mode)};
+      for (ClientOptions& each : options) each.mode_bound = mode == ModeKind::quorum ? 2 : 0;
       const std::unique_ptr<Client> client = join(options[0], kSmall);
       ASSERT_NE(client, nullptr);
       fill_initial(*client);

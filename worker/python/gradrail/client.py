@@ -390,7 +390,7 @@ def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: O
         PyTorch's Adam and AdamW. "mean" has no optimizer: the parameters become the mean gradient of a step.
     weight_decay : float
         "adamw" decays the parameters themselves, the others add weight_decay * parameter to the gradient.
-    mode : "async", "sync", "ssp:K" or "backup:B"
+    mode : "async", "sync", "ssp:K", "backup:B" or "quorum:K"
     ps_hosts, worker_hosts : "host:port,…" or a list
         The cluster, with this worker's `task_index`. Without ps_hosts the cluster comes from the environment, where
         `gradrail run` has put it.

@@ -134,8 +134,8 @@ class DiLoCo:
         The elements of the difference on its way. What the rounding leaves out is added to the next difference.
     outer : Nesterov, SGD or Adam
         The optimizer of the parameter servers.
-    mode : "sync", "async", "ssp:K" or "backup:B"
-        "async": each worker merges alone.
+    mode : "sync", "async", "ssp:K", "backup:B" or "quorum:K"
+        "async": each worker merges alone. "quorum:K": a merge waits for K workers, and a late difference enters the next one.
     options
         The other arguments of gradrail.join(), such as ps_hosts or rejoin_timeout.
 

@@ -22,8 +22,9 @@ Plan plan_of(uint64_t seed) {
   Plan plan;
   plan.seed = seed;
   plan.worker_count = 1 + static_cast<uint32_t>(random.below(8));
-  constexpr ModeKind kKinds[] = {ModeKind::async, ModeKind::sync, ModeKind::ssp, ModeKind::backup};
-  plan.mode = {kKinds[random.below(4)], plan.worker_count, static_cast<uint32_t>(random.below(4))};
+  constexpr ModeKind kKinds[] = {ModeKind::async, ModeKind::sync, ModeKind::ssp, ModeKind::backup, ModeKind::quorum};
+  plan.mode = {kKinds[random.below(5)], plan.worker_count, static_cast<uint32_t>(random.below(4))};
+  if (plan.mode.kind == ModeKind::quorum) plan.mode.bound = 1 + plan.mode.bound % plan.worker_count;
   plan.bucket_counts.resize(1 + random.below(4));
   for (uint32_t& count : plan.bucket_counts) count = 1 + static_cast<uint32_t>(random.below(4));
   plan.step_count = 1 + random.below(12);
