@@ -19,7 +19,7 @@ enum class ModeKind : uint8_t {
   sync,    ///< the gradients of a step are averaged and applied once
   ssp,     ///< as async, but no worker runs more than `bound` steps ahead of the slowest one
   backup,  ///< as sync, but the last `bound` gradients of a step are not waited for: they are dropped
-  quorum,  ///< as sync, but a step waits for `bound` gradients only; a later one enters the next step
+  quorum,  ///< as sync, but a step waits for `bound` gradients only; a worker adds a late one to its next gradient
 };
 
 /// How the gradients of several workers become updates. Both ends compare it when a worker joins.
@@ -35,7 +35,9 @@ struct Mode {
   bool sums() const { return kind != ModeKind::async && kind != ModeKind::ssp; }
   /// A step may wait for other workers.
   bool waits() const { return kind != ModeKind::async; }
-  /// Workers for whose gradients a step does not wait.
+  /// A step may leave out the gradient of a worker, which then comes too late.
+  bool drops() const { return kind == ModeKind::backup || kind == ModeKind::quorum; }
+  /// A step does not wait for the gradients of so many workers.
   uint32_t spared_count() const {
     if (kind == ModeKind::backup) return bound;
     return kind == ModeKind::quorum && bound < worker_count ? worker_count - bound : 0;

@@ -260,7 +260,7 @@ void ShardProtocol::on_summed_push(Exchange& exchange, const Arrival& arrival, A
   const uint64_t version = buckets_[arrival.bucket].version;
   // The answer to a step permits the next one, so that no correct worker is further ahead.
   if (arrival.step > version + 1) return refuse(arrival, fmt::format("expected step {}", version + 1), actions);
-  if (arrival.step <= version && mode_.kind != ModeKind::quorum) {  // applied without this gradient: see "Joining"
+  if (arrival.step <= version) {  // applied without this gradient: see "Joining"
     exchange.done_step = arrival.step;
     exchange.done_staleness = staleness_of(version, arrival.base_version);
     exchange.done_dropped = true;
@@ -306,8 +306,7 @@ void ShardProtocol::complete_step(uint32_t bucket_index, Actions& actions) {
   for (const auto& [worker, member] : members_) {
     const Exchange& exchange = member.exchanges[bucket_index];
     if (!exchange.waiting || exchange.kind != ArrivalKind::push) continue;
-    // Invariant 3: a gradient of another step would enter the sum. In a quorum a late one does.
-    assert(exchange.step == bucket.version || (mode_.kind == ModeKind::quorum && exchange.step < bucket.version));
+    assert(exchange.step == bucket.version);  // invariant 3; a gradient of another step would enter the sum
     apply.contributors.push_back(worker);
     apply.staleness = std::max(apply.staleness, staleness_of(version_before, exchange.base_version));
   }

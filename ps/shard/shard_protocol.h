@@ -54,7 +54,8 @@ using Actions = std::vector<Action>;
 ///   3. Per bucket and incarnation, steps are applied in order without gaps: first_step, first_step + 1, …
 ///   4. sync, backup: a step of a bucket is applied once, when all expected workers have pushed it. In backup, when all
 ///      but `bound` of them have. Contributors ascend. A later gradient of the step is answered and not applied.
-///      quorum: when `bound` of them have, or all of fewer. A later gradient enters the next step of the bucket.
+///      quorum: the same, when `bound` of them have, or all of fewer. A late gradient must not wait for the next step:
+///      workers that wait for each other in different buckets would never continue.
 ///   5. Before a bucket is initialized nothing is applied to it. Pulls and pushes wait and are answered after.
 ///   6. Only members are answered, for the latest step that they sent on that bucket over their present connection.
 ///   7. ssp: a worker that has pushed step s of a bucket is answered when all expected workers have pushed its step
@@ -62,14 +63,13 @@ using Actions = std::vector<Action>;
 ///
 /// Steps     async: each incarnation counts from 1. ssp: the same, but a late incarnation begins at the slowest step.
 ///           sync, backup, quorum: the steps of the bucket; the next one is its version + 1. Only pushes are counted.
-///           The step of a pull or an initialise is echoed and may be any number. A late gradient of a quorum keeps
-///           its number, and its worker continues behind the version of the answer.
+///           The step of a pull or an initialise is echoed and may be any number.
 /// Expected  Not in async: workers 0 … worker_count-1 from the start, and each added worker, until it is removed.
 /// Joining   sync, backup, quorum: a worker that joins late, again or as a new incarnation is expected from the next
 ///           step of every bucket. Buckets may be one step apart at that moment. The worker begins with the smallest
 ///           next_step() of all shards, asked after it was added to all of them. From then on each bucket waits for it
-///           (in backup the others may continue). Where that step is already applied, the push is answered at once and
-///           dropped. While the answers' versions are ahead of its step, the worker may continue at their smallest + 1.
+///           (in backup and quorum the others may continue). Where that step is already applied, the push is answered
+///           at once and dropped. While the answers' versions are ahead of its step, the worker may continue at their smallest + 1.
 ///           ssp: the same, by the slowest worker's steps. The first push of an incarnation may be of an earlier step
 ///           than its place in a bucket. A member of the former primary may also begin at a later step. The floor of
 ///           that primary rises with a departure, and the backup receives it with the next update.
@@ -153,7 +153,7 @@ class ShardProtocol {
   struct Bucket {
     uint64_t version = 0;
     bool initialised = false;
-    uint32_t waiting_push_count = 0;  ///< sync, backup: all of them are of step version + 1; quorum: or late
+    uint32_t waiting_push_count = 0;  ///< sync, backup, quorum: all of them are of step version + 1
     uint64_t floor = 0;               ///< ssp: step that all expected workers have pushed; never falls
   };
 

@@ -57,6 +57,11 @@ absl::Status Client::Impl::join() {
   const TimePoint now = Clock::now();
   // min(): the sum must not overflow when the timeout has no limit.
   const TimePoint deadline = now + std::min(options_.join_timeout, TimePoint::max() - now);
+  if (options_.mode == ps::ModeKind::quorum && (options_.push == ps::PushFormat::fp32 || memory_.gpu() != nullptr)) {
+    return absl::InvalidArgumentError(
+        "mode quorum: needs a push in bf16, fp16, int8 or int4, and gradients in host memory (a worker keeps a late "
+        "gradient with the rests of the rounding)");
+  }
   GRADRAIL_RETURN_IF_ERROR(session_.open());
   GRADRAIL_RETURN_IF_ERROR(memory_.allocate(options_.place_memory, options_.device));
   return rejoin_.join_first(deadline);

@@ -245,7 +245,11 @@ void Exchange::on_answer(ShardLink& link, uint64_t immediate) {
     if (link.path->writes_by_nic()) gpu->nic_wrote();
   }
   waited_ns_ = std::max(waited_ns_, header.waited_ns);
-  dropped_ = dropped_ || header.dropped != 0;
+  if (header.dropped != 0) {
+    dropped_ = true;
+    // Late in a quorum: the next push carries it, as what a rounding leaves out.
+    if (options_.mode == ps::ModeKind::quorum && is_push()) memory_.take_back(bucket.range);
+  }
   // The shard's parameters are as old as its version says, also where our gradient was dropped.
   bucket.version = header.version;
   bucket.outstanding = false;
@@ -305,19 +309,18 @@ absl::Status Exchange::finish() {
   if (!is_push()) return absl::OkStatus();
   ended_at_ = Clock::now();
   telemetry_.count_exchange(ended_at_ - begun_at_, waited_ns_);
-  if (dropped_) telemetry_.count_dropped();
-  // In a quorum a late gradient enters a later step than its own.
-  if (dropped_ || options_.mode == ps::ModeKind::quorum) catch_up();
+  if (dropped_) catch_up();
   return absl::OkStatus();
 }
 
 /// Part of this gradient came too late: the other workers are further on (ps/shard/shard_protocol.h, "Joining").
 void Exchange::catch_up() {
+  telemetry_.count_dropped();
   uint64_t lowest = UINT64_MAX;
   for (const Shard& shard : shards_) {
     for (const Bucket& bucket : shard.buckets) lowest = std::min(lowest, bucket.version);
   }
-  // The next step is the smallest that is missing in some bucket. An earlier one would be too late again.
+  // The next step is the smallest that is missing in some bucket. An earlier one would be dropped again.
   step_ = std::max(step_, lowest);
 }
 

@@ -61,6 +61,15 @@ gpu::CopyTicket ModelMemory::pack(ps::ElementRange range) {
   return {};
 }
 
+void ModelMemory::take_back(ps::ElementRange range) {
+  GRADRAIL_CHECK(gpu_ == nullptr && push_ != ps::PushFormat::fp32);
+  const auto* const packed = reinterpret_cast<const float*>(payload(range, push_).data);
+  std::vector<float> late(range.count);
+  ps::mean_of(absl::MakeConstSpan(&packed, 1), push_, absl::MakeSpan(late));
+  float* const rest = reinterpret_cast<float*>(rest_.data()) + range.first;
+  for (size_t i = 0; i < late.size(); ++i) rest[i] += late[i];
+}
+
 MemorySpan ModelMemory::payload(ps::ElementRange range, ps::PushFormat format) const {
   GRADRAIL_CHECK(range.first + range.count <= elements());
   return {.data = gradients_.data() + ps::gradient_at(elements(), range.first, format),

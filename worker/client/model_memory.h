@@ -41,6 +41,8 @@ class ModelMemory {
   /// Packs the gradients of a range in the format of the push. Once for each gradient: the rest of the rounding goes
   /// into the next one. If the variables are on a GPU, a kernel packs them; gpu()->is_done() reports the end.
   gpu::CopyTicket pack(ps::ElementRange range);
+  /// Adds the packed gradients of a range to the rests: the shard has not applied them. In host memory only.
+  void take_back(ps::ElementRange range);
   /// The place of a range in gradient_span(), in this format.
   MemorySpan payload(ps::ElementRange range, ps::PushFormat format) const;
 

@@ -68,13 +68,11 @@ std::string ShardLedger::apply(const Action& action, const std::vector<std::opti
     const std::string what = fmt::format("apply of {} by worker {}", words(action), worker);
     if (!slots[i] || slots[i]->kind != ArrivalKind::push) return "no payload: " + what;
     if (members[worker] == 0 || slots[i]->incarnation != members[worker]) return "applied for a non-member: " + what;
-    const uint64_t step = slots[i]->step;
-    const bool is_late = mode.kind == ModeKind::quorum && step < action.step;
-    if (step != action.step && !is_late) return fmt::format("the payload is of step {}: {}", step, what);
-    if ((progress.applied & bit_of(step)) != 0) return "applied twice: " + what;
+    if (slots[i]->step != action.step) return fmt::format("the payload is of step {}: {}", slots[i]->step, what);
+    if ((progress.applied & bit_of(action.step)) != 0) return "applied twice: " + what;
     if (std::string wrong = check_order(action, progress, mode); !wrong.empty())
       return fmt::format("{}: {}", wrong, what);
-    progress.applied |= bit_of(step);
+    progress.applied |= bit_of(action.step);
     progress.staleness = bucket.version - std::min(bucket.version, slots[i]->base_version);
     staleness = std::max(staleness, progress.staleness);
   }
@@ -120,9 +118,7 @@ std::string ShardLedger::answer(const Action& action, const Mode& mode) const {
   if (is_applied && action.staleness != progress.staleness)
     return fmt::format("staleness {} was {}: {}", action.staleness, progress.staleness, what);
   if (mode.kind == ModeKind::ssp) return check_bound(action, mode);
-  // A quorum drops nothing.
-  const bool joins_late = mode.sums() && mode.kind != ModeKind::quorum && action.step <= progress.joined_version;
-  const bool may_be_late = mode.kind == ModeKind::backup || joins_late;
+  const bool may_be_late = mode.drops() || (mode.sums() && action.step <= progress.joined_version);
   return is_applied || may_be_late ? "" : "acknowledged and never applied: " + what;
 }
 

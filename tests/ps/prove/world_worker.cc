@@ -115,9 +115,8 @@ void World::complete_step(WorkerIndex index) {
     }
   }
   if (worker.phase == Worker::Phase::opening) return begin_step(index, Worker::Phase::running, worker.first_step);
-  // As Exchange::catch_up(): an earlier step would be too late again.
-  const bool may_be_behind = worker.was_dropped || config_->mode.kind == ModeKind::quorum;
-  const uint64_t done = may_be_behind ? std::max(worker.step, lowest) : worker.step;
+  // As Exchange::catch_up(): an earlier step would be dropped again.
+  const uint64_t done = worker.was_dropped ? std::max(worker.step, lowest) : worker.step;
   if (done < config_->steps) return begin_step(index, Worker::Phase::running, done + 1);
   worker.phase = Worker::Phase::leaving;
   worker.was_dropped = false;

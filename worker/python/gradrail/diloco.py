@@ -135,7 +135,8 @@ class DiLoCo:
     outer : Nesterov, SGD or Adam
         The optimizer of the parameter servers.
     mode : "sync", "async", "ssp:K", "backup:B" or "quorum:K"
-        "async": each worker merges alone. "quorum:K": a merge waits for K workers, and a late difference enters the next one.
+        "async": each worker merges alone. "quorum:K": a merge waits for K workers. A worker adds a late difference to its
+        next one; `push` must not be "fp32".
     options
         The other arguments of gradrail.join(), such as ps_hosts or rejoin_timeout.
 

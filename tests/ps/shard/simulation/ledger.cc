@@ -104,8 +104,7 @@ void Ledger::check_contributor(const Action& action, const Piece& piece, const S
   const std::string update = words(piece, slot.step);
   if (!slot.written) return fail(fmt::format("{}: applied without a payload", words(piece, action.step)));
   if (!is_member(piece.worker, piece.incarnation, piece.shard)) return fail(update + ": applied, but not a member");
-  const bool is_late = plan_.mode.kind == ModeKind::quorum && slot.step < action.step;
-  if (slot.step != action.step && !is_late) return fail(fmt::format("{}: slot taken for step {}", update, action.step));
+  if (slot.step != action.step) return fail(fmt::format("{}: slot taken for step {}", update, action.step));
   if (slot.payload != gradient_of(piece, slot.step)) return fail(update + ": slot holds another gradient");
   if (!applied_.insert({piece, slot.step}).second) return fail(update + ": applied twice");
   Progress& progress = progress_[piece];
@@ -113,9 +112,7 @@ void Ledger::check_contributor(const Action& action, const Piece& piece, const S
   // One that comes late to ssp begins where the slowest is.
   const bool begins = plan_.mode.kind == ModeKind::ssp && progress.applied_step == 0;
   const uint64_t expected_step = plan_.mode.sums() ? version_before + 1 : progress.applied_step + 1;
-  if (is_late && slot.step <= progress.applied_step) fail(update + ": applied after a later step");
-  if (slot.step != expected_step && !begins && !is_late)
-    fail(fmt::format("{}: applied, expected step {}", update, expected_step));
+  if (slot.step != expected_step && !begins) fail(fmt::format("{}: applied, expected step {}", update, expected_step));
   // Without a break a member applies every step; only one that was away may have missed some.
   if (sync && slot.step > progress.joined_version + 1 && progress.applied_step + 1 != slot.step) {
     fail(fmt::format("{}: applied after step {}", update, progress.applied_step));
@@ -147,9 +144,8 @@ void Ledger::on_answer(const Action& action, uint32_t shard) {
     return;
   }
   ++answered_unapplied_;
-  const bool may_be_late = plan_.mode.kind == ModeKind::backup;
-  const bool drops = plan_.mode.sums() && plan_.mode.kind != ModeKind::quorum;
-  if (!drops || (!may_be_late && action.step > progress.joined_version)) fail(what + ": was never applied");
+  if (!plan_.mode.sums() || (!plan_.mode.drops() && action.step > progress.joined_version))
+    fail(what + ": was never applied");
 }
 
 /// An answer permits the next step. No worker that has begun, or was a member from the start, may be too far behind.
@@ -184,8 +180,7 @@ void Ledger::on_done(WorkerIndex worker, uint64_t incarnation) {
     for (uint32_t bucket = 0; bucket < shards_[shard].buckets.size(); ++bucket) {
       const Piece piece{worker, incarnation, shard, bucket};
       const Progress& progress = progress_[piece];
-      // All its last gradients may be late. In a quorum the steps of others may have taken their place.
-      if (plan_.mode.kind == ModeKind::backup || plan_.mode.kind == ModeKind::quorum) continue;
+      if (plan_.mode.drops()) continue;  // all its last gradients may be late
       // A worker that joined at the last version, or at the last step of the slowest worker, has no step left. One
       // that begins without a pull may still make a step.
       const bool was_late = plan_.mode.sums()
