@@ -69,7 +69,8 @@ using Actions = std::vector<Action>;
 ///           step of every bucket. Buckets may be one step apart at that moment. The worker begins with the smallest
 ///           next_step() of all shards, asked after it was added to all of them. From then on each bucket waits for it
 ///           (in backup and quorum the others may continue). Where that step is already applied, the push is answered
-///           at once and dropped. While the answers' versions are ahead of its step, the worker may continue at their smallest + 1.
+///           at once and dropped. While the answers' versions are ahead of its step, the worker may continue at their
+///           smallest + 1.
 ///           ssp: the same, by the slowest worker's steps. The first push of an incarnation may be of an earlier step
 ///           than its place in a bucket. A member of the former primary may also begin at a later step. The floor of
 ///           that primary rises with a departure, and the backup receives it with the next update.
