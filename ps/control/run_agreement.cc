@@ -29,7 +29,7 @@ absl::StatusOr<ShardMap> cut(const proto::JoinRequest& request, const Schema& sc
   }
   uint64_t elements = 0;  // validate() has bounded the sum
   for (const Tensor& tensor : schema) elements += tensor.elements();
-  absl::StatusOr<ShardMap> map = ShardMap::cut(elements, request.total_shards(), training.bucket_bytes);
+  absl::StatusOr<ShardMap> map = ShardMap::cut(elements, request.total_shards(), training.bucket_bytes, training.push);
   if (map.ok() && request.first_shard() + own_shards > map->shard_count()) {
     return absl::InvalidArgumentError("join: first shard lies beyond the number of shards");
   }
