@@ -90,7 +90,8 @@ class ClientBackup : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(ClientBackup, SyncEndsInTheBitsOfAnUndisturbedRun) {
-  for (const ps::PushFormat push : {ps::PushFormat::fp32, ps::PushFormat::bf16}) {
+  for (const ps::PushFormat push :
+       {ps::PushFormat::fp32, ps::PushFormat::bf16, ps::PushFormat::int8, ps::PushFormat::int4}) {
     const Plan run{.transport = GetParam(),
                    .mode = ModeKind::sync,
                    .optimizer = {.kind = ps::OptimizerKind::adam, .learning_rate = 0.01f},

@@ -40,6 +40,7 @@ Watchdog::~Watchdog() {
 }
 
 Cluster::Cluster(const ClusterShape& shape) : transports_(shape.transports) {
+  if (shape.encrypted) security_ = {.secret = "secret of a test", .encrypt_data = true};
   for (uint32_t i = 0; i < shape.worker_count; ++i) spec_.workers.push_back(fmt::format("127.0.0.1:{}", i + 1));
   tasks_.resize(shape.backups ? 2 * shape.ps_count : shape.ps_count);
   const auto address = [&](uint32_t index) { return fmt::format("127.0.0.1:{}", tasks_[index]->server->port()); };
@@ -67,7 +68,8 @@ void Cluster::start(const ClusterShape& shape, uint32_t index, const std::string
                                                                           .checkpoint_dir = shape.checkpoint_dir,
                                                                           .heartbeat_timeout = shape.heartbeat_timeout,
                                                                           .min_workers = shape.min_workers,
-                                                                          .return_limit = shape.return_limit});
+                                                                          .return_limit = shape.return_limit,
+                                                                          .security = security_});
   GRADRAIL_CHECK(server.ok());
   task->server = *std::move(server);
   task->thread = std::thread([raw = task.get()] {
@@ -103,6 +105,7 @@ ClientOptions Cluster::options(uint32_t task_index, ps::ModeKind mode) const {
   options.optimizer = {.kind = ps::OptimizerKind::sgd, .learning_rate = 1.0f};
   options.bucket_bytes = 4096;
   options.transports = {transports_[0]};
+  options.security = security_;
   options.join_timeout = 20s;
   options.log = [](const std::string&) {};
   return options;

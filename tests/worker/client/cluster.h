@@ -45,6 +45,7 @@ struct ClusterShape {
   uint32_t min_workers = 1;
   Duration return_limit = 30s;
   std::string device = "host";  ///< of the ps
+  bool encrypted = false;       ///< data connections
   bool backups = false;         ///< each ps task i has one, which is task ps_count + i here
 };
 
@@ -76,6 +77,7 @@ class Cluster {
   ps::ClusterSpec spec_;
   std::vector<std::string> backups_;
   std::vector<std::string> transports_;
+  ps::Security security_;
   std::vector<std::unique_ptr<Task>> tasks_;
 };
 

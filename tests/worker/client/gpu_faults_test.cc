@@ -154,6 +154,29 @@ TEST_F(ClientGpuFaults, ABlockWithoutRoomForPackedGradientsIsRefused) {
   expect_refused("the gradients do not lie");
 }
 
+TEST_F(ClientGpuFaults, FormatsThatAGpuDoesNotPackAreRefused) {
+  gpu::Simulation::configure("devices=2");
+  for (const ps::PushFormat push : {ps::PushFormat::fp16, ps::PushFormat::int8, ps::PushFormat::int4}) {
+    const std::string name(ps::push_format_name(push));
+    const auto expect_refused = [&](const ClientOptions& options, const char* why) {
+      const absl::Status refused = Client::join(options, odd_schema()).status();
+      EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+      EXPECT_THAT(std::string(message_of(refused)), AllOf(HasSubstr("push " + name + ": "), HasSubstr(why)));
+    };
+    const GpuWorker worker;
+    Cluster on_host({.worker_count = 1, .transports = {"tcp"}});
+    ClientOptions options = on_host.options(0);
+    options.push = push;
+    options.device = worker.memory();
+    expect_refused(options, "a GPU packs gradients in fp32 or bf16");
+
+    Cluster on_gpu({.worker_count = 1, .transports = {"tcp"}, .device = "gpu:1"});
+    options = on_gpu.options(0);
+    options.push = push;
+    expect_refused(options, "parameters in GPU memory take gradients in fp32 or bf16");
+  }
+}
+
 /// A bucket is sent as soon as it is in host memory, while the rest of its tensor is still being copied.
 TEST_F(ClientGpuFaults, FirstBucketsLeaveBeforeTheTensorIsOnTheHost) {
   gpu::Simulation::configure("delay=20000");

@@ -157,7 +157,8 @@ TEST_P(ClientMove, SyncRunUnderCutsEqualsTheUndisturbedOne) {
     EXPECT_EQ(moves > 0, disturbed);
     return result[0];
   };
-  for (const ps::PushFormat push : {ps::PushFormat::fp32, ps::PushFormat::bf16}) {
+  for (const ps::PushFormat push :
+       {ps::PushFormat::fp32, ps::PushFormat::bf16, ps::PushFormat::int8, ps::PushFormat::int4}) {
     EXPECT_EQ(run(true, push), run(false, push)) << ps::push_format_name(push);
   }
 }

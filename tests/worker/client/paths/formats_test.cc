@@ -1,0 +1,164 @@
+// Pushes in each format: the bits of a run do not depend on transports, checksums, encryption or cuts.
+#include <cmath>
+#include <optional>
+
+#include "base/random.h"
+#include "fmt/format.h"
+#include "ps/protocol/push_format.h"
+#include "tests/worker/client/cluster.h"
+#include "tests/worker/client/raw_worker.h"
+
+namespace gradrail::worker {
+namespace {
+
+using ps::PushFormat;
+using ::testing::HasSubstr;
+
+/// Tensors around one block of 64 elements, and one that no bucket holds: 4,322 elements.
+ps::Schema block_schema() { return {{"one", {1}}, {"less", {63}}, {"more", {65}}, {"wide", {127, 33}}, {"two", {2}}}; }
+
+struct Shape {
+  std::string transport = "shm";
+  uint32_t ps_count = 1;
+  uint32_t shards_per_ps = 1;
+  uint32_t bucket_bytes = 0;  ///< 0: the default
+  bool checksums = false;
+  bool encrypted = false;
+};
+
+constexpr int kSyncSteps = 8;
+
+/// Three workers, so that sums depend on their order. Blocks with small and large gradients, zeros and infinity.
+std::vector<float> parameters_after(const Shape& shape, PushFormat push) {
+  Cluster cluster({.ps_count = shape.ps_count,
+                   .shards_per_ps = shape.shards_per_ps,
+                   .worker_count = 3,
+                   .transports = {shape.transport},
+                   .encrypted = shape.encrypted});
+  std::vector<float> result;
+  in_parallel(3, [&](uint32_t task) {
+    ClientOptions options = cluster.options(task, ps::ModeKind::sync);
+    options.push = push;
+    options.optimizer = {.kind = ps::OptimizerKind::adam, .learning_rate = 0.01f};
+    options.checksums = shape.checksums;
+    if (shape.bucket_bytes > 0) options.bucket_bytes = shape.bucket_bytes;
+    const std::unique_ptr<Client> client = join(options, block_schema());
+    ASSERT_NE(client, nullptr);
+    EXPECT_EQ(client->stats().paths[0].find("encrypted") != std::string::npos, shape.encrypted);
+    if (task == 0) fill_initial(*client);
+    ASSERT_TRUE(client->start().ok());
+    Random random(17, task);
+    for (int step = 0; step < kSyncSteps; ++step) {
+      for (size_t tensor = 0; tensor < block_schema().size(); ++tensor) {
+        size_t i = 0;
+        for (float& value : client->gradients(tensor)) {
+          value = static_cast<float>(std::ldexp(random.normal(), static_cast<int>(i++ / 50 % 9) - 4));
+        }
+      }
+      client->exchange();
+      const absl::Status waited = client->wait();
+      ASSERT_TRUE(waited.ok()) << waited;
+    }
+    if (task == 1) {
+      const uint64_t payload = kSyncSteps * ps::packed_bytes(flatten(*client).size(), push);
+      EXPECT_GE(client->stats().bytes_pushed, payload);
+      EXPECT_LE(client->stats().bytes_pushed, payload + payload / 2 + 100 * kSyncSteps * sizeof(ps::SlotHeader));
+      result = flatten(*client);
+    }
+    EXPECT_TRUE(client->barrier("done").ok());
+  });
+  return result;
+}
+
+class ClientFormats : public ::testing::TestWithParam<PushFormat> {
+ protected:
+  const Watchdog watchdog_;
+};
+
+TEST_P(ClientFormats, SyncRunsAgreeBitForBit) {
+  const std::vector<float> expected = parameters_after({}, GetParam());
+  ASSERT_FALSE(expected.empty());
+  EXPECT_NE(expected, parameters_after({}, PushFormat::fp32)) << "the format rounds nothing";
+  for (const Shape& shape : {Shape{.transport = "tcp"}, Shape{.transport = "tcp", .checksums = true},
+                             Shape{.transport = "tcp", .encrypted = true}, Shape{.checksums = true},
+                             Shape{.ps_count = 2, .shards_per_ps = 3}, Shape{.bucket_bytes = 256},
+                             Shape{.transport = "tcp", .shards_per_ps = 2, .bucket_bytes = 768, .checksums = true}}) {
+    EXPECT_EQ(expected, parameters_after(shape, GetParam()))
+        << fmt::format("{}, {}x{} shards, buckets of {}, checksums {}, encrypted {}", shape.transport, shape.ps_count,
+                       shape.shards_per_ps, shape.bucket_bytes, shape.checksums, shape.encrypted);
+  }
+}
+
+/// A model of fewer elements than a block, down to one.
+TEST_P(ClientFormats, SmallModels) {
+  for (const int64_t elements : {1, 2, 63, 65}) {
+    for (const char* transport : {"shm", "tcp"}) {
+      Cluster cluster({.shards_per_ps = 2, .worker_count = 1, .transports = {transport}});
+      ClientOptions options = cluster.options(0);
+      options.push = GetParam();
+      const std::unique_ptr<Client> client = join(options, {{"w", {elements}}});
+      ASSERT_NE(client, nullptr);
+      fill_initial(*client);
+      ASSERT_TRUE(client->start().ok());
+      constexpr int kManySteps = 40;
+      for (int step = 0; step < kManySteps; ++step) {
+        for (size_t i = 0; i < client->gradients(0).size(); ++i) client->gradients(0)[i] = 0.1f * (i % 7 + 1);
+        client->exchange();
+        ASSERT_TRUE(client->wait().ok());
+      }
+      // Each rounding follows in a later step: half a step of int4 is missing at most, and the roundings of the sum.
+      for (size_t i = 0; i < client->gradients(0).size(); ++i)
+        EXPECT_NEAR(client->parameters(0)[i], initial_of(i) - kManySteps * 0.1f * (i % 7 + 1), 0.06f) << i;
+    }
+  }
+}
+
+TEST_P(ClientFormats, APayloadOfAnotherLengthIsRefused) {
+  const uint64_t packed = ps::packed_bytes(100, GetParam());
+  for (const uint64_t bytes : {uint64_t{0}, packed - 1, packed + 1, packed * 2}) {
+    Cluster cluster({.worker_count = 1, .transports = {"tcp"}});
+    ClientOptions options = cluster.options(0);
+    options.push = GetParam();
+    RawWorker hostile(options, {{"w", {100}}});
+    ASSERT_TRUE(hostile.join().ok());
+    ASSERT_EQ(hostile.start_handshake({.transport = "tcp"}).value(), "");
+    ps::SlotHeader header = hostile.header(0, bytes);
+    header.format = GetParam();
+    hostile.push(header, 0);
+    EXPECT_THAT(hostile.refusal_reason(), HasSubstr("payload length is not the bucket's")) << bytes;
+  }
+}
+
+TEST_P(ClientFormats, AHeaderInAnotherFormatIsRefused) {
+  Cluster cluster({.worker_count = 1, .transports = {"tcp"}});
+  ClientOptions options = cluster.options(0);
+  options.push = GetParam();
+  RawWorker hostile(options, {{"w", {100}}});
+  ASSERT_TRUE(hostile.join().ok());
+  ASSERT_EQ(hostile.start_handshake({.transport = "tcp"}).value(), "");
+  ps::SlotHeader header = hostile.header(0, 400);
+  header.format = static_cast<PushFormat>(5);
+  hostile.push(header, 0);
+  EXPECT_THAT(hostile.refusal_reason(), HasSubstr("the format is not the one of the run"));
+}
+
+TEST_P(ClientFormats, ABucketThatCutsABlockIsRefused) {
+  Cluster cluster({.worker_count = 1});
+  ClientOptions options = cluster.options(0);
+  options.push = GetParam();
+  options.bucket_bytes = 64;
+  const absl::Status status = Client::join(options, block_schema()).status();
+  if (ps::has_scales(GetParam())) {
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("multiple of 256 bytes"));
+  } else {
+    EXPECT_TRUE(status.ok()) << status;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, ClientFormats,
+                         ::testing::Values(PushFormat::bf16, PushFormat::fp16, PushFormat::int8, PushFormat::int4),
+                         [](const auto& each) { return std::string(ps::push_format_name(each.param)); });
+
+}  // namespace
+}  // namespace gradrail::worker
