@@ -48,11 +48,11 @@ TEST(LoadAsJson, NothingIsLost) {
 TEST(LoadAsJson, AValueOutsideOfItsRangeIsRefusedByName) {
   for (const auto& [name, value] : {std::pair<const char*, int64_t>{"gpu_transfer", 4},
                                     {"gpu_transfer", -1},
-                                    {"mode", 4},
+                                    {"mode", 5},
                                     {"mode", 1'000'000'000'000},
                                     {"optimizer", 4},
                                     {"optimizer", 256},
-                                    {"push", 2},
+                                    {"push", 5},
                                     {"workers", 1'000'000},
                                     {"shards", 65},
                                     {"bucket_bytes", 1LL << 32},
