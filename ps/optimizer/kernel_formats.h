@@ -53,7 +53,9 @@ struct Fp16 {
   static Bits16 round(float exact) {
     const int bits = bits_of(exact);
     const int magnitude = bits & kMagnitude;
-    const int normal = (magnitude + 0xfff + (magnitude >> 13 & 1) - (112 << 23)) >> 13;
+    // Unsigned: the sum of a NaN may overflow. It is replaced below.
+    const auto normal = static_cast<int>(
+        (static_cast<unsigned>(magnitude) + 0xfff + (static_cast<unsigned>(magnitude) >> 13 & 1) - (112u << 23)) >> 13);
     // The last bit of 0.5 has the weight of the smallest subnormal number, so that the addition rounds to it.
     const int subnormal = bits_of(from_bits(magnitude) + 0.5f) - bits_of(0.5f);
     int result = choose(mask_if(magnitude < (113 << 23)), subnormal, normal);
