@@ -139,6 +139,7 @@ for words, named in (
         ("delay 5: must be less than sync_every, 5", {"sync_every": 5, "delay": 5}),
         ("keep 1.5: must be 0 to 1", {"sync_every": 5, "keep": 1.5}),
         ("outer: must be Nesterov, SGD or Adam", {"sync_every": 5, "outer": torch.optim.SGD}),
+        ("momentum 0: use gradrail.torch.SGD(lr)", {"sync_every": 5, "outer": T.Nesterov(0.7, 0)}),
         ("learning_rate: the argument of a DiLoCo is outer", {"sync_every": 5, "learning_rate": 0.1}),
         ("push format 'int3': there are fp32", {"sync_every": 5, "push": "int3"})):
     refused(E, words, T.DiLoCo, model, optimizer, **named)
@@ -147,10 +148,18 @@ refused(E, "parameter 0.weight: the inner optimizer does not have it", T.DiLoCo,
 step = optimizer.step
 with T.DiLoCo(model, optimizer, sync_every=1) as diloco:
     train_step(model, optimizer, 0, 0)
-    model[0].weight = torch.nn.Parameter(torch.zeros(24, 12))
     loss(model, *batch(0)).backward()
+    model[2].bias.requires_grad_(False)
+    refused(gradrail.FailedPrecondition, "2.bias requires no gradient any more", optimizer.step)
+    model[2].bias.requires_grad_(True)
+    model[2].bias.data = torch.zeros(3)
+    model[2].bias.grad = None
+    refused(gradrail.FailedPrecondition, "2.bias had the shape (24,) and has (3,) now", optimizer.step)
+    model[2].bias.data = torch.zeros(24)
+    model[0].weight = torch.nn.Parameter(torch.zeros(24, 12))
     refused(gradrail.FailedPrecondition, "0.weight was replaced by the program", optimizer.step)
 assert optimizer.step == step
+refused(gradrail.FailedPrecondition, "has left its run", diloco.__enter__)
 """
 
 

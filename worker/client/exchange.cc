@@ -245,11 +245,8 @@ void Exchange::on_answer(ShardLink& link, uint64_t immediate) {
     if (link.path->writes_by_nic()) gpu->nic_wrote();
   }
   waited_ns_ = std::max(waited_ns_, header.waited_ns);
-  if (header.dropped != 0) {
-    dropped_ = true;
-    // Late in a quorum: the next push carries it, as what a rounding leaves out.
-    if (options_.mode == ps::ModeKind::quorum && is_push()) memory_.take_back(bucket.range);
-  }
+  if (is_push()) take_back_late(bucket, header.dropped != 0);
+  dropped_ = dropped_ || header.dropped != 0;
   // The shard's parameters are as old as its version says, also where our gradient was dropped.
   bucket.version = header.version;
   bucket.outstanding = false;
@@ -258,6 +255,14 @@ void Exchange::on_answer(ShardLink& link, uint64_t immediate) {
   link.bytes->returned += bucket.range.count * sizeof(float) + sizeof(header);
   // One bucket stands for all: their staleness differs by the few updates that fall between two of them.
   if (bucket_index == 0 && link.shard_index == 0 && is_push()) telemetry_.count_staleness(header.staleness);
+}
+
+/// In a quorum the next push carries a late gradient, with the rests of the rounding. If that push is late as well,
+/// both are dropped. Else a worker that is late for long would send all its gradients at once.
+void Exchange::take_back_late(Bucket& bucket, bool is_late) {
+  if (options_.mode != ps::ModeKind::quorum) return;
+  bucket.carries_late = is_late && !bucket.carries_late;
+  if (bucket.carries_late) memory_.take_back(bucket.range);
 }
 
 void Exchange::on_path_lost(ShardLink& link) {

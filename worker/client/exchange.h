@@ -112,7 +112,8 @@ class Exchange final : public PathEvents {
     bool pushed = false;
     std::optional<gpu::CopyTicket> packed;  ///< end of the packing of this exchange's gradient; none: not begun
     ShardPath::Sent sent = ShardPath::Sent::nothing;
-    bool outstanding = false;  ///< no answer yet in this exchange
+    bool outstanding = false;   ///< no answer yet in this exchange
+    bool carries_late = false;  ///< quorum: the next push has the late gradient of this one in it
     uint64_t version = 0;
   };
   struct Shard {
@@ -133,6 +134,7 @@ class Exchange final : public PathEvents {
   void submit(Shard& shard, uint32_t bucket_index);
   bool post_bucket(Shard& shard, uint32_t bucket_index);
   bool submit_prepared();
+  void take_back_late(Bucket& bucket, bool is_late);
   void catch_up();
 
   // Set once.

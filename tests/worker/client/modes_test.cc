@@ -125,6 +125,19 @@ TEST_P(ClientModes, ALateGradientOfAQuorumIsPartOfTheNextOne) {
         largest = std::max(largest, std::abs(gradient_of(1, 1, j) + gradient_of(1, 2, j)));
       ASSERT_NEAR(got[i], expected, largest / 60) << i;  // half a step of int8 for each worker
     }
+    // Late twice in a row: the older gradients do not collect.
+    for (uint64_t i = 5; i <= 6; ++i) {
+      ASSERT_TRUE(step(*clients[0], 0, i).ok());
+      ASSERT_TRUE(step(*clients[0], 0, i).ok());
+      ASSERT_TRUE(step(*clients[1], 1, i).ok());
+    }
+    const std::vector<float> before = flatten(*clients[1]);
+    ASSERT_TRUE(step(*clients[1], 1, 7).ok());
+    EXPECT_EQ(clients[1]->stats().dropped, 3u);
+    const std::vector<float> after = flatten(*clients[1]);
+    float largest = 0;
+    for (size_t i = 0; i < got.size(); ++i) largest = std::max(largest, std::abs(gradient_of(1, 7, i)));
+    for (size_t i = 0; i < got.size(); ++i) ASSERT_NEAR(before[i] - after[i], gradient_of(1, 7, i), largest / 30) << i;
   }
 }
 

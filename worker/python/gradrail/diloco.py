@@ -23,6 +23,8 @@ class Nesterov:
     momentum: float = 0.9
 
     def options(self) -> Dict[str, Any]:
+        if self.momentum == 0:
+            raise errors.InvalidArgument("outer: Nesterov with momentum 0: use gradrail.torch.SGD(lr)")
         return {"optimizer": "nesterov", "learning_rate": self.lr, "momentum": self.momentum}
 
 
@@ -67,6 +69,12 @@ class _Local:
         if self._siblings.get(self._key) is not self.parameter:
             raise errors.FailedPrecondition(f"{self.name} was replaced by the program, and the servers have the former "
                                             "parameter: make the DiLoCo after that")
+        if self.parameter.shape != self.common.shape:
+            raise errors.FailedPrecondition(f"{self.name} had the shape {tuple(self.common.shape)} and has "
+                                            f"{tuple(self.parameter.shape)} now: make the DiLoCo after that")
+        if not self.parameter.requires_grad:
+            raise errors.FailedPrecondition(f"{self.name} requires no gradient any more, and the servers would still move it: "
+                                            "make the DiLoCo after that")
 
     def subtract(self) -> None:
         """The difference in float32: a parameter in bfloat16 has too few bits for it."""
@@ -136,7 +144,7 @@ class DiLoCo:
         The optimizer of the parameter servers.
     mode : "sync", "async", "ssp:K", "backup:B" or "quorum:K"
         "async": each worker merges alone. "quorum:K": a merge waits for K workers. A worker adds a late difference to its
-        next one; `push` must not be "fp32".
+        next one, and drops it if it is late again; `push` must not be "fp32".
     options
         The other arguments of gradrail.join(), such as ps_hosts or rejoin_timeout.
 
@@ -171,6 +179,7 @@ class DiLoCo:
         self._check_optimizer(inner_optimizer)
         self._watch = Watch(model)
         self._inner_steps = 0
+        self._has_left = False
         self._sent: Optional[_Exchange] = None
         self._lr = outer.lr
         self.client = client.join({one.name: shape_of(one.parameter) for one in self._locals}, push=push, mode=mode,
@@ -227,7 +236,7 @@ class DiLoCo:
 
     @property
     def lr(self) -> float:
-        """The learning rate of the next outer step. All workers set the same one, except in async and ssp."""
+        """The learning rate of the next outer step. In sync, backup and quorum the rate of the lowest worker counts."""
         return self._lr
 
     @lr.setter
@@ -263,19 +272,26 @@ class DiLoCo:
 
     @torch.no_grad()
     def leave(self) -> None:
-        """Takes the common parameters into the model and leaves the run. Inner steps since the last exchange are dropped."""
+        """Takes the common parameters into the model and leaves the run. Inner steps since the last exchange are dropped.
+
+        Later steps of the inner optimizer train the model alone, and global_step does not change any more.
+        """
+        self._has_left = True
         self._restore()
         self._finish(0.0)
         self._merge(0.0)
         self.client.leave()
 
     def __enter__(self) -> "DiLoCo":
+        if self._has_left:
+            raise errors.FailedPrecondition("this DiLoCo has left its run: make another one")
         return self
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if kind is None:
             self.leave()
             return
+        self._has_left = True
         self._restore()
         if self._sent is not None:
             self._sent.join(_PATIENCE_S)  # a client has one call at a time
