@@ -115,8 +115,6 @@ class Flags(cluster.ClusterTest):
     def test_bad_tasks(self):
         spec = self.addresses(2)
         for flags, words in (
-                ([*spec], "--job_name and --task_index are missing"),
-                ([*spec, "--job_name", "ps"], "--task_index is missing"),
                 ([*spec, "--job_name", "ps", "--task_index", 1], "task_index 1: job 'ps' has tasks 0 to 0"),
                 ([*spec, "--job_name", "worker", "--task_index", 99999], "task_index 99999: job 'worker' has tasks 0 to 1 .* late workers up to 1023"),
                 ([*spec, "--job_name", "chief", "--task_index", 0], "'chief': no such job.*ps, worker"),
@@ -126,6 +124,8 @@ class Flags(cluster.ClusterTest):
                  "none.json: cannot be read")):
             with self.subTest(flags=flags):
                 self.refused(cluster.CONFIGURATION, [words], *flags)
+        self.refused(cluster.USAGE, ["--job_name and --task_index are missing"], *spec)
+        self.refused(cluster.USAGE, ["--task_index is missing"], *spec, "--job_name", "ps")
 
     def test_malformed_cluster_files(self):
         good = {"ps": ["127.0.0.1:2222"], "worker": ["127.0.0.1:2223"]}

@@ -212,7 +212,7 @@ class Placement(cluster.ClusterTest):
         missing = max(ALLOWED) + 40000
         for flags, words in (
                 (["--cores", missing], f"--cores {missing}: .*no cpu"),
-                (["--reserve", ",".join(map(str, ALLOWED))], "reserve.*leave nothing"),
+                (["--reserve", ",".join(map(str, ALLOWED))], "--reserve .* leaves none of the cpus"),
                 (["--nic", "nope"], "--nic nope: this machine has"), (["--nic", ","], "--nic ',': names no NIC"),
                 (["--no-pin", "--cores", 0], "--no-pin binds nothing.*--cores")):
             with self.subTest(flags=flags):

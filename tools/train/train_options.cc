@@ -115,9 +115,12 @@ absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
     GRADRAIL_ASSIGN_OR_RETURN(
         config.task, ps::resolve_task(options.cluster, flags.job_name, flags.task_index == -1 ? 0 : flags.task_index));
   }
-  if (!config.task.has_value())
-    return usage_error(
-        absl::InvalidArgumentError("--job_name and --task_index are missing (which task of the cluster is this?)"));
+  if (!config.task.has_value()) {
+    absl::Status missing =
+        absl::InvalidArgumentError("--job_name and --task_index are missing (which task of the cluster is this?)");
+    // TF_CONFIG may have them as well: the command line alone is right then.
+    return flags.cluster.empty() && !hosts ? missing : usage_error(std::move(missing));
+  }
   options.task = *std::move(config.task);
   return absl::OkStatus();
 }
