@@ -457,12 +457,9 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   const size_t workers = options.local ? flags.workers : options.cluster.workers.size();
   options.mode.worker_count = static_cast<uint32_t>(workers);
   GRADRAIL_RETURN_IF_ERROR(ps::check_bound(options.mode));
-  if (options.mode.kind == ps::ModeKind::quorum && options.push == ps::PushFormat::fp32) {
-    return absl::InvalidArgumentError(
-        fmt::format("--mode {}: needs --push bf16, fp16, int8 or int4: a worker keeps a late gradient with the rests "
-                    "of the rounding",
-                    flags.mode));
-  }
+  // A worker keeps a late gradient with the rests of the rounding.
+  if (options.mode.kind == ps::ModeKind::quorum && options.push == ps::PushFormat::fp32)
+    return absl::InvalidArgumentError(fmt::format("--mode {}: needs --push bf16, fp16, int8 or int4", flags.mode));
   // Only a ps uses the flag, and a worker with a sparse description does not know all workers.
   if (options.task.job != "worker") GRADRAIL_RETURN_IF_ERROR(check_min_workers(flags, workers));
   const absl::StatusOr<ps::OptimizerKind> optimizer = chosen_optimizer(flags);
