@@ -180,7 +180,7 @@ class DiLoCoTest(torch_test.TorchTest):
             figures[push] = [(float(words[2]), int(words[4])) for words in
                              (line.split() for line in text.splitlines()) if len(words) > 4 and words[1] == "cost"]
             self.assertEqual(len(figures[push]), 2, text)
-        # Of both workers: the chief alone has offered initial values.
+        # The chief alone has offered initial values: the sum does not depend on the order of the lines.
         pushed = {push: sum(bytes_pushed for _, bytes_pushed in workers) for push, workers in figures.items()}
         cost = figures["fp32"][0][0]
         for push, least, most in (("bf16", 1.9, 1.05), ("fp16", 1.9, 1.05), ("int8", 3.3, 1.05), ("int4", 5.0, 1.3)):
