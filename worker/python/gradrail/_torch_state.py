@@ -1,4 +1,4 @@
-"""The state of an optimizer of PyTorch as a file of the checkpoint commands, and back."""
+"""The parameters of a model beside their exchange, and the state of its optimizer as a file of the checkpoint commands."""
 import operator
 import os
 from typing import Dict, Iterable, List, Optional, Union
@@ -6,7 +6,7 @@ from typing import Dict, Iterable, List, Optional, Union
 import numpy as np
 import torch
 
-from . import _arrays, errors
+from . import _arrays, client, errors
 
 
 def trained(model: torch.nn.Module) -> "List[tuple[str, torch.nn.Parameter]]":
@@ -61,6 +61,44 @@ class Watch:
         if self._added:
             raise errors.FailedPrecondition(f"{', '.join(sorted(self._added))}: requires a gradient since the {user} was made: "
                                             f"make the {user} after that")
+
+
+class Slot:
+    """A parameter of the model beside its place in the registered memory."""
+
+    def __init__(self, model: torch.nn.Module, name: str, parameter: torch.nn.Parameter):
+        self.name = name
+        self.parameter = parameter
+        module, _, self._key = name.rpartition(".")
+        self._siblings = model.get_submodule(module)._parameters
+        self.fresh: torch.Tensor = parameter  # views of the registered memory, after bind()
+        self.gradient: torch.Tensor = parameter
+
+    def bind(self, parameters: np.ndarray, gradients: np.ndarray) -> None:
+        self.fresh = torch.from_numpy(parameters).view(self.parameter.shape)
+        self.gradient = torch.from_numpy(gradients).view(self.parameter.shape)
+        self.fresh.copy_(self.parameter.detach())
+
+    def is_replaced(self) -> bool:
+        """Whether the model has another parameter of this name, or none."""
+        return self._siblings.get(self._key) is not self.parameter
+
+    def check_place(self, user: str) -> None:
+        """`user` has the former parameter, and is to be made again."""
+        if self.is_replaced():
+            raise errors.FailedPrecondition(f"{self.name} was replaced by the program, and the servers have the former "
+                                            f"parameter: make the {user} after that")
+
+
+def start(joined: client.Client, slots: Iterable[Slot]) -> None:
+    """The chief offers the parameters of the model. A worker that cannot start leaves the run."""
+    try:
+        for slot in slots:
+            slot.bind(joined.parameters[slot.name], joined.gradients[slot.name])
+        joined.start()
+    except BaseException as error:
+        joined.__exit__(type(error), error, None)
+        raise
 
 
 def shape_of(parameter: torch.nn.Parameter) -> "tuple[int, ...]":

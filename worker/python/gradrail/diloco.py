@@ -9,7 +9,7 @@ from typing import Any, Dict, List, Optional, Union
 import torch
 
 from . import client, errors
-from ._torch_state import Watch, shape_of, trained
+from ._torch_state import Slot, Watch, shape_of, start, trained
 
 _PATIENCE_S = 10.0  # after an error of the program, for the exchange that is under way
 
@@ -50,27 +50,13 @@ class Adam:
                 "epsilon": self.epsilon}
 
 
-class _Local:
-    """A parameter of the model beside the common one, which the registered memory has."""
-
-    def __init__(self, model: torch.nn.Module, name: str, parameter: torch.nn.Parameter):
-        self.name = name
-        self.parameter = parameter
-        module, _, self._key = name.rpartition(".")
-        self._siblings = model.get_submodule(module)._parameters
-
-    def bind(self, joined: client.Client) -> None:
-        shape = self.parameter.shape
-        self.common = torch.from_numpy(joined.parameters[self.name]).view(shape)
-        self.difference = torch.from_numpy(joined.gradients[self.name]).view(shape)
-        self.common.copy_(self.parameter.detach())
+class _Local(Slot):
+    """A parameter of a learner. `fresh` is the common one, and `gradient` the difference between the two."""
 
     def check(self) -> None:
-        if self._siblings.get(self._key) is not self.parameter:
-            raise errors.FailedPrecondition(f"{self.name} was replaced by the program, and the servers have the former "
-                                            "parameter: make the DiLoCo after that")
-        if self.parameter.shape != self.common.shape:
-            raise errors.FailedPrecondition(f"{self.name} had the shape {tuple(self.common.shape)} and has "
+        self.check_place("DiLoCo")
+        if self.parameter.shape != self.fresh.shape:
+            raise errors.FailedPrecondition(f"{self.name} had the shape {tuple(self.fresh.shape)} and has "
                                             f"{tuple(self.parameter.shape)} now: make the DiLoCo after that")
         if not self.parameter.requires_grad:
             raise errors.FailedPrecondition(f"{self.name} requires no gradient any more, and the servers would still move it: "
@@ -78,16 +64,16 @@ class _Local:
 
     def subtract(self) -> None:
         """The difference in float32: a parameter in bfloat16 has too few bits for it."""
-        self.difference.copy_(self.parameter.detach())
-        torch.sub(self.common, self.difference, out=self.difference)
+        self.gradient.copy_(self.parameter.detach())
+        torch.sub(self.fresh, self.gradient, out=self.gradient)
 
     def merge(self, keep: float) -> None:
         """Takes the common parameter, and keeps a share of the local one."""
         if keep == 0.0:
-            self.parameter.data.copy_(self.common)
+            self.parameter.data.copy_(self.fresh)
             return
         local = self.parameter.detach().to("cpu", torch.float32)
-        self.parameter.data.copy_(torch.lerp(self.common, local, keep))
+        self.parameter.data.copy_(torch.lerp(self.fresh, local, keep))
 
 
 class _Exchange(threading.Thread):
@@ -184,14 +170,8 @@ class DiLoCo:
         self._lr = outer.lr
         self.client = client.join({one.name: shape_of(one.parameter) for one in self._locals}, push=push, mode=mode,
                                   **outer.options(), **options)
-        try:
-            for one in self._locals:
-                one.bind(self.client)
-            self.client.start()
-            self._merge(0.0)
-        except BaseException as error:
-            self.client.__exit__(type(error), error, None)
-            raise
+        start(self.client, self._locals)
+        self._merge(0.0)
         self._restore = _count_steps(inner_optimizer, weakref.WeakMethod(self._on_step))
 
     def _check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:

@@ -9,15 +9,14 @@
 import contextlib
 import threading
 import weakref
-from typing import Any, Dict, Iterable, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
-import numpy as np
 import torch
 import torch.distributed
 
 from . import client, errors
 from .diloco import SGD, Adam, DiLoCo, Nesterov
-from ._torch_state import Watch, check_real, load_state, save_state, shape_of, trained
+from ._torch_state import Slot, Watch, check_real, load_state, save_state, shape_of, start, trained
 
 __all__ = [
     "Adam", "DiLoCo", "Exchange", "MeanExchange", "Nesterov", "SGD", "ddp_mean_hook", "load_state", "save_state"
@@ -30,26 +29,16 @@ _OPTIMIZERS = {"sgd": "sgd", "momentum": "momentum", "nesterov": "nesterov", "ad
 _PRESENT = ".has_gradient"
 
 
-class _Slot:
-    """A parameter of the model beside its place in the registered memory."""
+class _Slot(Slot):
+    """A parameter with its gradient, which leaves for the servers."""
 
     def __init__(self, model: torch.nn.Module, name: str, parameter: torch.nn.Parameter, may_share: bool = True):
-        self.name = name
-        self.parameter = parameter
-        module, _, self._key = name.rpartition(".")
-        self._siblings = model.get_submodule(module)._parameters
-        self.fresh: torch.Tensor = parameter  # views of the registered memory, after bind()
-        self.gradient: torch.Tensor = parameter
+        super().__init__(model, name, parameter)
         self.in_place = may_share and parameter.device.type == "cpu" and parameter.dtype == torch.float32
         self.accumulator: Any = None  # it exists as long as a reference to it
         self.hook: Any = None
         self.sent: "Optional[tuple[int, int]]" = None  # state() when the gradient left, and None before
         self.version = parameter._version  # a count of changes, without those of take()
-
-    def bind(self, parameters: np.ndarray, gradients: np.ndarray) -> None:
-        self.fresh = torch.from_numpy(parameters).view(self.parameter.shape)
-        self.gradient = torch.from_numpy(gradients).view(self.parameter.shape)
-        self.fresh.copy_(self.parameter.detach())
 
     def take(self) -> None:
         """The model computes with the fresh parameters."""
@@ -63,15 +52,9 @@ class _Slot:
         given = self.parameter.grad
         return (0, 0) if given is None else (id(given), given._version)
 
-    def is_replaced(self) -> bool:
-        """Whether the model has another parameter of this name, or none."""
-        return self._siblings.get(self._key) is not self.parameter
-
     def check(self) -> None:
         """Refuses what the servers would not see."""
-        if self.is_replaced():
-            raise errors.FailedPrecondition(f"{self.name} was replaced by the program, and the servers have the former "
-                                            "parameter: make the Exchange after that")
+        self.check_place("Exchange")
         if self.sent is not None and self.sent != self.state():
             raise errors.FailedPrecondition(f"the gradient of {self.name} was changed between backward() and step(), when "
                                             "it had left: use `with exchange.accumulate(): loss.backward()`, for "
@@ -107,17 +90,6 @@ class _Slot:
             self.parameter.grad = given = torch.empty_like(self.parameter)
         given.copy_(self.fresh)
         given._mean_version = given._version  # average() recognizes a gradient that is no new one
-
-
-def _start(joined: client.Client, slots: Iterable[_Slot]) -> None:
-    """The chief offers the parameters of the model. A worker that cannot start leaves the run."""
-    try:
-        for slot in slots:
-            slot.bind(joined.parameters[slot.name], joined.gradients[slot.name])
-        joined.start()
-    except BaseException as error:
-        joined.__exit__(type(error), error, None)
-        raise
 
 
 def _hook(exchange: "weakref.ref[Exchange]", slot: _Slot) -> Any:
@@ -169,7 +141,7 @@ class Exchange:
         self._sends_early = True
         self._error: Optional[Exception] = None
         self._hooks_lock = threading.Lock()  # backward has a thread for each device
-        _start(self.client, self._slots)
+        start(self.client, self._slots)
         for slot in self._slots:
             slot.take()
             slot.clear()
@@ -325,7 +297,7 @@ class MeanExchange:
         self._waiting: List[Any] = []  # buckets of this backward pass, with their futures
         shapes = {name: shape_of(parameter) for name, parameter in named}
         self.client = client.join({**shapes, _PRESENT: len(named)}, optimizer="mean", mode="sync", **options)
-        _start(self.client, self._slots.values())
+        start(self.client, self._slots.values())
         self._missed = self.client.global_step  # the servers have parameters before the first step, and means after it
         if not self._missed:
             for slot in self._slots.values():
