@@ -23,7 +23,7 @@ struct Shape {
   bool checkpoints = false;
   uint32_t buckets = 2;  ///< of the whole model
   uint32_t steps = 10;   ///< of each worker
-  bool sums() const { return mode != ps::ModeKind::async && mode != ps::ModeKind::ssp; }
+  bool sums() const { return ps::Mode{.kind = mode}.sums(); }
   size_t elements() const { return size_t{buckets} * 16; }
   std::string text() const;
 };

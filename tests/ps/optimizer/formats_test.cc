@@ -13,6 +13,7 @@
 #include "ps/optimizer/isa.h"
 #include "ps/optimizer/optimizer.h"
 #include "ps/protocol/push_format.h"
+#include "tests/ps/optimizer/updated.h"
 
 namespace gradrail::ps {
 namespace {
@@ -38,25 +39,11 @@ Packed packed(Isa isa, PushFormat format, const std::vector<float>& gradient, st
   return result;
 }
 
-std::vector<float> update(Isa isa, OptimizerKind kind, PushFormat format, size_t count,
-                          const std::vector<const void*>& gradients) {
-  std::vector<float> p(count, 0.5f), m(count, 0.25f), v(count, 0.125f), target(count);
-  float* const targets[] = {target.data()};
-  std::vector<const float*> pointers;
-  for (const void* gradient : gradients) pointers.push_back(static_cast<const float*>(gradient));
-  apply_with(isa, {.kind = kind},
-             {.count = count,
-              .parameters = p.data(),
-              .state = {m.data(), v.data()},
-              .gradients = pointers,
-              .format = format,
-              .targets = targets});
-  for (const auto& more : {m, v, target}) p.insert(p.end(), more.begin(), more.end());
-  return p;
-}
+/// A packed bucket as apply() takes it.
+const float* bucket(const void* packed) { return static_cast<const float*>(packed); }
 
 std::vector<float> unpacked(Isa isa, PushFormat format, size_t count, const Packed& packed) {
-  std::vector<float> result = update(isa, OptimizerKind::mean, format, count, {packed.bytes.data()});
+  std::vector<float> result = updated(isa, OptimizerKind::mean, format, count, {bucket(packed.bytes.data())});
   result.resize(count);
   return result;
 }
@@ -108,7 +95,8 @@ double half(uint16_t bits) {
 TEST_P(Formats, EveryHalfIsRead) {
   std::vector<uint16_t> all(1 << 16);
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
-  std::vector<float> values = update(GetParam(), OptimizerKind::mean, PushFormat::fp16, all.size(), {all.data()});
+  std::vector<float> values =
+      updated(GetParam(), OptimizerKind::mean, PushFormat::fp16, all.size(), {bucket(all.data())});
   for (size_t i = 0; i < all.size(); ++i) {
     const double expected = half(all[i]);
     if (std::isnan(expected)) {
@@ -230,7 +218,7 @@ TEST_P(Formats, AnUpdateGivesTheBitsOfTheUnpackedGradients) {
         for (const size_t count : {1, 63, 1024, 1100, 4099}) {
           std::vector<Packed> gradients;
           std::vector<std::vector<float>> wide;
-          std::vector<const void*> packed_at, wide_at;
+          std::vector<const float*> packed_at, wide_at;
           for (size_t g = 0; g < gradient_count; ++g) {
             std::vector<float> gradient(count);
             Random random(g + 1);
@@ -241,11 +229,11 @@ TEST_P(Formats, AnUpdateGivesTheBitsOfTheUnpackedGradients) {
             wide.push_back(unpacked(GetParam(), format, count, gradients.back()));
           }
           for (size_t g = 0; g < gradient_count; ++g) {
-            packed_at.push_back(gradients[g].bytes.data());
+            packed_at.push_back(bucket(gradients[g].bytes.data()));
             wide_at.push_back(wide[g].data());
           }
-          ASSERT_TRUE(same_floats(update(GetParam(), kind, format, count, packed_at),
-                                  update(GetParam(), kind, PushFormat::fp32, count, wide_at)))
+          ASSERT_TRUE(same_floats(updated(GetParam(), kind, format, count, packed_at),
+                                  updated(GetParam(), kind, PushFormat::fp32, count, wide_at)))
               << push_format_name(format) << ", gradients: " << gradient_count << ", elements: " << count;
         }
       }

@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "ps/optimizer/isa.h"
 #include "ps/optimizer/optimizer.h"
+#include "tests/ps/optimizer/updated.h"
 
 namespace gradrail::ps {
 namespace {
@@ -84,20 +85,9 @@ TEST_P(PackedGradients, AnUpdateGivesTheBitsOfTheWidenedGradients) {
           packed_at.push_back(reinterpret_cast<const float*>(packed[g].data() + 1));
           wide_at.push_back(wide[g].data());
         }
-        const auto run = [&](absl::Span<const float* const> gradients, PushFormat format) {
-          std::vector<float> p(count, 0.5f), m(count, 0.25f), v(count, 0.125f), target(count);
-          float* const targets[] = {target.data()};
-          apply_with(GetParam(), {.kind = kind},
-                     {.count = count,
-                      .parameters = p.data(),
-                      .state = {m.data(), v.data()},
-                      .gradients = gradients,
-                      .format = format,
-                      .targets = targets});
-          for (const auto& more : {m, v, target}) p.insert(p.end(), more.begin(), more.end());
-          return p;
-        };
-        ASSERT_EQ(run(packed_at, PushFormat::bf16), run(wide_at, PushFormat::fp32)) << gradient_count << " " << count;
+        ASSERT_EQ(updated(GetParam(), kind, PushFormat::bf16, count, packed_at),
+                  updated(GetParam(), kind, PushFormat::fp32, count, wide_at))
+            << gradient_count << " " << count;
       }
     }
   }

@@ -113,33 +113,29 @@ TEST_P(ClientFormats, SmallModels) {
   }
 }
 
+/// The refusal of one push of 100 elements in a run of the format.
+std::string refusal_of(PushFormat run, PushFormat header_format, uint64_t payload_bytes) {
+  Cluster cluster({.worker_count = 1, .transports = {"tcp"}});
+  ClientOptions options = cluster.options(0);
+  options.push = run;
+  RawWorker hostile(options, {{"w", {100}}});
+  EXPECT_TRUE(hostile.join().ok());
+  EXPECT_EQ(hostile.start_handshake({.transport = "tcp"}).value(), "");
+  ps::SlotHeader header = hostile.header(0, payload_bytes);
+  header.format = header_format;
+  hostile.push(header, 0);
+  return hostile.refusal_reason();
+}
+
 TEST_P(ClientFormats, APayloadOfAnotherLengthIsRefused) {
   const uint64_t packed = ps::packed_bytes(100, GetParam());
-  for (const uint64_t bytes : {uint64_t{0}, packed - 1, packed + 1, packed * 2}) {
-    Cluster cluster({.worker_count = 1, .transports = {"tcp"}});
-    ClientOptions options = cluster.options(0);
-    options.push = GetParam();
-    RawWorker hostile(options, {{"w", {100}}});
-    ASSERT_TRUE(hostile.join().ok());
-    ASSERT_EQ(hostile.start_handshake({.transport = "tcp"}).value(), "");
-    ps::SlotHeader header = hostile.header(0, bytes);
-    header.format = GetParam();
-    hostile.push(header, 0);
-    EXPECT_THAT(hostile.refusal_reason(), HasSubstr("payload length is not the bucket's")) << bytes;
-  }
+  for (const uint64_t bytes : {uint64_t{0}, packed - 1, packed + 1, packed * 2})
+    EXPECT_THAT(refusal_of(GetParam(), GetParam(), bytes), HasSubstr("payload length is not the bucket's")) << bytes;
 }
 
 TEST_P(ClientFormats, AHeaderInAnotherFormatIsRefused) {
-  Cluster cluster({.worker_count = 1, .transports = {"tcp"}});
-  ClientOptions options = cluster.options(0);
-  options.push = GetParam();
-  RawWorker hostile(options, {{"w", {100}}});
-  ASSERT_TRUE(hostile.join().ok());
-  ASSERT_EQ(hostile.start_handshake({.transport = "tcp"}).value(), "");
-  ps::SlotHeader header = hostile.header(0, 400);
-  header.format = static_cast<PushFormat>(5);
-  hostile.push(header, 0);
-  EXPECT_THAT(hostile.refusal_reason(), HasSubstr("the format is not the one of the run"));
+  EXPECT_THAT(refusal_of(GetParam(), static_cast<PushFormat>(5), 400),
+              HasSubstr("the format is not the one of the run"));
 }
 
 TEST_P(ClientFormats, ABucketThatCutsABlockIsRefused) {
