@@ -197,7 +197,7 @@ std::vector<Contestant> contestants_of(const Options& options) {
   }
   // A GPU packs on its stream, as a part of the exchange: `exchange --on gpu:N` measures it there.
   if (options.on != "host") return contestants;
-  for (const PushFormat format : {PushFormat::bf16, PushFormat::fp16, PushFormat::int8, PushFormat::int4}) {
+  for (const PushFormat format : kPackedFormats) {
     contestants.push_back(isolated(describe_packing(format), options, [format, &options](uint64_t bytes) {
       return measure_packing(format, options, bytes);
     }));

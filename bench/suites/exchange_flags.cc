@@ -67,7 +67,7 @@ void add_cluster_flags(CLI::App& app, Options& options) {
 
 absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_workers, const char* default_mode) {
   GRADRAIL_ASSIGN_OR_RETURN(const ps::Mode mode, ps::parse_mode(options.mode.empty() ? default_mode : options.mode));
-  if (mode.kind == ps::ModeKind::backup || mode.kind == ps::ModeKind::quorum)
+  if (mode.drops())
     return absl::InvalidArgumentError(
         fmt::format("--mode {}: which gradients a step has is chance, and results are checked", ps::mode_text(mode)));
   GRADRAIL_ASSIGN_OR_RETURN(const ps::OptimizerKind optimizer, ps::parse_optimizer(options.optimizer));

@@ -103,7 +103,7 @@ std::vector<UpdateCase> update_cases() {
 
 std::vector<UpdateCase> format_cases() {
   std::vector<UpdateCase> cases;
-  for (const PushFormat format : {PushFormat::bf16, PushFormat::fp16, PushFormat::int8, PushFormat::int4}) {
+  for (const PushFormat format : kPackedFormats) {
     cases.push_back({.rule = UpdateRule::sgd, .format = format});
     cases.push_back({.rule = UpdateRule::sgd, .gradients = 4, .format = format});
     // In bf16 update_cases() has it.

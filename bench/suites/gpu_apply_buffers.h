@@ -10,6 +10,10 @@
 
 namespace gradrail::bench {
 
+/// The formats of a push that pack gradients.
+inline constexpr ps::PushFormat kPackedFormats[] = {ps::PushFormat::bf16, ps::PushFormat::fp16, ps::PushFormat::int8,
+                                                    ps::PushFormat::int4};
+
 /// One kind of update that a shard does.
 struct UpdateCase {
   gpu::UpdateRule rule = gpu::UpdateRule::sgd;

@@ -189,9 +189,11 @@ bool is_read_in_place(const KernelArguments& a) { return a.gradient_count == 1 &
 void sum_all(const KernelArguments& a, float* sum) {
   for (size_t first = 0; first < a.count; first += kStripElements) {
     const size_t left = a.count - first;
-    sum_strip(a, first, left < kStripElements ? left : kStripElements, sum + first);
+    const size_t count = left < kStripElements ? left : kStripElements;
+    sum_strip(a, first, count, sum + first);
+    // Now: the strip is in the cache.
+    for (size_t i = first; i < first + count; ++i) sum[i] *= a.gradient_scale;
   }
-  for (size_t i = 0; i < a.count; ++i) sum[i] *= a.gradient_scale;
 }
 
 /// Copies full vectors past the cache. Head and tail go through it: a line that is only partly streamed costs more than

@@ -109,6 +109,8 @@ struct Blocks {
     return static_cast<Bits16>((static_cast<unsigned>(bits_of(exact)) + 0xffff) >> 16);
   }
 
+  static float inverse_of(float step) { return step == 0.0f ? 0.0f : 1.0f / step; }
+
   /// The code nearest to value / scale, ties to even: an addition rounds it to the last bit of the constant.
   static int code_of(float value, float inverse) {
     constexpr float kRounds = 0x1.8p23f;
@@ -151,7 +153,7 @@ struct Blocks {
     }
     const Bits16 scale = Blocks<kCodes - 1>::scale_for(largest);
     const float step = Bf16::value(scale);
-    const float inverse = scale == 0 ? 0.0f : 1.0f / step;
+    const float inverse = inverse_of(step);
     for (size_t j = 0; j < count; ++j) {
       const int bits = bits_of(exact[j]);
       if ((bits & kMagnitude) >= kInfinityBits) {
@@ -190,7 +192,7 @@ struct Blocks {
     } else {
       scale = scale_for(largest);
       const float step = Bf16::value(scale);
-      const float inverse = scale == 0 ? 0.0f : 1.0f / step;
+      const float inverse = inverse_of(step);
       for (size_t j = 0; j < count; ++j) {
         codes[j] = code_of(exact[j], inverse);
         rest[j] = rest_of(exact[j], static_cast<float>(codes[j]) * step);

@@ -6,6 +6,7 @@
 #include "absl/types/span.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/protocol/push_format.h"
 
 namespace gradrail::ps {
 
@@ -15,7 +16,7 @@ absl::Status Partition::reset_to(const ShardSetup& setup, const StoreMaker& make
   GRADRAIL_ASSIGN_OR_RETURN(store_, make_store(setup_.optimizer, range().count, place));
   device_memory_ = store_->device_memory();
   returns_parameters_ = store_->returns_parameters();
-  if (device_memory_ != nullptr && setup_.push != PushFormat::fp32 && setup_.push != PushFormat::bf16) {
+  if (device_memory_ != nullptr && !is_for_gpus(setup_.push)) {
     return absl::FailedPreconditionError(fmt::format(
         "push {}: parameters in GPU memory take gradients in fp32 or bf16 (--ps_device host takes all formats)",
         push_format_name(setup_.push)));

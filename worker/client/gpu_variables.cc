@@ -10,6 +10,7 @@
 #include "gpu/direct/dma_buf.h"
 #include "ps/protocol/exchange_layout.h"
 #include "ps/protocol/path_check.h"
+#include "ps/protocol/push_format.h"
 #include "spdlog/spdlog.h"
 
 namespace gradrail::worker {
@@ -47,11 +48,9 @@ absl::Status GpuVariables::check_block(size_t needed, std::string_view purpose) 
 }
 
 absl::Status GpuVariables::prepare_packing() {
-  if (push_ != ps::PushFormat::bf16) {
-    return absl::FailedPreconditionError(
-        fmt::format("push {}: a GPU packs gradients in fp32 or bf16 (towers on CPUs "
-                    "pack all formats)",
-                    push_format_name(push_)));
+  if (!ps::is_for_gpus(push_)) {
+    return absl::FailedPreconditionError(fmt::format(
+        "push {}: a GPU packs gradients in fp32 or bf16 (towers on CPUs pack all formats)", push_format_name(push_)));
   }
   GRADRAIL_RETURN_IF_ERROR(
       check_block(ps::device_check_at(elements_, push_), fmt::format("push {}", ps::push_format_name(push_))));

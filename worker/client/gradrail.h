@@ -89,8 +89,8 @@ typedef struct gradrail_options {
   int (*interrupted)(void* context);
   void* context;
   double weight_decay; /* "adamw": of the parameters themselves; others: added to the gradient; "mean" has none */
-  const char*
-      push; /* elements of a gradient on its way: "fp32" (default), "bf16", "fp16", "int8", "int4"; equal in all workers */
+  /* Elements of a gradient on its way: "fp32" (default), "bf16", "fp16", "int8", "int4"; equal in all workers. */
+  const char* push;
 } gradrail_options;
 
 #define GRADRAIL_OPTIONS_INIT \
