@@ -117,7 +117,8 @@ Figure figure_of(const std::string& path, double element_bytes, uint64_t bytes, 
 Figure measure_host(const std::string& path, double element_bytes, const Options& options, uint64_t bytes,
                     const std::function<void()>& pass) {
   // A working set of equal size is in the same level of the caches, or beyond them all.
-  MemoryProbe probe(static_cast<size_t>(element_bytes * static_cast<double>(bytes / sizeof(float))));
+  const uint64_t count = bytes / sizeof(float);
+  MemoryProbe probe(static_cast<size_t>(element_bytes * static_cast<double>(count)));
   const double before = probe.measure(options.seconds / 4).best();
   std::vector<double> micros = time_for(options.seconds, options.iterations, pass);
   const double after = probe.measure(options.seconds / 4).best();

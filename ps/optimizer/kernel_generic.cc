@@ -10,7 +10,7 @@ struct CacheBypass {
   static void fence() {}
 };
 
-/// The vectors of int8 and int4. GCC compiles them for any processor.
+/// The vectors of int8 and int4. GCC and Clang compile them for any processor.
 struct Lanes {
   static constexpr size_t kElements = 4;
   using Floats [[gnu::vector_size(16)]] = float;
@@ -24,8 +24,8 @@ struct Lanes {
     // instruction each of SSE2 and NEON.
     const auto bytes = (Bytes)Ints{four};
     const auto twice =
-        (Shorts)__builtin_shuffle(bytes, bytes, Bytes{0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23});
-    return (Ints)__builtin_shuffle(twice, twice, Shorts{0, 8, 1, 9, 2, 10, 3, 11}) >> 24;
+        (Shorts)__builtin_shufflevector(bytes, bytes, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    return (Ints)__builtin_shufflevector(twice, twice, 0, 8, 1, 9, 2, 10, 3, 11) >> 24;
   }
   static Floats root(Floats v) {
     return Floats{__builtin_sqrtf(v[0]), __builtin_sqrtf(v[1]), __builtin_sqrtf(v[2]), __builtin_sqrtf(v[3])};
