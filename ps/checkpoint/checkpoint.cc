@@ -2,7 +2,7 @@
 //
 //   offset  bytes
 //        0      8  magic 89 'G' 'R' 'C' 'K' 'P' 'T' 0a    not text; a conversion of line ends changes it
-//        8      4  format version, 3; 2 is read as well
+//        8      4  format version, 5; 2 to 4 are read as well
 //       12      4  n, bytes of the fields below
 //       16      8  bytes of the whole file
 //       24      n  fields:  u8 optimizer, f32 learning rate, momentum, beta1, beta2, epsilon

@@ -25,7 +25,15 @@ struct CheckpointHeader {
   uint32_t shard_count = 1;
   uint32_t bucket_bytes = 0;
   std::vector<uint64_t> bucket_versions;
+  /// Updates of each fragment, in the order of layout_of(schema); 0 where this shard has none of it. Empty in formats
+  /// before 5, which have one fragment.
+  std::vector<uint64_t> fragment_steps;
 };
+
+/// Updates of one fragment in a whole checkpoint.
+inline uint64_t step_of(const CheckpointHeader& header, size_t fragment) {
+  return header.fragment_steps.size() > 1 ? header.fragment_steps[fragment] : header.global_step;
+}
 
 struct Checkpoint {
   CheckpointHeader header;

@@ -69,7 +69,7 @@ class Decoder {
   bool ended_early_ = false;
 };
 
-constexpr size_t kSmallestTensorBytes = 4 + 1 + 4;  // a scalar with a name of one letter
+constexpr size_t kSmallestTensorBytes = 4 + 1 + 4;  // a scalar with a name of one letter, in formats before 5
 
 void encode_optimizer(const OptimizerConfig& optimizer, Encoder& out) {
   out.integer(static_cast<uint8_t>(optimizer.kind));
@@ -97,15 +97,17 @@ void encode_schema(const Schema& schema, Encoder& out) {
     out.text(tensor.name);
     out.integer(static_cast<uint32_t>(tensor.shape.size()));
     for (const int64_t dimension : tensor.shape) out.integer(dimension);
+    out.text(tensor.fragment);
   }
 }
 
-Schema decode_schema(Decoder& in) {
+Schema decode_schema(Decoder& in, uint32_t format_version) {
   Schema schema(in.count(kSmallestTensorBytes));
   for (Tensor& tensor : schema) {
     tensor.name = in.text();
     tensor.shape.resize(in.count(sizeof(int64_t)));
     for (int64_t& dimension : tensor.shape) dimension = in.integer<int64_t>();
+    if (format_version >= 5) tensor.fragment = in.text();
     // After an early end each read returns zeros: the loop would only fill empty tensors.
     if (in.ended_early()) break;
   }
@@ -128,6 +130,8 @@ std::string encode_header(const CheckpointHeader& header) {
   encode_schema(header.schema, out);
   out.integer(static_cast<uint32_t>(header.bucket_versions.size()));
   for (const uint64_t version : header.bucket_versions) out.integer(version);
+  out.integer(static_cast<uint32_t>(header.fragment_steps.size()));
+  for (const uint64_t step : header.fragment_steps) out.integer(step);
   return out.take();
 }
 
@@ -144,9 +148,11 @@ absl::StatusOr<CheckpointHeader> decode_header(std::string_view bytes, uint32_t 
   header.shard_index = in.integer<uint32_t>();
   header.shard_count = in.integer<uint32_t>();
   header.bucket_bytes = in.integer<uint32_t>();
-  header.schema = decode_schema(in);
+  header.schema = decode_schema(in, format_version);
   header.bucket_versions.resize(in.count(sizeof(uint64_t)));
   for (uint64_t& version : header.bucket_versions) version = in.integer<uint64_t>();
+  if (format_version >= 5) header.fragment_steps.resize(in.count(sizeof(uint64_t)));
+  for (uint64_t& step : header.fragment_steps) step = in.integer<uint64_t>();
   if (in.ended_early()) {
     return absl::InvalidArgumentError(
         fmt::format("the field at byte {} needs more than the header's {} bytes", in.position(), bytes.size()));
@@ -173,8 +179,17 @@ absl::Status check_header(const CheckpointHeader& header) {
         fmt::format("global step {}: the largest one is {}", header.global_step, kMaxGlobalStep));
   }
   GRADRAIL_RETURN_IF_ERROR(validate(header.schema));
-  uint64_t elements = 0;
-  for (const Tensor& tensor : header.schema) elements += tensor.elements();
+  const Layout layout = layout_of(header.schema);
+  const uint64_t elements = layout.elements;
+  if (!header.fragment_steps.empty() && header.fragment_steps.size() != layout.fragments.size()) {
+    return absl::InvalidArgumentError(fmt::format("steps of {} fragments in a schema of {}",
+                                                  header.fragment_steps.size(), layout.fragments.size()));
+  }
+  // Each of them becomes the version of a bucket.
+  for (const uint64_t step : header.fragment_steps) {
+    if (step > kMaxGlobalStep)
+      return absl::InvalidArgumentError(fmt::format("step {} of a fragment: the largest one is {}", step, kMaxGlobalStep));
+  }
   // As a subtraction, because first + count of a damaged file may overflow.
   if (header.range.first > elements || header.range.count > elements - header.range.first) {
     return absl::InvalidArgumentError(fmt::format("range of {} elements from {} in a schema of {}", header.range.count,

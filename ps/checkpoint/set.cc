@@ -160,8 +160,7 @@ absl::StatusOr<std::vector<CheckpointReader>> open_checkpoint_set(const std::str
         check_member(shards.back(), {set.global_step, set.saved_us, i, set.shard_count}, shards[0].header(), covered));
     covered += shards.back().header().range.count;
   }
-  uint64_t elements = 0;
-  for (const Tensor& tensor : shards[0].header().schema) elements += tensor.elements();
+  const uint64_t elements = layout_of(shards[0].header().schema).elements;
   if (covered != elements) {
     return absl::DataLossError(fmt::format("checkpoint folder {}: the shards of step {} hold {} of {} elements", folder,
                                            set.global_step, covered, elements));
@@ -184,6 +183,10 @@ absl::StatusOr<Checkpoint> read_checkpoint_set(const std::string& folder, const 
                      std::vector<float>(whole.header.range.count));
   // Allocated above as a whole: open_checkpoint_set() has compared the sizes with those of the files.
   for (CheckpointReader& shard : shards) {
+    const std::vector<uint64_t>& steps = shard.header().fragment_steps;
+    whole.header.fragment_steps.resize(std::max(whole.header.fragment_steps.size(), steps.size()));
+    for (size_t i = 0; i < steps.size(); ++i)
+      whole.header.fragment_steps[i] = std::max(whole.header.fragment_steps[i], steps[i]);
     const ElementRange range = shard.header().range;
     CheckpointTarget target = {.parameters = absl::MakeSpan(whole.parameters).subspan(range.first, range.count)};
     for (auto& state : whole.state) target.state.push_back(absl::MakeSpan(state).subspan(range.first, range.count));

@@ -103,17 +103,19 @@ absl::Status JoinHandler::try_join(const proto::JoinRequest& request, proto::Joi
 
 absl::Status JoinHandler::fill(proto::JoinReply& reply, const RunAgreement& agreement) {
   bool initialised = true;
-  uint64_t next_step = UINT64_MAX;  // without buckets: the worker takes the minimum over all tasks
+  std::vector<uint64_t> next_steps;  // by fragment
   for (const auto& shard : context_.shards) {
     GRADRAIL_ASSIGN_OR_RETURN(const Shard::Stats stats, shard->stats());
     initialised = initialised && stats.initialised;
-    next_step = std::min(next_step, stats.next_step);
+    next_steps.resize(stats.next_steps.size(), UINT64_MAX);
+    for (size_t i = 0; i < next_steps.size(); ++i) next_steps[i] = std::min(next_steps[i], stats.next_steps[i]);
     // Buckets are updated one after the other, so that shards can differ by a step.
     reply.set_global_step(std::max<uint64_t>(reply.global_step(), stats.version));
   }
   reply.set_initialised(initialised);
   // In async each incarnation counts its own steps.
-  reply.set_first_step(agreement.mode().waits() ? next_step : 1);
+  if (!agreement.mode().waits()) next_steps.assign(next_steps.size(), 1);
+  reply.mutable_first_steps()->Assign(next_steps.begin(), next_steps.end());
   reply.set_base_step(agreement.run_base());
   reply.set_run(agreement.run());
   *reply.mutable_began_from() = to_proto(agreement.began_from());

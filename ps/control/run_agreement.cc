@@ -27,9 +27,8 @@ absl::StatusOr<ShardMap> cut(const proto::JoinRequest& request, const Schema& sc
     return absl::InvalidArgumentError(
         fmt::format("join: {} shards are more than {}", request.total_shards(), kMaxShards));
   }
-  uint64_t elements = 0;  // validate() has bounded the sum
-  for (const Tensor& tensor : schema) elements += tensor.elements();
-  absl::StatusOr<ShardMap> map = ShardMap::cut(elements, request.total_shards(), training.bucket_bytes, training.push);
+  absl::StatusOr<ShardMap> map =
+      ShardMap::cut(layout_of(schema), request.total_shards(), training.bucket_bytes, training.push);
   if (map.ok() && request.first_shard() + own_shards > map->shard_count()) {
     return absl::InvalidArgumentError("join: first shard lies beyond the number of shards");
   }

@@ -137,6 +137,22 @@ void mean_of(absl::Span<const float* const> gradients, PushFormat format, absl::
   kernels(chosen_isa()).sum(arguments, mean.data());
 }
 
+void weighted_mean_of(absl::Span<const float* const> gradients, absl::Span<const float> weights, PushFormat format,
+                      absl::Span<float> mean, absl::Span<float> decoded) {
+  GRADRAIL_CHECK(weights.size() == gradients.size() && decoded.size() == mean.size());
+  double total = 0.0;
+  for (const float weight : weights) total += weight;
+  std::fill(mean.begin(), mean.end(), 0.0f);
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    mean_of(gradients.subspan(i, 1), format, decoded);
+    const auto share = static_cast<float>(weights[i] / total);
+    for (size_t j = 0; j < mean.size(); ++j) {
+      const float part = share * decoded[j];  // a variable: no fused multiply-add, as in the kernels
+      mean[j] += part;
+    }
+  }
+}
+
 void pack_with(Isa isa, PushFormat format, absl::Span<const float> gradient, float* rest, void* packed) {
   kernels(isa).pack(kernel_format(format), gradient.data(), rest, packed, gradient.size());
 }

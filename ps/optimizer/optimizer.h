@@ -53,6 +53,11 @@ void apply(const OptimizerConfig& config, const ApplyArguments& arguments);
 /// Shapes   every gradient: a bucket of [sum.size()] elements.
 void mean_of(absl::Span<const float* const> gradients, PushFormat format, absl::Span<float> mean);
 
+/// Their weighted mean: sum of (weight / sum of all weights) × gradient, in this order.
+/// Shapes   weights: one for each gradient, more than 0. decoded: [mean.size()], overwritten.
+void weighted_mean_of(absl::Span<const float* const> gradients, absl::Span<const float> weights, PushFormat format,
+                      absl::Span<float> mean, absl::Span<float> decoded);
+
 /// Rounds gradient + rest to the format, to nearest even, and keeps what the rounding has left out in `rest`. NaN stays
 /// NaN; infinity, and a finite value that rounds to it, leave a rest of 0. int8 and int4: the error of an element is at
 /// most half a step of its block. A step is 1/127 or 1/7 of the largest magnitude in the block, rounded up to bf16. A

@@ -65,7 +65,12 @@ enum class ArrivalKind : uint16_t {
   push = 1,        ///< the payload is a gradient: apply it, return fresh parameters
   pull = 2,        ///< no payload: return parameters as soon as they are initialized
   initialise = 3,  ///< the payload is the initial value, from the chief
+  absent = 4,      ///< no payload: the worker takes part in the step without a gradient, and gets its parameters
 };
+
+/// Whether the step of a bucket waits for it.
+constexpr bool is_of_step(ArrivalKind kind) { return kind == ArrivalKind::push || kind == ArrivalKind::absent; }
+constexpr bool has_payload(ArrivalKind kind) { return kind == ArrivalKind::push || kind == ArrivalKind::initialise; }
 
 /// Announces a payload. A cache line of its own: the shard polls none that a neighbor writes.
 struct alignas(64) SlotHeader {
@@ -81,7 +86,8 @@ struct alignas(64) SlotHeader {
   uint64_t base_version = 0;  ///< version of the bucket the gradient was computed on
   uint32_t crc32c = 0;        ///< of the payload, if has_crc
   float rate = kAgreedRate;   ///< learning rate of this step; a step of several workers has that of the lowest one
-  uint32_t reserved[4] = {};
+  float weight = 1.0f;        ///< of the gradient in the mean of its step, more than 0
+  uint32_t reserved[3] = {};
 };
 
 /// Answers a SlotHeader.

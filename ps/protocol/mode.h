@@ -19,7 +19,7 @@ enum class ModeKind : uint8_t {
   sync,    ///< the gradients of a step are averaged and applied once
   ssp,     ///< as async, but no worker runs more than `bound` steps ahead of the slowest one
   backup,  ///< as sync, but the last `bound` gradients of a step are not waited for: they are dropped
-  quorum,  ///< as sync, but a step waits for `bound` gradients only; a worker adds a late one to its next gradient
+  quorum,  ///< as sync, but a step waits for `bound` gradients only; a late one is part of the next step
 };
 
 /// How the gradients of several workers become updates. Both ends compare it when a worker joins.

@@ -13,6 +13,9 @@ namespace gradrail::ps {
 struct Tensor {
   std::string name;
   std::vector<int64_t> shape;
+  /// The named set of tensors that it belongs to. Each fragment is exchanged alone and counts its own steps. Tensors
+  /// without a name of a fragment form one as well.
+  std::string fragment = {};
   GRADRAIL_EXPORT uint64_t elements() const;
   bool operator==(const Tensor&) const = default;
 };
@@ -20,8 +23,24 @@ struct Tensor {
 /// All tensors, in the order in which they are flattened into one element range.
 using Schema = std::vector<Tensor>;
 
+/// The places of the tensors in the flattened model, in elements. Tensors lie behind each other. Where the fragment
+/// changes, the next tensor begins at a multiple of 64 elements: no bucket and no block of a push has two fragments.
+struct Layout {
+  /// Elements of one fragment, up to the next run.
+  struct Run {
+    uint64_t first = 0;
+    uint32_t fragment = 0;
+  };
+  std::vector<uint64_t> tensor_first;
+  std::vector<uint32_t> tensor_fragment;
+  std::vector<Run> runs;
+  std::vector<std::string> fragments;  ///< their names, in the order of their first tensors
+  uint64_t elements = 0;               ///< with the gaps
+};
+GRADRAIL_EXPORT Layout layout_of(const Schema& schema);
+
 /// Errors  INVALID_ARGUMENT names the tensor: no name, a name that is not UTF-8 or occurs twice, a dimension < 1, or
-///         too many elements. A name has at most 1,024 bytes, and no control character.
+///         too many elements. A name has at most 1,024 bytes, and no control character. The name of a fragment likewise.
 GRADRAIL_EXPORT absl::Status validate(const Schema& schema);
 
 /// The places of two values in a text about their difference.

@@ -1,6 +1,8 @@
 #include "ps/protocol/shard_map.h"
 
 #include <algorithm>
+#include <iterator>
+#include <map>
 #include <set>
 
 #include "base/check.h"
@@ -18,7 +20,8 @@ constexpr size_t kMaxNameBytes = 1024;                // a path of modules in a 
 constexpr uint64_t kAlignElements = 64 / sizeof(float);
 
 std::string describe(const Tensor& tensor) {
-  return fmt::format("'{}' [{}]", tensor.name, fmt::join(tensor.shape, "×"));
+  const std::string shape = fmt::format("'{}' [{}]", tensor.name, fmt::join(tensor.shape, "×"));
+  return tensor.fragment.empty() ? shape : fmt::format("{} of fragment '{}'", shape, tensor.fragment);
 }
 
 /// Names travel in protobuf strings, which are UTF-8 by definition. Ill-formed, overlong and surrogate sequences are
@@ -77,6 +80,8 @@ absl::Status validate(const Schema& schema) {
     // The message has the position: the name is not fit for it.
     if (const std::string mistake = mistake_in_name(tensor.name); !mistake.empty())
       return absl::InvalidArgumentError(fmt::format("schema: tensor {}: {}", &tensor - schema.data(), mistake));
+    if (const std::string mistake = mistake_in_name(tensor.fragment); !mistake.empty())
+      return absl::InvalidArgumentError(fmt::format("schema: fragment of tensor '{}': {}", tensor.name, mistake));
     if (!names.insert(tensor.name).second) {
       return absl::InvalidArgumentError(fmt::format("schema: two tensors named '{}'", tensor.name));
     }
@@ -89,6 +94,24 @@ absl::Status validate(const Schema& schema) {
     }
   }
   return absl::OkStatus();
+}
+
+Layout layout_of(const Schema& schema) {
+  Layout layout;
+  std::map<std::string_view, uint32_t> indexes;
+  for (const Tensor& tensor : schema) {
+    const auto [place, is_new] = indexes.try_emplace(tensor.fragment, static_cast<uint32_t>(indexes.size()));
+    if (is_new) layout.fragments.push_back(tensor.fragment);
+    const uint32_t fragment = place->second;
+    if (layout.runs.empty() || layout.runs.back().fragment != fragment) {
+      layout.elements = (layout.elements + kScaleBlock - 1) / kScaleBlock * kScaleBlock;
+      layout.runs.push_back({.first = layout.elements, .fragment = fragment});
+    }
+    layout.tensor_first.push_back(layout.elements);
+    layout.tensor_fragment.push_back(fragment);
+    layout.elements += tensor.elements();
+  }
+  return layout;
 }
 
 std::string difference(const Schema& ours, const Schema& theirs, const Sides& sides) {
@@ -105,6 +128,15 @@ std::string difference(const Schema& ours, const Schema& theirs, const Sides& si
 
 absl::StatusOr<ShardMap> ShardMap::cut(uint64_t elements, uint32_t shard_count, uint32_t bucket_bytes,
                                        PushFormat push) {
+  Layout layout;
+  layout.fragments.emplace_back();
+  layout.runs.push_back({});
+  layout.elements = elements;
+  return cut(layout, shard_count, bucket_bytes, push);
+}
+
+absl::StatusOr<ShardMap> ShardMap::cut(const Layout& layout, uint32_t shard_count, uint32_t bucket_bytes,
+                                       PushFormat push) {
   if (shard_count == 0) return absl::InvalidArgumentError("shard map: at least one shard is needed");
   // A multiple of a cache line keeps each bucket on a boundary for vector instructions. A multiple of a scale's block
   // gives a run the same bits for each number of shards and each bucket size.
@@ -114,12 +146,14 @@ absl::StatusOr<ShardMap> ShardMap::cut(uint64_t elements, uint32_t shard_count, 
                                                   bucket_bytes, line_elements * sizeof(float),
                                                   has_scales(push) ? " with push int8 or int4" : ""));
   }
+  const uint64_t elements = layout.elements;
   if (elements > kMaxElements) {
     return absl::InvalidArgumentError(fmt::format("{} elements: at most {} can be cut", elements, kMaxElements));
   }
   ShardMap map;
   map.elements_ = elements;
   map.bucket_elements_ = bucket_bytes / sizeof(float);
+  map.fragment_count_ = static_cast<uint32_t>(layout.fragments.size());
   // Shards differ by at most one line, so that none shares a line with its neighbor.
   const uint64_t lines = (elements + line_elements - 1) / line_elements;
   uint64_t first_line = 0;
@@ -128,28 +162,60 @@ absl::StatusOr<ShardMap> ShardMap::cut(uint64_t elements, uint32_t shard_count, 
     const uint64_t line_count = lines / shard_count + (i < lines % shard_count ? 1 : 0);
     const uint64_t first = std::min(first_line * line_elements, elements);
     const uint64_t end = std::min((first_line + line_count) * line_elements, elements);
-    map.shards_.push_back({first, end - first});
+    Shard& shard = map.shards_.emplace_back();
+    shard.range = {first, end - first};
+    GRADRAIL_RETURN_IF_ERROR(map.cut_pieces(layout, shard));
     first_line += line_count;
-  }
-  // The first shard is the largest.
-  if ((map.shards_[0].count + map.bucket_elements_ - 1) / map.bucket_elements_ > kMaxBuckets) {
-    return absl::InvalidArgumentError(fmt::format("{} elements in buckets of {} bytes are more than {} buckets a shard",
-                                                  elements, bucket_bytes, kMaxBuckets));
   }
   return map;
 }
 
+/// Cuts the range of a shard where the fragment changes.
+absl::Status ShardMap::cut_pieces(const Layout& layout, Shard& shard) const {
+  const uint64_t end = shard.range.first + shard.range.count;
+  uint64_t bucket_count = 0;
+  for (size_t i = 0; i < layout.runs.size(); ++i) {
+    const uint64_t run_end = i + 1 < layout.runs.size() ? layout.runs[i + 1].first : layout.elements;
+    const uint64_t first = std::max(layout.runs[i].first, shard.range.first);
+    const uint64_t piece_end = std::min(run_end, end);
+    if (first >= piece_end) continue;
+    shard.pieces.push_back({.range = {first, piece_end - first},
+                            .fragment = layout.runs[i].fragment,
+                            .first_bucket = static_cast<uint32_t>(bucket_count)});
+    bucket_count += (piece_end - first + bucket_elements_ - 1) / bucket_elements_;
+    // In each round: the sum of two rounds must not overflow the 32 bits of an index.
+    if (bucket_count > kMaxBuckets) {
+      return absl::InvalidArgumentError(
+          fmt::format("{} elements in buckets of {} bytes are more than {} buckets a shard", elements_,
+                      bucket_elements_ * sizeof(float), kMaxBuckets));
+    }
+  }
+  shard.bucket_count = static_cast<uint32_t>(bucket_count);
+  return absl::OkStatus();
+}
+
 uint32_t ShardMap::bucket_count(uint32_t shard_index) const {
   GRADRAIL_CHECK(shard_index < shards_.size());
-  return static_cast<uint32_t>((shards_[shard_index].count + bucket_elements_ - 1) / bucket_elements_);
+  return shards_[shard_index].bucket_count;
+}
+
+const ShardMap::Piece& ShardMap::piece_of(uint32_t shard_index, uint32_t bucket_index) const {
+  GRADRAIL_CHECK(shard_index < shards_.size());
+  const Shard& shard = shards_[shard_index];
+  GRADRAIL_CHECK(bucket_index < shard.bucket_count);  // else the length of a bucket wraps to a huge one
+  const auto next = std::upper_bound(shard.pieces.begin(), shard.pieces.end(), bucket_index,
+                                     [](uint32_t index, const Piece& piece) { return index < piece.first_bucket; });
+  return *std::prev(next);
+}
+
+uint32_t ShardMap::fragment(uint32_t shard_index, uint32_t bucket_index) const {
+  return piece_of(shard_index, bucket_index).fragment;
 }
 
 ElementRange ShardMap::bucket(uint32_t shard_index, uint32_t bucket_index) const {
-  GRADRAIL_CHECK(shard_index < shards_.size());
-  const ElementRange& range = shards_[shard_index];
-  const uint64_t offset = bucket_index * bucket_elements_;
-  GRADRAIL_CHECK(offset <= range.count);  // else the subtraction wraps to a huge length
-  return {range.first + offset, std::min(bucket_elements_, range.count - offset)};
+  const Piece& piece = piece_of(shard_index, bucket_index);
+  const uint64_t offset = (bucket_index - piece.first_bucket) * bucket_elements_;
+  return {piece.range.first + offset, std::min(bucket_elements_, piece.range.count - offset)};
 }
 
 }  // namespace gradrail::ps

@@ -222,13 +222,14 @@ void to_proto(const Schema& schema, proto::JoinRequest& request) {
     message->set_name(tensor.name);
     // The rank is not checked here: validate() checks whole schemas at both ends.
     message->mutable_shape()->Assign(tensor.shape.begin(), tensor.shape.end());
+    message->set_fragment(tensor.fragment);
   }
 }
 
 Schema schema_from_proto(const proto::JoinRequest& request) {
   Schema schema;
   for (const proto::Tensor& tensor : request.schema()) {
-    schema.push_back({tensor.name(), {tensor.shape().begin(), tensor.shape().end()}});
+    schema.push_back({tensor.name(), {tensor.shape().begin(), tensor.shape().end()}, tensor.fragment()});
   }
   return schema;
 }

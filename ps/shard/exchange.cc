@@ -69,20 +69,21 @@ absl::Status ShardExchange::check(const ShardPeer& peer, const SlotHeader& heade
   if (header.magic != SlotHeader::kMagic) return bad("wrong magic");
   if (header.bucket != immediate) return bad("is for another bucket");
   if (header.incarnation != peer.incarnation) return bad("of another incarnation");
-  if (header.kind != ArrivalKind::push && header.kind != ArrivalKind::pull && header.kind != ArrivalKind::initialise) {
-    return bad("unknown kind");
-  }
+  if (header.kind < ArrivalKind::push || header.kind > ArrivalKind::absent) return bad("unknown kind");
   // false for NaN
   if (!(header.rate == kAgreedRate || (header.rate >= 0.0f && header.rate < std::numeric_limits<float>::infinity())))
     return bad("the learning rate is not a finite number, 0 or more");
+  if (!(header.weight > 0.0f && header.weight < std::numeric_limits<float>::infinity()))
+    return bad("the weight is not a finite number, more than 0");
+  if (header.weight != 1.0f && partition_.device_memory() != nullptr)
+    return bad("a weight needs parameters in host memory (--ps_device host)");
   const PushFormat format = format_of(header.kind);
   if (header.format != format) return bad("the format is not the one of the run");
   // After the kind, which decides whether there is a payload.
-  const bool has_payload = header.kind != ArrivalKind::pull;
-  const uint64_t expected = has_payload ? packed_bytes(partition_.bucket_range(header.bucket).count, format) : 0;
+  const uint64_t expected = has_payload(header.kind) ? packed_bytes(partition_.bucket_range(header.bucket).count, format) : 0;
   if (header.payload_bytes != expected) return bad("payload length is not the bucket's");
   if (header.has_crc != 0 && peer.is_on_device()) return bad("has a checksum, which GPU memory does not support");
-  if (header.has_crc == 0 || !has_payload) return absl::OkStatus();
+  if (header.has_crc == 0 || !has_payload(header.kind)) return absl::OkStatus();
   GRADRAIL_ASSIGN_OR_RETURN(const uint32_t crc, payload_crc(peer, header.bucket, format));
   if (crc == header.crc32c) return absl::OkStatus();
   return absl::DataLossError(fmt::format("bucket {}: payload does not match its CRC32C", immediate));
@@ -154,15 +155,18 @@ void ShardExchange::initialise(const Action& action) {
 }
 
 void ShardExchange::apply(const Action& action) {
-  assert(!action.contributors.empty());
+  // Only absent workers: the version is new, and the parameters are not.
+  if (action.contributors.empty()) return primary_.record_change(action.bucket);
   const ElementRange range = partition_.bucket_range(action.bucket);
   mark(Mark::Kind::applying, action);
   absl::InlinedVector<const float*, kMaxGradients> gradients;
+  absl::InlinedVector<float, kMaxGradients> weights;
   absl::InlinedVector<float*, kMaxTargets> targets;
   for (const WorkerIndex worker : action.contributors) {
     ShardPeer* const peer = peers_.active(worker);
     GRADRAIL_CHECK(peer != nullptr);  // the protocol forgets a worker's gradients with its connection
     gradients.push_back(gradient(*peer, action.bucket, partition_.push_format()));
+    weights.push_back(peer->slot_headers()[action.bucket].weight);
     // A state that the backup lacks must not reach a worker's memory: with a backup, answer() stores it there.
     if (peer->parameters_mapped == nullptr || primary_.is_replicating()) continue;
     targets.push_back(peer->parameters_mapped + range.first);
@@ -170,9 +174,11 @@ void ShardExchange::apply(const Action& action) {
   }
   // Like its gradient, it may have changed since the check.
   const float rate = peers_.active(action.contributors[0])->slot_headers()[action.bucket].rate;
+  const bool are_equal = std::all_of(weights.begin(), weights.end(), [&](float each) { return each == weights[0]; });
+  ParameterStore::Step step = {.index = action.version, .rate = rate, .format = partition_.push_format()};
+  if (!are_equal) step.weights = weights;
   fail_shard_on_error(
-      partition_.store().update(partition_.offset(action.bucket), range.count, gradients, targets,
-                                {.index = action.version, .rate = rate, .format = partition_.push_format()}));
+      partition_.store().update(partition_.offset(action.bucket), range.count, gradients, targets, step));
   ++updates_;
   primary_.record_change(action.bucket);
   if (partition_.device_memory() == nullptr) {

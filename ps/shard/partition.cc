@@ -26,12 +26,13 @@ absl::Status Partition::reset_to(const ShardSetup& setup, const StoreMaker& make
 
 absl::Status Partition::start() {
   GRADRAIL_CHECK(store_ != nullptr && !is_set_up_);
-  uint64_t version = 0;
-  if (setup_.restored != nullptr) {
+  const bool is_restored = setup_.restored != nullptr;
+  protocol_ = std::make_unique<ShardProtocol>(setup_.mode, bucket_count(), is_restored, 0);
+  if (is_restored) {
     const Checkpoint& saved = *setup_.restored;
     GRADRAIL_CHECK(saved.parameters.size() == setup_.map.elements());
-    // One version for all buckets: the bucket versions in the files belong to the cut of that save.
-    version = saved.header.global_step;
+    // One version for all buckets of a fragment: the bucket versions in the files belong to the cut of that save.
+    for (uint32_t i = 0; i < bucket_count(); ++i) protocol_->set_version(i, step_of(saved.header, fragment(i)));
     const auto part = [&](const std::vector<float>& whole) {
       return absl::MakeConstSpan(whole).subspan(range().first, range().count);
     };
@@ -40,7 +41,6 @@ absl::Status Partition::start() {
       GRADRAIL_RETURN_IF_ERROR(store_->set_state(static_cast<int>(i), 0, part(saved.state[i])));
     }
   }
-  protocol_ = std::make_unique<ShardProtocol>(setup_.mode, bucket_count(), setup_.restored != nullptr, version);
   setup_.restored.reset();  // the whole model: a shard keeps its part only
   is_set_up_ = true;
   return absl::OkStatus();
@@ -63,7 +63,13 @@ absl::Status Partition::copy_to(Checkpoint& copy) const {
                  .shard_index = setup_.shard_index,
                  .shard_count = setup_.map.shard_count(),
                  .bucket_bytes = static_cast<uint32_t>(setup_.map.bucket_elements() * sizeof(float))};
-  for (uint32_t i = 0; i < bucket_count(); ++i) copy.header.bucket_versions.push_back(protocol_->version(i));
+  copy.header.fragment_steps.resize(setup_.map.fragment_count());
+  for (uint32_t i = 0; i < bucket_count(); ++i) {
+    const uint64_t version = protocol_->version(i);
+    copy.header.bucket_versions.push_back(version);
+    uint64_t& step = copy.header.fragment_steps[fragment(i)];
+    step = std::max(step, version);
+  }
   return absl::OkStatus();
 }
 

@@ -49,6 +49,7 @@ class Partition {
   ElementRange range() const { return setup_.map.shard(setup_.shard_index); }
   uint32_t bucket_count() const { return setup_.map.bucket_count(setup_.shard_index); }
   ElementRange bucket_range(uint32_t bucket) const { return setup_.map.bucket(setup_.shard_index, bucket); }
+  uint32_t fragment(uint32_t bucket) const { return setup_.map.fragment(setup_.shard_index, bucket); }
   size_t offset(uint32_t bucket) const { return bucket_range(bucket).first - range().first; }
 
   bool has_store() const { return store_ != nullptr; }

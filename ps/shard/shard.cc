@@ -312,10 +312,14 @@ Shard::Stats Shard::collect_stats() const {
   stats.updates = exchange_.updates() + backup_.updates();
   stats.dropped = exchange_.dropped();
   stats.initialised = protocol.initialised();
+  stats.next_steps.assign(partition_.map().fragment_count(), UINT64_MAX);
+  for (uint32_t bucket = 0; bucket < partition_.bucket_count(); ++bucket) {
+    uint64_t& lowest = stats.next_steps[partition_.fragment(bucket)];
+    lowest = std::min(lowest, protocol.next_step(bucket));
+  }
   if (partition_.bucket_count() > 0) {
     // Bucket 0 stands for all: buckets differ by the updates in flight only.
     stats.version = protocol.version(0);
-    stats.next_step = protocol.next_step();
     stats.waiting_for = protocol.waiting_for(0);
   }
   return stats;

@@ -38,7 +38,8 @@ class Shard {
   struct Stats {
     using Path = PathTraffic;
     uint64_t version = 0;             ///< of bucket 0
-    uint64_t next_step = UINT64_MAX;  ///< ShardProtocol::next_step(); a shard without buckets has no part in a minimum
+    /// By fragment: ShardProtocol::next_step() of its buckets; UINT64_MAX without a bucket here.
+    std::vector<uint64_t> next_steps;
     uint64_t updates = 0;             ///< over all buckets
     uint64_t dropped = 0;             ///< gradients that arrived too late to be summed
     bool initialised = false;

@@ -119,6 +119,7 @@ void ShardProtocol::on_arrival(const Arrival& arrival, Actions& actions) {
   }
   switch (arrival.kind) {
     case ArrivalKind::push:
+    case ArrivalKind::absent:
       return on_push(*member, arrival, actions);
     case ArrivalKind::pull:
       return on_pull(exchange, arrival, actions);
@@ -135,9 +136,13 @@ bool ShardProtocol::initialised() const {
 uint64_t ShardProtocol::next_step() const {
   if (buckets_.empty()) return 1;
   uint64_t lowest = UINT64_MAX;
-  for (const Bucket& bucket : buckets_)
-    lowest = std::min(lowest, mode_.kind == ModeKind::ssp ? bucket.floor : bucket.version);
-  return lowest + 1;
+  for (uint32_t bucket = 0; bucket < buckets_.size(); ++bucket) lowest = std::min(lowest, next_step(bucket));
+  return lowest;
+}
+
+uint64_t ShardProtocol::next_step(uint32_t bucket) const {
+  GRADRAIL_CHECK(bucket < buckets_.size());
+  return (mode_.kind == ModeKind::ssp ? buckets_[bucket].floor : buckets_[bucket].version) + 1;
 }
 
 bool ShardProtocol::is_member(WorkerIndex worker, uint64_t incarnation) const {
@@ -156,7 +161,7 @@ std::vector<WorkerIndex> ShardProtocol::waiting_for(uint32_t bucket) const {
     const auto place = members_.find(worker);
     const Exchange* exchange = place == members_.end() ? nullptr : &place->second.exchanges[bucket];
     const bool is_there = exchange != nullptr && (ssp ? exchange->done_step > slowest
-                                                      : exchange->waiting && exchange->kind == ArrivalKind::push);
+                                                      : exchange->waiting && is_of_step(exchange->kind));
     if (!is_there) missing.push_back(worker);
   }
   return missing;
@@ -195,15 +200,18 @@ void ShardProtocol::keep_waiting(Exchange& exchange, const Arrival& arrival) {
   exchange.kind = arrival.kind;
   exchange.step = arrival.step;
   exchange.base_version = arrival.base_version;
-  if (arrival.kind == ArrivalKind::push) ++buckets_[arrival.bucket].waiting_push_count;
+  Bucket& bucket = buckets_[arrival.bucket];
+  if (is_of_step(arrival.kind)) ++bucket.waiting_count;
+  if (arrival.kind == ArrivalKind::push) ++bucket.push_count;
 }
 
 void ShardProtocol::drop(Exchange& exchange, uint32_t bucket) {
   if (!exchange.waiting) return;
   exchange.waiting = false;
-  if (exchange.kind != ArrivalKind::push) return;
-  GRADRAIL_CHECK(buckets_[bucket].waiting_push_count > 0);
-  --buckets_[bucket].waiting_push_count;
+  if (!is_of_step(exchange.kind)) return;
+  GRADRAIL_CHECK(buckets_[bucket].waiting_count > 0);
+  --buckets_[bucket].waiting_count;
+  if (exchange.kind == ArrivalKind::push) --buckets_[bucket].push_count;
 }
 
 void ShardProtocol::drop_all(Member& member) {
@@ -231,19 +239,21 @@ void ShardProtocol::on_initialise(Exchange& exchange, const Arrival& arrival, Ac
 void ShardProtocol::on_pull(Exchange& exchange, const Arrival& arrival, Actions& actions) {
   if (buckets_[arrival.bucket].initialised) return answer(arrival, actions);
   // The push stays: its answer brings the parameters as well.
-  if (exchange.waiting && exchange.kind == ArrivalKind::push) return;
+  if (exchange.waiting && is_of_step(exchange.kind)) return;
   keep_waiting(exchange, arrival);
 }
 
 void ShardProtocol::on_push(Member& member, const Arrival& arrival, Actions& actions) {
   Exchange& exchange = member.exchanges[arrival.bucket];
   if (arrival.step == 0) return refuse(arrival, "steps are counted from 1", actions);
+  if (arrival.kind == ArrivalKind::absent && !mode_.sums())
+    return refuse(arrival, "a worker can be absent from a common step only", actions);
   // A late incarnation begins at the smallest step of all shards, which may be earlier than its place in this bucket.
   // A late incarnation of a former primary may also begin at a later step, which that primary has chosen.
   if (mode_.kind == ModeKind::ssp && exchange.fresh)
     exchange.done_step = member.former ? arrival.step - 1 : std::min(exchange.done_step, arrival.step - 1);
   // A late copy of an older step is ignored: its answer would overwrite the one for which the worker waits.
-  const bool push_waits = exchange.waiting && exchange.kind == ArrivalKind::push;
+  const bool push_waits = exchange.waiting && is_of_step(exchange.kind);
   if (arrival.step < exchange.done_step || (push_waits && arrival.step <= exchange.step)) return;
   if (arrival.step == exchange.done_step) return answer_or_withhold(exchange, arrival, actions);
   mode_.sums() ? on_summed_push(exchange, arrival, actions) : on_single_push(exchange, arrival, actions);
@@ -258,8 +268,10 @@ void ShardProtocol::on_single_push(Exchange& exchange, const Arrival& arrival, A
 
 void ShardProtocol::on_summed_push(Exchange& exchange, const Arrival& arrival, Actions& actions) {
   const uint64_t version = buckets_[arrival.bucket].version;
-  // The answer to a step permits the next one, so that no correct worker is further ahead.
-  if (arrival.step > version + 1) return refuse(arrival, fmt::format("expected step {}", version + 1), actions);
+  // The answer to a step permits the next one, so that no correct worker is further ahead. It may be further ahead in
+  // other buckets, and absent here until this one has followed.
+  if (arrival.step > version + 1 && arrival.kind == ArrivalKind::push)
+    return refuse(arrival, fmt::format("expected step {}", version + 1), actions);
   if (arrival.step <= version) {  // applied without this gradient: see "Joining"
     exchange.done_step = arrival.step;
     exchange.done_staleness = staleness_of(version, arrival.base_version);
@@ -295,14 +307,19 @@ void ShardProtocol::answer_or_withhold(Exchange& exchange, const Arrival& arriva
   answer_withheld(arrival.bucket, actions);
 }
 
-/// Applies the next step of the bucket and answers its contributors, if enough pushes of it wait.
+/// Applies the next step of the bucket and answers the workers that take part in it, if they are enough.
 void ShardProtocol::complete_step(uint32_t bucket_index, Actions& actions) {
   Bucket& bucket = buckets_[bucket_index];
-  // Without an expected worker enough() is 0: a step without contributors would be applied.
-  if (!bucket.initialised || expected_count_ == 0 || bucket.waiting_push_count < enough()) return;
+  const uint32_t needed = bucket.push_count > 0 ? enough() : expected_count_;
+  // Without an expected worker enough() is 0: a step without a worker would be applied.
+  if (!bucket.initialised || expected_count_ == 0 || bucket.waiting_count < needed) return;
   // Before any answer: all answers of the step show the same version.
-  const uint64_t version_before = bucket.version++;
-  Action apply{.kind = Action::Kind::apply, .bucket = bucket_index, .step = bucket.version, .version = bucket.version};
+  const uint64_t version_before = bucket.version;
+  bucket.version = bucket.push_count > 0 ? version_before + 1 : lowest_waiting_step(bucket_index);
+  Action& apply = actions.emplace_back();
+  apply.kind = Action::Kind::apply;
+  apply.bucket = bucket_index;
+  apply.step = apply.version = bucket.version;
   for (const auto& [worker, member] : members_) {
     const Exchange& exchange = member.exchanges[bucket_index];
     if (!exchange.waiting || exchange.kind != ArrivalKind::push) continue;
@@ -310,21 +327,32 @@ void ShardProtocol::complete_step(uint32_t bucket_index, Actions& actions) {
     apply.contributors.push_back(worker);
     apply.staleness = std::max(apply.staleness, staleness_of(version_before, exchange.base_version));
   }
-  GRADRAIL_CHECK(!apply.contributors.empty());
-  GRADRAIL_CHECK(apply.contributors.size() == bucket.waiting_push_count);
-  apply.worker = apply.contributors.front();
-  // An index, because answer_done() appends to `actions` and invalidates references.
-  const size_t apply_index = actions.size();
-  actions.push_back(std::move(apply));
-  for (size_t i = 0; i < actions[apply_index].contributors.size(); ++i) {
-    const WorkerIndex worker = actions[apply_index].contributors[i];
-    Member& member = members_.find(worker)->second;
+  GRADRAIL_CHECK(apply.contributors.size() == bucket.push_count);
+  if (!apply.contributors.empty()) apply.worker = apply.contributors.front();
+  answer_step(bucket_index, version_before, actions);
+}
+
+uint64_t ShardProtocol::lowest_waiting_step(uint32_t bucket) const {
+  uint64_t lowest = UINT64_MAX;
+  for (const auto& [worker, member] : members_) {
+    const Exchange& exchange = member.exchanges[bucket];
+    if (exchange.waiting && is_of_step(exchange.kind)) lowest = std::min(lowest, exchange.step);
+  }
+  return lowest;
+}
+
+/// Answers the workers that have taken part in the step that was applied last.
+void ShardProtocol::answer_step(uint32_t bucket_index, uint64_t version_before, Actions& actions) {
+  const uint64_t version = buckets_[bucket_index].version;
+  for (auto& [worker, member] : members_) {
     Exchange& exchange = member.exchanges[bucket_index];
+    if (!exchange.waiting || !is_of_step(exchange.kind) || exchange.step > version) continue;
+    const bool is_absent = exchange.kind == ArrivalKind::absent;
     drop(exchange, bucket_index);
     exchange.done_step = exchange.step;
-    exchange.done_staleness = staleness_of(version_before, exchange.base_version);
+    exchange.done_staleness = is_absent ? 0 : staleness_of(version_before, exchange.base_version);
     exchange.done_dropped = false;
-    answer_done(exchange, {worker, member.incarnation, ArrivalKind::push, bucket_index, exchange.step}, actions);
+    answer_done(exchange, {worker, member.incarnation, exchange.kind, bucket_index, exchange.step}, actions);
   }
 }
 

@@ -28,7 +28,8 @@ struct Arrival {
 struct Action {
   enum class Kind : uint8_t {
     initialise,  ///< copy `contributors[0]`'s payload into the parameters of `bucket`
-    apply,       ///< average the contributors' payloads (ascending worker order) and update `bucket`, once
+    apply,       ///< average the contributors' payloads (ascending worker order) and update `bucket`, once; without
+                 ///< a contributor only its version changes
     answer,      ///< send parameters of `bucket` and a ReturnHeader to `worker`
     refuse,      ///< end `worker`'s data connection: `reason`
   };
@@ -55,7 +56,11 @@ using Actions = std::vector<Action>;
 ///   4. sync, backup: a step of a bucket is applied once, when all expected workers have pushed it. In backup, when all
 ///      but `bound` of them have. Contributors ascend. A later gradient of the step is answered and not applied.
 ///      quorum: the same, when `bound` of them have, or all of fewer. A late gradient must not wait for the next step:
-///      workers that wait for each other in different buckets would never continue.
+///      workers that wait for each other in different buckets would never continue. It is answered, and the worker
+///      pushes it again in the next step, in which it is absent from all other buckets.
+///      An absent worker of step s waits until the bucket has the version s. In each of these steps it counts as one
+///      that has pushed, and is no contributor. A step has a contributor, because one without it could make the
+///      gradient of another worker late. If all expected workers are absent, the bucket follows to their lowest step.
 ///   5. Before a bucket is initialized nothing is applied to it. Pulls and pushes wait and are answered after.
 ///   6. Only members are answered, for the latest step that they sent on that bucket over their present connection.
 ///   7. ssp: a worker that has pushed step s of a bucket is answered when all expected workers have pushed its step
@@ -67,7 +72,7 @@ using Actions = std::vector<Action>;
 /// Expected  Not in async: workers 0 … worker_count-1 from the start, and each added worker, until it is removed.
 /// Joining   sync, backup, quorum: a worker that joins late, again or as a new incarnation is expected from the next
 ///           step of every bucket. Buckets may be one step apart at that moment. The worker begins with the smallest
-///           next_step() of all shards, asked after it was added to all of them. From then on each bucket waits for it
+///           next_step() of all shards, asked after it was added to all of them, in each fragment of the model. From then on each bucket waits for it
 ///           (in backup and quorum the others may continue). Where that step is already applied, the push is answered
 ///           at once and dropped. While the answers' versions are ahead of its step, the worker may continue at their
 ///           smallest + 1.
@@ -82,6 +87,9 @@ class ShardProtocol {
   /// `initial_version`: updates already in the parameters (restored from a checkpoint); `initialised` says whether
   /// the parameters hold values. Without values there are no updates: initial_version is 0.
   ShardProtocol(Mode mode, uint32_t bucket_count, bool initialised, uint64_t initial_version);
+
+  /// Updates that a checkpoint of this bucket has. Before the first member.
+  void set_version(uint32_t bucket, uint64_t version) { buckets_[bucket].version = version; }
 
   /// The worker may send from now on. A live earlier incarnation of it is replaced: its waiting pushes are dropped, and
   /// it cannot be added again. The incarnation that was removed last continues where it was. Adding a live incarnation
@@ -119,8 +127,9 @@ class ShardProtocol {
 
   bool initialised() const;
   uint64_t version(uint32_t bucket) const { return buckets_[bucket].version; }
-  /// Lowest step that is not yet applied to some bucket (ssp: by the slowest worker), from 1. A shard without buckets
-  /// returns 1 and has no part in a minimum over shards.
+  /// Lowest step that is not yet applied to the bucket (ssp: by the slowest worker), from 1.
+  uint64_t next_step(uint32_t bucket) const;
+  /// The lowest one of all buckets. A shard without buckets returns 1 and has no part in a minimum over shards.
   uint64_t next_step() const;
   bool is_member(WorkerIndex worker, uint64_t incarnation) const;
   /// Expected workers without a push of the bucket's next step, also those that never joined; for messages. ssp:
@@ -154,7 +163,8 @@ class ShardProtocol {
   struct Bucket {
     uint64_t version = 0;
     bool initialised = false;
-    uint32_t waiting_push_count = 0;  ///< sync, backup, quorum: all of them are of step version + 1
+    uint32_t waiting_count = 0;  ///< sync, backup, quorum: workers that take part in step version + 1
+    uint32_t push_count = 0;     ///< of them, with a gradient
     uint64_t floor = 0;               ///< ssp: step that all expected workers have pushed; never falls
   };
 
@@ -176,6 +186,8 @@ class ShardProtocol {
   void answer_or_withhold(Exchange& exchange, const Arrival& arrival, Actions& actions);
   void answer_done(const Exchange& exchange, const Arrival& arrival, Actions& actions) const;
   void complete_step(uint32_t bucket, Actions& actions);
+  uint64_t lowest_waiting_step(uint32_t bucket) const;
+  void answer_step(uint32_t bucket, uint64_t version_before, Actions& actions);
   void answer_withheld(uint32_t bucket, Actions& actions);
   void answer_waiting(uint32_t bucket, Actions& actions);
   void refuse(const Arrival& arrival, std::string_view why, Actions& actions);

@@ -24,7 +24,7 @@ void ShardProtocol::export_bucket(uint32_t bucket, BucketState& state) const {
 
 void ShardProtocol::import_bucket(uint32_t bucket, const BucketState& state) {
   GRADRAIL_CHECK(bucket < buckets_.size());
-  GRADRAIL_CHECK(buckets_[bucket].waiting_push_count == 0);  // the assignment below would lose the count
+  GRADRAIL_CHECK(buckets_[bucket].waiting_count == 0);  // the assignment below would lose the count
   buckets_[bucket] = {.version = state.version, .initialised = state.initialised, .floor = state.floor};
   for (const BucketState::Done& done : state.done) {
     Member& member = members_[done.worker];

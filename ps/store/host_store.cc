@@ -42,9 +42,14 @@ class HostStore final : public ParameterStore {
     GRADRAIL_CHECK(!gradients.empty() && offset + count <= count_);
     const size_t in_pass = std::min(targets.size(), kMaxTargets);
     const float* mean = nullptr;
-    if (gradients.size() > kMaxGradients) {
+    if (gradients.size() > kMaxGradients || !step.weights.empty()) {
       mean_.resize(count);
-      mean_of(gradients, step.format, absl::MakeSpan(mean_));
+      if (step.weights.empty()) {
+        mean_of(gradients, step.format, absl::MakeSpan(mean_));
+      } else {
+        decoded_.resize(count);
+        weighted_mean_of(gradients, step.weights, step.format, absl::MakeSpan(mean_), absl::MakeSpan(decoded_));
+      }
       // A lone gradient keeps its scale of 1 in apply().
       mean = mean_.data();
       step.format = PushFormat::fp32;
@@ -82,7 +87,8 @@ class HostStore final : public ParameterStore {
 
   const SharedMemory memory_;
   std::vector<float> state_[2];
-  std::vector<float> mean_;  // scratch for more gradients than the kernels take at once
+  std::vector<float> mean_;     // scratch for gradients with weights, or more of them than the kernels take at once
+  std::vector<float> decoded_;  // scratch for gradients with weights
 };
 
 }  // namespace

@@ -9,6 +9,8 @@ PROGRAM = torch_test.PROGRAM + """
 import copy
 T = gradrail.torch
 ROUNDS, EVERY, DELAY = 8, 5, int(os.environ.get("DELAY", 0))
+FRAGMENTS = int(os.environ.get("FRAGMENTS", 1))
+SETS = {1: [range(0, 6)], 2: [range(0, 2), range(2, 6)]}.get(FRAGMENTS)  # of parameters, about equal in elements
 rank = int(os.environ["GRADRAIL_TASK_INDEX"])
 
 def inner(model):
@@ -22,7 +24,7 @@ def train_step(model, optimizer, step, worker):
 @torch.no_grad()
 def reference(make_outer, keep=0.0, delay=0):
     common = network()
-    outer = make_outer(common.parameters())
+    outers = [make_outer([list(common.parameters())[i] for i in one]) for one in SETS]
     models = [copy.deepcopy(common) for _ in range(WORKERS)]
     optimizers = [inner(model) for model in models]
     merge_at = None
@@ -31,14 +33,19 @@ def reference(make_outer, keep=0.0, delay=0):
             with torch.enable_grad():
                 train_step(model, optimizer, step, worker)
         if step % EVERY == 0:
+            fragment = (step // EVERY - 1) % FRAGMENTS
             for shared, *others in zip(common.parameters(), *(model.parameters() for model in models)):
                 shared.grad = sum(shared - other for other in others) / WORKERS
-            outer.step()
+            outers[fragment].step()
             merge_at = step + delay
         if step == merge_at:
             for model in models:
-                for local, shared in zip(model.parameters(), common.parameters()):
-                    local.copy_(keep * local + (1 - keep) * shared)
+                for i, (local, shared) in enumerate(zip(model.parameters(), common.parameters())):
+                    if i in SETS[fragment]:
+                        local.copy_(keep * local + (1 - keep) * shared)
+    for model in models:
+        for i, (local, shared) in enumerate(zip(model.parameters(), common.parameters())):
+            local.copy_(shared)
     return common
 """
 
@@ -51,11 +58,11 @@ outer, torch_outer = {
 model = network(rank)  # the chief's parameters count
 optimizer = inner(model)
 plain_step = optimizer.step
-with T.DiLoCo(model, optimizer, sync_every=EVERY, delay=DELAY, outer=outer) as diloco:
+with T.DiLoCo(model, optimizer, sync_every=EVERY * FRAGMENTS, fragments=FRAGMENTS, delay=DELAY, outer=outer) as diloco:
     for step in range(1, ROUNDS * EVERY + 1):
         train_step(model, optimizer, step, rank)
     assert diloco.inner_steps == ROUNDS * EVERY
-assert diloco.global_step == ROUNDS, diloco.global_step  # leave() has merged the last one
+assert diloco.global_step == ROUNDS // FRAGMENTS, diloco.global_step  # leave() has merged the last one
 assert optimizer.step == plain_step
 expected = reference(torch_outer, keep=0.5 if DELAY else 0.0, delay=DELAY)
 moved = difference(expected, network())
@@ -118,10 +125,11 @@ KILLED = PROGRAM + """
 model = network()
 optimizer = inner(model)
 killed = os.environ["MARKER"]
-with T.DiLoCo(model, optimizer, sync_every=EVERY, delay=2, push="int8") as diloco:
+with T.DiLoCo(model, optimizer, sync_every=EVERY, delay=2 if FRAGMENTS == 1 else 0, push="int8",
+              fragments=FRAGMENTS) as diloco:
     while diloco.global_step < 40:
         train_step(model, optimizer, diloco.inner_steps, rank)
-        time.sleep(0.005)
+        time.sleep(0.005 if FRAGMENTS == 1 else 0.04)
         if rank == 1 and diloco.inner_steps == 33 and not os.path.exists(killed):
             open(killed, "w").close()
             os.kill(os.getpid(), signal.SIGKILL)
@@ -136,7 +144,9 @@ optimizer = inner(model)
 for words, named in (
         ("sync_every 0: must be a whole number", {"sync_every": 0}),
         ("sync_every 2.5: must be", {"sync_every": 2.5}),
-        ("delay 5: must be less than sync_every, 5", {"sync_every": 5, "delay": 5}),
+        ("delay 5: must be less than sync_every / fragments, 5", {"sync_every": 5, "delay": 5}),
+        ("fragments 2: sync_every, 5, must be a multiple of it", {"sync_every": 5, "fragments": 2}),
+        ("fragments 7: the model has 6 parameters", {"sync_every": 7, "fragments": 7}),
         ("keep 1.5: must be 0 to 1", {"sync_every": 5, "keep": 1.5}),
         ("outer: must be Nesterov, SGD or Adam", {"sync_every": 5, "outer": torch.optim.SGD}),
         ("momentum 0: use gradrail.torch.SGD(lr)", {"sync_every": 5, "outer": T.Nesterov(0.7, 0)}),
@@ -172,6 +182,15 @@ class DiLoCoTest(torch_test.TorchTest):
 
     def test_a_delayed_merge_keeps_the_steps_in_between(self):
         self.good_run(SAME_STEPS, environment={"OUTER": "nesterov", "DELAY": "3"})
+
+    def test_fragments_are_merged_in_turns(self):
+        for delay in ("0", "3"):
+            self.good_run(SAME_STEPS, environment={"OUTER": "nesterov", "DELAY": delay, "FRAGMENTS": "2"})
+
+    def test_a_later_learner_takes_the_fragments_in_the_order_of_the_others(self):
+        task = self.good_run(KILLED, "--restarts", 1, environment={"MARKER": str(self.folder / "killed"), "FRAGMENTS": "5"})
+        self.assertEqual(task.text().count("] ended"), 2)
+        self.assertIn("is started again", task.text())
 
     def test_formats_train_as_well(self):
         figures = {}

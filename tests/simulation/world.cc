@@ -157,8 +157,6 @@ absl::Status World::train(uint32_t task) {
   options.task_index = worker;
   options.mode = shape_.mode;
   options.mode_bound = shape_.bound;
-  // A worker keeps late gradients with the rests. Counts of gradients are small whole numbers, which bf16 has.
-  if (shape_.mode == ps::ModeKind::quorum) options.push = ps::PushFormat::bf16;
   options.optimizer = {.kind = ps::OptimizerKind::sgd, .learning_rate = 1.0f};
   options.bucket_bytes = 64;
   options.transports = {"loopback"};

@@ -42,13 +42,12 @@ std::string_view suffix_of(std::string_view name) {
   return "";
 }
 
-// The schema gives the order of the tensors in the file: a tensor begins where the one before it ends.
 void add_tensors(const ps::Schema& schema, absl::Span<const float> values, const std::string& suffix,
                  std::vector<NamedArray>& arrays) {
-  size_t first = 0;
-  for (const ps::Tensor& tensor : schema) {
-    const absl::Span<const float> part = values.subspan(first, tensor.elements());
-    first += part.size();
+  const ps::Layout layout = ps::layout_of(schema);
+  for (size_t i = 0; i < schema.size(); ++i) {
+    const ps::Tensor& tensor = schema[i];
+    const absl::Span<const float> part = values.subspan(layout.tensor_first[i], tensor.elements());
     // A colon separates tensor and vector, as in ":m". Names of tensors are those of the model.
     arrays.push_back({.name = tensor.name + suffix,
                       .shape = tensor.shape,

@@ -266,8 +266,7 @@ void add_model_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
       "adamw: of the parameters; others: times the parameter, added to the gradient", NumberIn(0.0f, kMaxLearningRate));
   add("mode", flags.mode,
       "async; sync; ssp:K, async with no worker more than K steps ahead of the slowest; backup:B, sync without waiting "
-      "for the last B gradients of a step; quorum:K, sync that waits for K gradients; a worker adds a late one to its "
-      "next gradient",
+      "for the last B gradients of a step; quorum:K, sync that waits for K gradients; a late one is part of the next step",
       accepted_by(ps::parse_mode));
   add("push", flags.push,
       "elements of a gradient on its way: fp32; bf16, fp16: half the bytes; int8, int4: a quarter, an eighth",
@@ -457,9 +456,6 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   const size_t workers = options.local ? flags.workers : options.cluster.workers.size();
   options.mode.worker_count = static_cast<uint32_t>(workers);
   GRADRAIL_RETURN_IF_ERROR(ps::check_bound(options.mode));
-  // A worker keeps a late gradient with the rests of the rounding.
-  if (options.mode.kind == ps::ModeKind::quorum && options.push == ps::PushFormat::fp32)
-    return absl::InvalidArgumentError(fmt::format("--mode {}: needs --push bf16, fp16, int8 or int4", flags.mode));
   // Only a ps uses the flag, and a worker with a sparse description does not know all workers.
   if (options.task.job != "worker") GRADRAIL_RETURN_IF_ERROR(check_min_workers(flags, workers));
   const absl::StatusOr<ps::OptimizerKind> optimizer = chosen_optimizer(flags);

@@ -1,6 +1,5 @@
 // The C interface over Client. It checks arguments and the order of calls, translates texts, and stops exceptions; all
 // else is the class's.
-#include <algorithm>
 #include <exception>
 #include <new>
 #include <string>
@@ -19,9 +18,10 @@ struct gradrail_client {
   // C programs often confuse the order of calls, which the class does not check: these fields do.
   bool has_parameters = false;  ///< started, or pulled
   bool started = false;
-  bool pushed = false;  ///< between exchange and wait
   bool left = false;
-  std::vector<bool> ready;  ///< per tensor, in the step under way
+  gradrail::ps::Layout layout;
+  std::vector<bool> pushed;  ///< per fragment, between exchange and wait
+  std::vector<bool> ready;   ///< per tensor, in the step under way
   uint32_t task_index = 0;
   std::string stats;  ///< the last text of gradrail_stats_json()
 };
@@ -49,16 +49,26 @@ gradrail_status guarded(Body body) noexcept {
   }
 }
 
-absl::Status join(const gradrail_options* given, const gradrail_tensor* tensors, size_t tensor_count,
-                  gradrail_client** client) {
+absl::Status join(const gradrail_options* given, const gradrail_tensor* tensors, const char* const* fragments,
+                  size_t tensor_count, gradrail_client** client) {
   if (client == nullptr) return absl::InvalidArgumentError("gradrail_join: client is NULL");
   // gradrail_free(NULL) is harmless, so that a program may free after an error.
   *client = nullptr;
   GRADRAIL_ASSIGN_OR_RETURN(ClientOptions options, to_client_options(given));
   GRADRAIL_ASSIGN_OR_RETURN(ps::Schema schema, to_schema(tensors, tensor_count));
+  for (size_t i = 0; fragments != nullptr && i < tensor_count; ++i) {
+    if (fragments[i] != nullptr) schema[i].fragment = fragments[i];
+  }
   const uint32_t task_index = options.task_index;
+  ps::Layout layout = ps::layout_of(schema);
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Client> joined, Client::join(std::move(options), std::move(schema)));
-  *client = new gradrail_client{.client = std::move(joined), .ready = {}, .task_index = task_index, .stats = {}};
+  *client = new gradrail_client{.client = std::move(joined),
+                                .layout = std::move(layout),
+                                .pushed = {},
+                                .ready = {},
+                                .task_index = task_index,
+                                .stats = {}};
+  (*client)->pushed.resize((*client)->layout.fragments.size());
   (*client)->ready.resize(tensor_count);
   return absl::OkStatus();
 }
@@ -69,12 +79,19 @@ absl::Status check_client(std::string_view call, const gradrail_client* client) 
   return absl::FailedPreconditionError(fmt::format("{} after gradrail_leave: join again for a new client", call));
 }
 
-absl::Status check_may_push(std::string_view call, const gradrail_client* client) {
+absl::Status check_fragment(std::string_view call, const gradrail_client* client, size_t fragment) {
   GRADRAIL_RETURN_IF_ERROR(check_client(call, client));
+  const size_t count = client->pushed.size();
+  if (fragment < count) return absl::OkStatus();
+  return absl::InvalidArgumentError(fmt::format("{}: fragment {}: there are fragments 0 to {}", call, fragment, count - 1));
+}
+
+absl::Status check_may_push(std::string_view call, const gradrail_client* client, size_t fragment) {
+  GRADRAIL_RETURN_IF_ERROR(check_fragment(call, client, fragment));
   if (!client->has_parameters) {
     return absl::FailedPreconditionError(fmt::format("{} before gradrail_start: there are no parameters yet", call));
   }
-  if (!client->pushed) return absl::OkStatus();
+  if (!client->pushed[fragment]) return absl::OkStatus();
   return absl::FailedPreconditionError(fmt::format("{} before gradrail_wait: an exchange is under way", call));
 }
 
@@ -87,9 +104,10 @@ absl::Status check_tensor(const gradrail_client* client, size_t tensor_index) {
 
 absl::Status report_ready(std::string_view call, gradrail_client* client, absl::Span<const size_t> tensors) {
   for (const size_t tensor : tensors) GRADRAIL_RETURN_IF_ERROR(check_tensor(client, tensor));
-  GRADRAIL_RETURN_IF_ERROR(check_may_push(call, client));
+  GRADRAIL_RETURN_IF_ERROR(check_client(call, client));
   std::vector<bool> ready = client->ready;
   for (const size_t tensor : tensors) {
+    GRADRAIL_RETURN_IF_ERROR(check_may_push(call, client, client->layout.tensor_fragment[tensor]));
     if (ready[tensor]) {
       return absl::FailedPreconditionError(fmt::format("{}: tensor {} was ready before in this step", call, tensor));
     }
@@ -100,18 +118,43 @@ absl::Status report_ready(std::string_view call, gradrail_client* client, absl::
   return absl::OkStatus();
 }
 
-absl::Status push(std::string_view call, gradrail_client* client) {
-  GRADRAIL_RETURN_IF_ERROR(check_may_push(call, client));
-  client->pushed = true;
-  client->client->exchange();
+absl::Status push(std::string_view call, gradrail_client* client, size_t fragment) {
+  GRADRAIL_RETURN_IF_ERROR(check_may_push(call, client, fragment));
+  client->pushed[fragment] = true;
+  client->client->exchange(static_cast<uint32_t>(fragment));
+  return absl::OkStatus();
+}
+
+absl::Status push_all(std::string_view call, gradrail_client* client) {
+  GRADRAIL_RETURN_IF_ERROR(check_client(call, client));
+  // Before the first push: a refused call changes nothing.
+  for (size_t i = 0; i < client->pushed.size(); ++i) GRADRAIL_RETURN_IF_ERROR(check_may_push(call, client, i));
+  for (size_t i = 0; i < client->pushed.size(); ++i) GRADRAIL_RETURN_IF_ERROR(push(call, client, i));
   return absl::OkStatus();
 }
 
 /// After an error the step stays under way: a program that ignores it cannot push again.
-absl::Status end_step(gradrail_client* client) {
-  GRADRAIL_RETURN_IF_ERROR(client->client->wait());
-  client->pushed = false;
-  client->ready.assign(client->ready.size(), false);
+absl::Status end_step(std::string_view call, gradrail_client* client, size_t fragment) {
+  size_t ready = 0, all = 0;
+  for (size_t i = 0; i < client->ready.size(); ++i) {
+    if (client->layout.tensor_fragment[i] != fragment) continue;
+    ++all;
+    if (client->ready[i]) ++ready;
+  }
+  if (!client->pushed[fragment] && ready > 0 && ready < all) {
+    return absl::FailedPreconditionError(  // the wait would never end
+        fmt::format("{} before gradrail_exchange: only {} of {} tensors are ready", call, ready, all));
+  }
+  GRADRAIL_RETURN_IF_ERROR(client->client->wait(static_cast<uint32_t>(fragment)));
+  client->pushed[fragment] = false;
+  for (size_t i = 0; i < client->ready.size(); ++i) {
+    if (client->layout.tensor_fragment[i] == fragment) client->ready[i] = false;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status end_all(std::string_view call, gradrail_client* client) {
+  for (size_t i = 0; i < client->pushed.size(); ++i) GRADRAIL_RETURN_IF_ERROR(end_step(call, client, i));
   return absl::OkStatus();
 }
 
@@ -127,7 +170,12 @@ using namespace gradrail::worker;
 
 gradrail_status gradrail_join(const gradrail_options* options, const gradrail_tensor* tensors, size_t tensor_count,
                               gradrail_client** client) {
-  return guarded([&] { return join(options, tensors, tensor_count, client); });
+  return guarded([&] { return join(options, tensors, nullptr, tensor_count, client); });
+}
+
+gradrail_status gradrail_join_fragments(const gradrail_options* options, const gradrail_tensor* tensors,
+                                        const char* const* fragments, size_t tensor_count, gradrail_client** client) {
+  return guarded([&] { return join(options, tensors, fragments, tensor_count, client); });
 }
 
 float* gradrail_parameters(gradrail_client* client, size_t tensor_index, size_t* elements) {
@@ -164,26 +212,36 @@ gradrail_status gradrail_ready_many(gradrail_client* client, const size_t* tenso
 }
 
 gradrail_status gradrail_exchange(gradrail_client* client) {
-  return guarded([&] { return push("gradrail_exchange", client); });
+  return guarded([&] { return push_all("gradrail_exchange", client); });
+}
+
+gradrail_status gradrail_exchange_fragment(gradrail_client* client, size_t fragment) {
+  return guarded([&] { return push("gradrail_exchange_fragment", client, fragment); });
+}
+
+gradrail_status gradrail_wait_fragment(gradrail_client* client, size_t fragment) {
+  return guarded([&]() -> absl::Status {
+    GRADRAIL_RETURN_IF_ERROR(check_fragment("gradrail_wait_fragment", client, fragment));
+    return end_step("gradrail_wait_fragment", client, fragment);
+  });
+}
+
+uint64_t gradrail_fragment_step(const gradrail_client* client, size_t fragment) {
+  if (!check_fragment("gradrail_fragment_step", client, fragment).ok()) return 0;
+  return client->client->global_step(static_cast<uint32_t>(fragment));
 }
 
 gradrail_status gradrail_wait(gradrail_client* client) {
   return guarded([&]() -> absl::Status {
     GRADRAIL_RETURN_IF_ERROR(check_client("gradrail_wait", client));
-    const auto ready = std::count(client->ready.begin(), client->ready.end(), true);
-    if (!client->pushed && ready > 0 && static_cast<size_t>(ready) < client->ready.size()) {
-      return absl::FailedPreconditionError(  // the wait would never end
-          fmt::format("gradrail_wait before gradrail_exchange: only {} of {} tensors are ready", ready,
-                      client->ready.size()));
-    }
-    return end_step(client);
+    return end_all("gradrail_wait", client);
   });
 }
 
 gradrail_status gradrail_step(gradrail_client* client) {
   return guarded([&]() -> absl::Status {
-    GRADRAIL_RETURN_IF_ERROR(push("gradrail_step", client));
-    return end_step(client);
+    GRADRAIL_RETURN_IF_ERROR(push_all("gradrail_step", client));
+    return end_all("gradrail_step", client);
   });
 }
 
@@ -200,6 +258,13 @@ gradrail_status gradrail_set_learning_rate(gradrail_client* client, float rate) 
   return guarded([&]() -> absl::Status {
     GRADRAIL_RETURN_IF_ERROR(check_client("gradrail_set_learning_rate", client));
     return client->client->set_learning_rate(rate);
+  });
+}
+
+gradrail_status gradrail_set_weight(gradrail_client* client, float weight) {
+  return guarded([&]() -> absl::Status {
+    GRADRAIL_RETURN_IF_ERROR(check_client("gradrail_set_weight", client));
+    return client->client->set_weight(weight);
   });
 }
 

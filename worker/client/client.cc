@@ -29,10 +29,13 @@ absl::Span<float> Client::gradients(size_t tensor_index) { return impl_->model()
 absl::Status Client::start() { return impl_->start(); }
 void Client::ready(size_t tensor_index) { impl_->ready(tensor_index); }
 void Client::exchange() { impl_->exchange(); }
+void Client::exchange(uint32_t fragment) { impl_->exchange(fragment); }
 void Client::progress() { impl_->progress(); }
 absl::Status Client::wait() { return impl_->wait(); }
+absl::Status Client::wait(uint32_t fragment) { return impl_->wait(fragment); }
 void Client::wake() { impl_->wake(); }
 absl::Status Client::set_learning_rate(float rate) { return impl_->set_learning_rate(rate); }
+absl::Status Client::set_weight(float weight) { return impl_->set_weight(weight); }
 
 absl::Status Client::pull() { return impl_->pull(); }
 bool Client::on_device() const { return impl_->model().gpu() != nullptr; }
@@ -40,6 +43,7 @@ std::string Client::gpu_text() const { return impl_->paths().gpu_text(); }
 bool Client::device_failed() const { return on_device() && !impl_->model().gpu()->status().ok(); }
 absl::Status Client::fetch() { return impl_->model().fetch_parameters(); }
 uint64_t Client::global_step() const { return impl_->buckets().global_step(); }
+uint64_t Client::global_step(uint32_t fragment) const { return impl_->buckets().global_step(fragment); }
 uint64_t Client::position() const { return impl_->position(); }
 bool Client::is_chief() const { return impl_->session().is_chief(); }
 absl::Status Client::barrier(const std::string& name) { return impl_->barrier(name, TimePoint::max()); }

@@ -161,6 +161,8 @@ struct TaskTrace {
 ///          stay valid while the client exists.
 /// Order    Between exchange() (or the first ready()) and the return of wait(), the trainer touches neither parameters
 ///          nor gradients that it has reported as complete.
+/// Fragments  Named sets of tensors (ps::Tensor::fragment), by index in the order of their first tensors. Each one has
+///          its own steps and can be exchanged alone, while others are under way. Calls without a fragment concern all.
 /// Paths    A lost data connection is replaced while the control plane works. The next transport of the order is tried
 ///          first, the lost one last. Buckets in flight are repeated and count once. The better path is tested later
 ///          beside the one in use, and then used again.
@@ -213,12 +215,16 @@ class GRADRAIL_EXPORT Client {
   /// Declares all gradients as complete and sends the buckets that have not left. A second call before wait() has no
   /// effect. Before start() it fails the run, which wait() reports.
   void exchange();
+  /// The same for the gradients of one fragment.
+  void exchange(uint32_t fragment);
   /// Optional, while the trainer computes the rest: sends gradients that a device has packed or copied. Never blocks.
   void progress();
   /// Blocks until all fresh parameters have arrived. Without an exchange under way it returns at once.
   /// Errors  every error of the exchange and of the run; see Errors above. FAILED_PRECONDITION also for a call before
   ///         exchange() where ready() has reported some tensors only: exchange() and another wait() continue the step.
   absl::Status wait();
+  /// The same for the parameters of one fragment. Exchanges of others stay under way.
+  absl::Status wait(uint32_t fragment);
   /// A wait() in progress, or the next one, reads ClientOptions::stop and dump_signals now.
   /// Threads  Any thread.
   void wake();
@@ -243,10 +249,19 @@ class GRADRAIL_EXPORT Client {
   /// Errors  INVALID_ARGUMENT: negative, NaN or infinite. FAILED_PRECONDITION: an exchange is under way.
   absl::Status set_learning_rate(float rate);
 
+  /// Sets the weight of this worker's next gradients in the mean of a step, such as the number of its samples. The first
+  /// weight is 1. Equal weights give the bits of a mean without weights. It has no effect in async and ssp, where no
+  /// mean is formed. Parameters in GPU memory take no weight.
+  /// Errors  INVALID_ARGUMENT: not more than 0, NaN or infinite. FAILED_PRECONDITION: an exchange is under way.
+  absl::Status set_weight(float weight);
+
   /// Updates applied to the parameters that this worker holds (bucket 0).
   uint64_t global_step() const;
+  /// Updates applied to the parameters of a fragment that this worker holds.
+  uint64_t global_step(uint32_t fragment) const;
   /// Steps of this run that this worker has completed. async: its own steps. Otherwise the common steps of all workers:
-  /// a worker continues at the position of the other workers after a late join or a dropped gradient.
+  /// a worker continues at the position of the other workers after a late join or a dropped gradient. With several
+  /// fragments: steps of the first one.
   uint64_t position() const;
   /// Whether this worker is the chief now.
   /// Threads  Any thread.

@@ -1,6 +1,7 @@
 #include "worker/client/client_impl.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/check.h"
@@ -57,11 +58,6 @@ absl::Status Client::Impl::join() {
   const TimePoint now = Clock::now();
   // min(): the sum must not overflow when the timeout has no limit.
   const TimePoint deadline = now + std::min(options_.join_timeout, TimePoint::max() - now);
-  if (options_.mode == ps::ModeKind::quorum && (options_.push == ps::PushFormat::fp32 || memory_.gpu() != nullptr)) {
-    return absl::InvalidArgumentError(
-        "mode quorum: needs a push in bf16, fp16, int8 or int4, and gradients in host memory (a worker keeps a late "
-        "gradient with the rests of the rounding)");
-  }
   GRADRAIL_RETURN_IF_ERROR(session_.open());
   GRADRAIL_RETURN_IF_ERROR(memory_.allocate(options_.place_memory, options_.device));
   return rejoin_.join_first(deadline);
@@ -71,8 +67,9 @@ absl::Status Client::Impl::join_cluster(TimePoint deadline) {
   GRADRAIL_RETURN_IF_ERROR(session_.describe(deadline));
   // Before the join: a model that cannot be cut must not set the servers up.
   GRADRAIL_RETURN_IF_ERROR(exchange_.cut_model());
-  GRADRAIL_ASSIGN_OR_RETURN(const uint64_t first_step, session_.join(deadline, rejoin_.is_under_way()));
-  exchange_.set_step(first_step - 1);
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> first_steps,
+                            session_.join(deadline, rejoin_.is_under_way()));
+  exchange_.set_first_steps(first_steps);
   absl::Status connected = paths_.connect_all(deadline);
   // The others wait for this worker since its join. At the backup it continues as the same member.
   while (failover_.survives(connected)) connected = paths_.connect_all(deadline);
@@ -125,55 +122,73 @@ void Client::Impl::set_started() {
   started_ = true;
 }
 
-bool Client::Impl::begin_push() {
+bool Client::Impl::begin_push(Exchange::Index fragment) {
   if (!started_) {
     failure_.fail(absl::FailedPreconditionError("exchange before start(): there are no parameters yet"));
     return false;
   }
-  begin(ps::ArrivalKind::push);
+  begin(fragment, ps::ArrivalKind::push);
   return true;
 }
 
+/// Begins an exchange of all fragments.
 void Client::Impl::begin(ps::ArrivalKind kind) {
-  GRADRAIL_CHECK(!exchange_.is_under_way());
+  for (Exchange::Index fragment = 0; fragment < exchange_.fragment_count(); ++fragment) begin(fragment, kind);
+}
+
+void Client::Impl::begin(Exchange::Index fragment, ps::ArrivalKind kind) {
+  GRADRAIL_CHECK(!exchange_.is_under_way(fragment));
   const TimePoint now = Clock::now();
-  paths_.maybe_failback(now);  // nothing is under way: the moment to change paths
+  if (!exchange_.is_under_way()) paths_.maybe_failback(now);  // the moment to change paths
   telemetry_.answer_dump();
   session_.follow_run_base();
-  exchange_.begin(kind, now);
+  exchange_.begin(fragment, kind, now);
 }
 
 void Client::Impl::ready(size_t tensor_index) {
-  if (exchange_.is_under_way() || begin_push()) exchange_.ready(tensor_index);
+  const Exchange::Index fragment = exchange_.fragment_of(tensor_index);
+  if (exchange_.is_under_way(fragment) || begin_push(fragment)) exchange_.ready(tensor_index);
 }
 
 void Client::Impl::exchange() {
-  if (exchange_.is_under_way() || begin_push()) exchange_.push_all();
+  for (Exchange::Index fragment = 0; fragment < exchange_.fragment_count(); ++fragment) exchange(fragment);
+}
+
+void Client::Impl::exchange(Exchange::Index fragment) {
+  if (exchange_.is_under_way(fragment) || begin_push(fragment)) exchange_.push_all(fragment);
 }
 
 absl::Status Client::Impl::wait() {
   GRADRAIL_RETURN_IF_ERROR(remedy_failure());
-  if (!exchange_.is_under_way()) return absl::OkStatus();
-  if (!exchange_.is_declared()) {
+  for (Exchange::Index fragment = 0; fragment < exchange_.fragment_count(); ++fragment)
+    GRADRAIL_RETURN_IF_ERROR(wait(fragment));
+  return absl::OkStatus();
+}
+
+absl::Status Client::Impl::wait(Exchange::Index fragment) {
+  GRADRAIL_RETURN_IF_ERROR(remedy_failure());
+  if (!exchange_.is_under_way(fragment)) return absl::OkStatus();
+  if (!exchange_.is_declared(fragment)) {
     return absl::FailedPreconditionError(
         "wait() before exchange(): ready() has not reported all tensors, so that the wait would never end");
   }
-  next_notice_ = exchange_.begun_at() + kExchangeReportEvery;
+  next_notice_ = exchange_.begun_at(fragment) + kExchangeReportEvery;
   gpu::WaitInTurns staging_wait;
-  while (exchange_.outstanding() > 0) {
+  while (exchange_.outstanding(fragment) > 0) {
     telemetry_.answer_dump();
     GRADRAIL_RETURN_IF_ERROR(recover());
-    if (!exchange_.is_under_way()) return absl::OkStatus();  // rejoined: the trainer continues at position()
-    if (exchange_.is_pull() && !session_.is_initialised() && session_.is_chief()) exchange_.offer_instead_of_pull();
+    if (!exchange_.is_under_way(fragment)) return absl::OkStatus();  // rejoined: the trainer continues at position()
+    if (exchange_.is_pull(fragment) && !session_.is_initialised() && session_.is_chief())
+      exchange_.offer_instead_of_pull();
     // The end of a copy from a GPU is no event of the wait set: it is polled.
     const bool is_staging = exchange_.post_backlog();
     const bool must_retry = paths_.advance_probes() || exchange_.has_backlog();
     const Duration timeout = is_staging ? Duration::zero() : must_retry ? Duration(kRetryRound) : Duration(kLookRound);
     if (paths_.wait_events(Clock::now() + timeout) > 0) continue;
     if (is_staging) staging_wait.turn();
-    GRADRAIL_RETURN_IF_ERROR(on_idle());
+    GRADRAIL_RETURN_IF_ERROR(on_idle(fragment));
   }
-  return finish();
+  return finish(fragment);
 }
 
 /// The remedy for a recorded failure is a backup or a rejoin; else the error ends the run. A rejoin drops the exchange.
@@ -211,40 +226,50 @@ absl::Status Client::Impl::set_learning_rate(float rate) {
   return absl::OkStatus();
 }
 
+absl::Status Client::Impl::set_weight(float weight) {
+  if (!(weight > 0.0f && std::isfinite(weight)))
+    return absl::InvalidArgumentError(fmt::format("weight {}: must be a finite number, more than 0", weight));
+  GRADRAIL_RETURN_IF_ERROR(check_idle("set_weight"));
+  exchange_.set_weight(weight);
+  return absl::OkStatus();
+}
+
 /// Nothing has arrived for half a second: the rare checks are free now.
-absl::Status Client::Impl::on_idle() {
+absl::Status Client::Impl::on_idle(Exchange::Index fragment) {
   const TimePoint now = Clock::now();
-  if (asked_to_stop(options_) && (is_interrupted(options_) || now >= exchange_.begun_at() + kStopGrace)) {
-    return absl::CancelledError(fmt::format("stopped while waiting for the answer to step {}", exchange_.step()));
+  const bool is_overdue = now >= exchange_.begun_at(fragment) + kStopGrace;
+  if (asked_to_stop(options_) && (is_interrupted(options_) || is_overdue)) {
+    return absl::CancelledError(
+        fmt::format("stopped while waiting for the answer to step {}", exchange_.step(fragment)));
   }
   if (now >= next_notice_) {
-    log_missing_peers();
+    log_missing_peers(fragment);
     next_notice_ = Clock::now() + kExchangeReportEvery;
   }
   return absl::OkStatus();
 }
 
-absl::Status Client::Impl::finish() {
-  GRADRAIL_RETURN_IF_ERROR(exchange_.finish());
-  if (!exchange_.is_push()) return absl::OkStatus();
+absl::Status Client::Impl::finish(Exchange::Index fragment) {
+  GRADRAIL_RETURN_IF_ERROR(exchange_.finish(fragment));
+  if (!exchange_.is_push(fragment)) return absl::OkStatus();
   rejoin_.record_position();
   if (telemetry_.publish_is_due(exchange_.ended_at())) telemetry_.publish(stats(), exchange_.ended_at());
   return absl::OkStatus();
 }
 
-void Client::Impl::log_missing_peers() {
+void Client::Impl::log_missing_peers(Exchange::Index fragment) {
   // One task stands for all: every shard waits for the same workers.
   const absl::StatusOr<ps::proto::StatsReply> stats = session_.control(0).stats();
   if (!stats.ok()) return;  // the heartbeat reports a lost ps
-  if (exchange_.is_pull() && !session_.is_initialised()) {
+  if (exchange_.is_pull(fragment) && !session_.is_initialised()) {
     return options_.log(
         fmt::format("waiting for the chief (worker {}) to initialize the parameters", session_.chief()));
   }
   if (!stats->waiting_for().empty()) {
     return options_.log(
-        fmt::format("step {}: waiting for {}", exchange_.step(), fmt::join(stats->waiting_for(), ", ")));
+        fmt::format("step {}: waiting for {}", exchange_.step(fragment), fmt::join(stats->waiting_for(), ", ")));
   }
-  options_.log(fmt::format("step {}: waiting for {}", exchange_.step(), session_.control(0).name()));
+  options_.log(fmt::format("step {}: waiting for {}", exchange_.step(fragment), session_.control(0).name()));
 }
 
 ClientStats Client::Impl::stats() const {

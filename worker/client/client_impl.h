@@ -45,11 +45,14 @@ class Client::Impl {
   absl::Status start();
   void ready(size_t tensor_index);
   void exchange();
+  void exchange(Exchange::Index fragment);
   void progress() { exchange_.progress(); }
   absl::Status wait();
+  absl::Status wait(Exchange::Index fragment);
   void wake() { paths_.wake(); }  ///< any thread
   absl::Status pull();
   absl::Status set_learning_rate(float rate);
+  absl::Status set_weight(float weight);
 
   // client_control.cc: calls to the ps tasks that a failover may interrupt.
   /// Workers that have not joined yet are waited for until `absent_until`.
@@ -83,16 +86,17 @@ class Client::Impl {
   // client_impl.cc
   absl::Status join_cluster(TimePoint deadline);
   absl::Status check_idle(std::string_view call);
-  bool begin_push();
+  bool begin_push(Exchange::Index fragment);
   void begin(ps::ArrivalKind kind);
+  void begin(Exchange::Index fragment, ps::ArrivalKind kind);
   absl::Status recover();
   absl::Status remedy_failure();
   absl::Status remedy_outside_exchange();
-  absl::Status on_idle();
-  absl::Status finish();
+  absl::Status on_idle(Exchange::Index fragment);
+  absl::Status finish(Exchange::Index fragment);
   absl::Status prepare_offer();
   void set_started();
-  void log_missing_peers();
+  void log_missing_peers(Exchange::Index fragment);
 
   ClientOptions options_;
   Identity identity_;

@@ -25,8 +25,12 @@ absl::Status Exchange::cut_model() {
   GRADRAIL_CHECK(shards_.empty());
   const auto shard_count = static_cast<uint32_t>(paths_.links().size());
   GRADRAIL_ASSIGN_OR_RETURN(const ps::ShardMap map,
-                            ps::ShardMap::cut(memory_.elements(), shard_count, options_.bucket_bytes, options_.push));
+                            ps::ShardMap::cut(memory_.layout(), shard_count, options_.bucket_bytes, options_.push));
   touched_.resize(memory_.schema().size());
+  ready_.assign(memory_.schema().size(), false);
+  fragments_.resize(map.fragment_count());  // the steps stay until set_first_steps(): position() needs them
+  for (Fragment& fragment : fragments_) fragment.tensor_count = fragment.bucket_count = 0;
+  for (const Index fragment : memory_.layout().tensor_fragment) ++fragments_[fragment].tensor_count;
   shards_.resize(shard_count);
   for (uint32_t index = 0; index < shard_count; ++index) {
     ShardLink& link = *paths_.links()[index];
@@ -34,7 +38,10 @@ absl::Status Exchange::cut_model() {
     link.range = map.shard(index);
     link.bucket_count = map.bucket_count(index);
     shards_[index].link = &link;
-    for (uint32_t i = 0; i < link.bucket_count; ++i) shards_[index].buckets.push_back({.range = map.bucket(index, i)});
+    for (uint32_t i = 0; i < link.bucket_count; ++i) {
+      shards_[index].buckets.push_back({.range = map.bucket(index, i), .fragment = map.fragment(index, i)});
+      ++fragments_[map.fragment(index, i)].bucket_count;
+    }
     count_tensors(shards_[index]);
   }
   return absl::OkStatus();
@@ -62,52 +69,66 @@ void Exchange::clear() {
   backlog_.clear();
   touched_.clear();
   shards_.clear();
-  under_way_ = false;
-  outstanding_ = 0;
+  for (Fragment& fragment : fragments_) fragment.under_way = false;
 }
 
-void Exchange::begin(ps::ArrivalKind kind, TimePoint now) {
-  GRADRAIL_CHECK(!under_way_);
-  backlog_.clear();  // a bucket can be answered twice, as a pull and as an offer, and leave one of them behind
-  prepared_.clear();
-  begun_at_ = now;
-  under_way_ = true;
-  telemetry_.begin_exchange(now);
-  kind_ = kind;
+template <typename Function>
+void Exchange::for_each_bucket(Index fragment, Function function) {
+  for (Shard& shard : shards_) {
+    // Last bucket first: the backward pass completes them in this order.
+    for (auto i = static_cast<uint32_t>(shard.buckets.size()); i-- > 0;) {
+      if (shard.buckets[i].fragment == fragment) function(shard, i, shard.buckets[i]);
+    }
+  }
+}
+
+void Exchange::begin(Index index, ps::ArrivalKind kind, TimePoint now) {
+  Fragment& fragment = fragments_[index];
+  GRADRAIL_CHECK(!fragment.under_way);
+  // A bucket can be answered twice, as a pull and as an offer, and leave one of them behind.
+  const auto is_its = [&](const Pending& p) { return p.shard->buckets[p.bucket_index].fragment == index; };
+  std::erase_if(backlog_, is_its);
+  std::erase_if(prepared_, is_its);
+  if (!is_under_way()) telemetry_.begin_exchange(now);
+  fragment.begun_at = now;
+  fragment.under_way = true;
+  fragment.kind = kind;
   // Pulls and offers have no step of their own: the shard only echoes the number.
   if (kind == ps::ArrivalKind::push) {
-    ++step_;
-    has_pushed_ = true;
+    ++fragment.step;
+    fragment.has_pushed = true;
   }
-  telemetry_.mark(Mark::Kind::begun, step_);
-  waited_ns_ = 0;
-  dropped_ = false;
-  outstanding_ = 0;
+  telemetry_.mark(Mark::Kind::begun, fragment.step);
+  fragment.waited_ns = 0;
+  fragment.dropped = false;
+  fragment.late_count = 0;
+  fragment.undeclared = fragment.tensor_count;
+  for (size_t tensor = 0; tensor < ready_.size(); ++tensor) {
+    if (fragment_of(tensor) == index) ready_[tensor] = false;
+  }
   // All buckets are outstanding from the start: wait() before exchange() must not end before the gradients have left.
-  ready_.assign(memory_.schema().size(), false);
-  undeclared_ = ready_.size();
-  for (Shard& shard : shards_) {
-    for (Bucket& bucket : shard.buckets) {
-      bucket.tensors_missing = bucket.tensors;
-      bucket.pushed = false;
-      bucket.packed.reset();
-      bucket.sent = Sent::nothing;
-      bucket.outstanding = true;
-    }
-    outstanding_ += shard.buckets.size();
-  }
+  fragment.outstanding = fragment.bucket_count;
+  for_each_bucket(index, [&](Shard&, uint32_t, Bucket& bucket) {
+    bucket.tensors_missing = bucket.tensors;
+    bucket.kind = kind;
+    bucket.pushed = false;
+    bucket.packed.reset();
+    bucket.sent = Sent::nothing;
+    bucket.outstanding = true;
+    bucket.is_late = false;
+  });
 }
 
 void Exchange::ready(size_t tensor_index) {
-  GRADRAIL_CHECK(under_way_);
   GRADRAIL_CHECK(tensor_index < ready_.size());
+  Fragment& fragment = fragments_[fragment_of(tensor_index)];
+  GRADRAIL_CHECK(fragment.under_way);
   if (ready_[tensor_index]) return;  // a second count of the same tensor would push its buckets too early
   ready_[tensor_index] = true;
-  if (undeclared_ > 0) --undeclared_;
+  if (fragment.undeclared > 0) --fragment.undeclared;
   const ps::ElementRange tensor = memory_.range(tensor_index);
   for (const uint32_t index : touched_[tensor_index]) {
     Shard& shard = shards_[index];
-    // Last bucket first: the backward pass completes them in this order.
     for (size_t i = shard.buckets.size(); i-- > 0;) {
       Bucket& bucket = shard.buckets[i];
       if (bucket.range.first >= tensor.first + tensor.count) continue;
@@ -117,37 +138,40 @@ void Exchange::ready(size_t tensor_index) {
   }
 }
 
-void Exchange::push_all() {
-  GRADRAIL_CHECK(under_way_);
-  undeclared_ = 0;
-  for (Shard& shard : shards_) {
-    for (size_t i = shard.buckets.size(); i-- > 0;) push_bucket(shard, static_cast<uint32_t>(i));
-  }
+void Exchange::push_all(Index fragment) {
+  GRADRAIL_CHECK(fragments_[fragment].under_way);
+  fragments_[fragment].undeclared = 0;
+  for_each_bucket(fragment, [&](Shard& shard, uint32_t i, Bucket&) { push_bucket(shard, i); });
+}
+
+bool Exchange::is_under_way() const {
+  return std::any_of(fragments_.begin(), fragments_.end(), [](const Fragment& each) { return each.under_way; });
 }
 
 void Exchange::push_bucket(Shard& shard, uint32_t bucket_index) {
   Bucket& bucket = shard.buckets[bucket_index];
   if (bucket.pushed) return;
   bucket.pushed = true;
-  telemetry_.mark(Mark::Kind::pushed, step_, shard.link->shard_index, bucket_index);
+  telemetry_.mark(Mark::Kind::pushed, step(bucket.fragment), shard.link->shard_index, bucket_index);
   if (!shard.link->is_up()) return;  // on_path_lost() repeats it
-  // A push over another path repeats the same bits.
-  if (format() != ps::PushFormat::fp32 && !bucket.packed) bucket.packed = memory_.pack(bucket.range);
-  if (!waits_for_gpu(*shard.link)) return submit(shard, bucket_index);
+  // A push over another path, or in a further step, repeats the same bits.
+  if (format(bucket) != ps::PushFormat::fp32 && !bucket.packed) bucket.packed = memory_.pack(bucket.range);
+  if (!waits_for_gpu(*shard.link, bucket.kind)) return submit(shard, bucket_index);
+  const bool is_staged = this->is_staged(*shard.link, bucket.kind);
   prepared_.push_back(
-      {&shard, bucket_index,
-       is_staged(*shard.link) ? memory_.gpu()->download_gradients(bucket.range) : bucket.packed.value()});
+      {&shard, bucket_index, is_staged ? memory_.gpu()->download_gradients(bucket.range) : bucket.packed.value()});
   submit_prepared();
 }
 
-bool Exchange::is_staged(const ShardLink& link) const {
-  // Initial values are in the host's memory already, and a pull has no payload.
-  return memory_.gpu() != nullptr && is_push() && link.path->way() == GpuTransfer::staged;
+bool Exchange::is_staged(const ShardLink& link, ps::ArrivalKind kind) const {
+  // Initial values are in the host's memory already, and other kinds have no payload.
+  return memory_.gpu() != nullptr && kind == ps::ArrivalKind::push && link.path->way() == GpuTransfer::staged;
 }
 
 /// The GPU has to pack the bucket or to copy it before it can leave.
-bool Exchange::waits_for_gpu(const ShardLink& link) const {
-  return is_staged(link) || (memory_.gpu() != nullptr && format() != ps::PushFormat::fp32);
+bool Exchange::waits_for_gpu(const ShardLink& link, ps::ArrivalKind kind) const {
+  const bool is_packed = kind == ps::ArrivalKind::push && memory_.push_format() != ps::PushFormat::fp32;
+  return is_staged(link, kind) || (memory_.gpu() != nullptr && is_packed);
 }
 
 /// Submits in order what the GPU has prepared; true while it prepares something.
@@ -160,7 +184,8 @@ bool Exchange::submit_prepared() {
       prepared_.clear();
       failure_.fail(copied);
     } else if (next.shard->link->is_up()) {
-      telemetry_.mark(Mark::Kind::copied, step_, next.shard->link->shard_index, next.bucket_index);
+      const uint64_t step = this->step(next.shard->buckets[next.bucket_index].fragment);
+      telemetry_.mark(Mark::Kind::copied, step, next.shard->link->shard_index, next.bucket_index);
       submit(*next.shard, next.bucket_index);
     }
   }
@@ -172,21 +197,22 @@ void Exchange::submit(Shard& shard, uint32_t bucket_index) {
   Bucket& bucket = shard.buckets[bucket_index];
   assert(bucket.pushed);  // invariant 2
   ShardPath& path = *shard.link->path;
-  const ps::PushFormat format = this->format();
-  const uint64_t payload_elements = kind_ == ps::ArrivalKind::pull ? 0 : bucket.range.count;
+  const ps::PushFormat format = this->format(bucket);
+  const uint64_t payload_elements = ps::has_payload(bucket.kind) ? bucket.range.count : 0;
   const auto payload_bytes = static_cast<uint32_t>(ps::packed_bytes(payload_elements, format));
   // Only staged payloads pass through host memory, where the checksum can be computed.
   const bool checksums = options_.checksums && path.way() == GpuTransfer::staged;
   ps::SlotHeader& header = path.slot_headers()[bucket_index];
-  header = {.kind = kind_,
+  header = {.kind = bucket.kind,
             .has_crc = checksums,
             .format = format,
             .bucket = bucket_index,
             .payload_bytes = payload_bytes,
-            .step = step_,
+            .step = step(bucket.fragment),
             .incarnation = identity_.incarnation(),
             .base_version = bucket.version,
-            .rate = rate_};
+            .rate = rate_,
+            .weight = weight_};
   if (checksums) header.crc32c = crc32c(memory_.payload(bucket.range, format).data, payload_bytes);
   // A shard that maps the gradients reads them in place: only the header is put.
   bucket.sent = payload_elements == 0 || path.gradients_mapped() ? Sent::payload : Sent::nothing;
@@ -199,10 +225,10 @@ void Exchange::submit(Shard& shard, uint32_t bucket_index) {
 bool Exchange::post_bucket(Shard& shard, uint32_t bucket_index) {
   if (!shard.link->is_up()) return true;  // on_path_lost() repeats it
   Bucket& bucket = shard.buckets[bucket_index];
-  bucket.sent =
-      shard.link->path->send_bucket(bucket_index, bucket.range, memory_.payload(bucket.range, format()), bucket.sent);
+  const MemorySpan payload = memory_.payload(bucket.range, format(bucket));
+  bucket.sent = shard.link->path->send_bucket(bucket_index, bucket.range, payload, bucket.sent);
   if (bucket.sent != Sent::all) return false;
-  telemetry_.mark(Mark::Kind::posted, step_, shard.link->shard_index, bucket_index);
+  telemetry_.mark(Mark::Kind::posted, step(bucket.fragment), shard.link->shard_index, bucket_index);
   return true;
 }
 
@@ -212,10 +238,10 @@ bool Exchange::post_backlog() {
 }
 
 void Exchange::progress() {
-  if (!under_way_) return;
+  if (!is_under_way()) return;
   // Gradients in fp32 that a network device or the shard's GPU fetches from GPU memory need no help from here.
   const bool may_wait = std::any_of(shards_.begin(), shards_.end(), [&](const Shard& shard) {
-    return shard.link->is_up() && waits_for_gpu(*shard.link);
+    return shard.link->is_up() && waits_for_gpu(*shard.link, ps::ArrivalKind::push);
   });
   if (!may_wait) return;
   post_backlog();
@@ -233,9 +259,9 @@ void Exchange::on_answer(ShardLink& link, uint64_t immediate) {
   // A copy: the shard could change it between check and use.
   const ps::ReturnHeader header = link.path->return_headers()[bucket_index];
   const bool expected = header.magic == ps::ReturnHeader::kMagic && header.incarnation == identity_.incarnation() &&
-                        header.step == step_ && bucket.outstanding;
+                        header.step == step(bucket.fragment) && bucket.outstanding;
   if (!expected) return;  // a repeated answer to an exchange that is over
-  telemetry_.mark(Mark::Kind::answered, step_, link.shard_index, bucket_index);
+  telemetry_.mark(Mark::Kind::answered, header.step, link.shard_index, bucket_index);
   if (header.has_crc != 0 && memory_.parameter_crc32c(bucket.range) != header.crc32c) {
     failure_.fail(absl::DataLossError(
         fmt::format("parameters of shard {}, bucket {} do not match their CRC32C", link.shard_index, bucket_index)));
@@ -244,25 +270,41 @@ void Exchange::on_answer(ShardLink& link, uint64_t immediate) {
     if (link.path->way() == GpuTransfer::staged) gpu->upload_parameters(bucket.range);
     if (link.path->writes_by_nic()) gpu->nic_wrote();
   }
-  waited_ns_ = std::max(waited_ns_, header.waited_ns);
-  if (is_push()) take_back_late(bucket, header.dropped != 0);
-  dropped_ = dropped_ || header.dropped != 0;
+  Fragment& fragment = fragments_[bucket.fragment];
+  fragment.waited_ns = std::max(fragment.waited_ns, header.waited_ns);
+  fragment.dropped = fragment.dropped || header.dropped != 0;
+  // With several fragments the worker may be expected in another one, while it waits for the further step of this one.
+  const bool repeats = options_.mode == ps::ModeKind::quorum && fragments_.size() == 1;
+  if (header.dropped != 0 && repeats && bucket.kind == ps::ArrivalKind::push) {
+    bucket.is_late = true;
+    ++fragment.late_count;
+  }
   // The shard's parameters are as old as its version says, also where our gradient was dropped.
   bucket.version = header.version;
   bucket.outstanding = false;
-  GRADRAIL_CHECK(outstanding_ > 0);
-  --outstanding_;
+  GRADRAIL_CHECK(fragment.outstanding > 0);
+  --fragment.outstanding;
   link.bytes->returned += bucket.range.count * sizeof(float) + sizeof(header);
   // One bucket stands for all: their staleness differs by the few updates that fall between two of them.
-  if (bucket_index == 0 && link.shard_index == 0 && is_push()) telemetry_.count_staleness(header.staleness);
+  if (bucket_index == 0 && link.shard_index == 0 && is_push(bucket.fragment))
+    telemetry_.count_staleness(header.staleness);
+  if (fragment.outstanding == 0 && fragment.late_count > 0) repeat_late(bucket.fragment);
 }
 
-/// In a quorum the next push carries a late gradient, with the rests of the rounding. If that push is late as well,
-/// both are dropped. Else a worker that is late for long would send all its gradients at once.
-void Exchange::take_back_late(Bucket& bucket, bool is_late) {
-  if (options_.mode != ps::ModeKind::quorum) return;
-  bucket.carries_late = is_late && !bucket.carries_late;
-  if (bucket.carries_late) memory_.take_back(bucket.range);
+/// The late buckets take part in the next step. This worker waits for it, and then has the pace of the others again.
+void Exchange::repeat_late(Index index) {
+  Fragment& fragment = fragments_[index];
+  fragment.step = std::max(fragment.step, lowest_version(index)) + 1;
+  fragment.late_count = 0;
+  fragment.outstanding = fragment.bucket_count;
+  for_each_bucket(index, [&](Shard&, uint32_t, Bucket& bucket) {
+    bucket.kind = bucket.is_late ? ps::ArrivalKind::push : ps::ArrivalKind::absent;
+    bucket.is_late = false;
+    bucket.pushed = false;
+    bucket.sent = Sent::nothing;
+    bucket.outstanding = true;
+  });
+  for_each_bucket(index, [&](Shard& shard, uint32_t i, Bucket&) { push_bucket(shard, i); });
 }
 
 void Exchange::on_path_lost(ShardLink& link) {
@@ -272,37 +314,38 @@ void Exchange::on_path_lost(ShardLink& link) {
   // A push that waits for the lost path is pushed again below, with a header in the new path's memory.
   std::erase_if(backlog_, is_its);
   std::erase_if(prepared_, is_its);
-  if (!under_way_) return;
   // A bucket that was applied already is answered again and counts once: the shard compares (incarnation, step,
   // bucket).
   for (auto i = static_cast<uint32_t>(shard.buckets.size()); i-- > 0;) {
     Bucket& bucket = shard.buckets[i];
-    if (!bucket.pushed || !bucket.outstanding) continue;
+    if (!is_under_way(bucket.fragment) || !bucket.pushed || !bucket.outstanding) continue;
     bucket.pushed = false;
     push_bucket(shard, i);
   }
 }
 
 void Exchange::offer_instead_of_pull() {
-  GRADRAIL_CHECK(under_way_ && is_pull());
-  kind_ = ps::ArrivalKind::initialise;
   backlog_.clear();
-  for (Shard& shard : shards_) {
-    for (auto i = static_cast<uint32_t>(shard.buckets.size()); i-- > 0;) {
-      shard.buckets[i].pushed = false;
+  for (Index index = 0; index < fragment_count(); ++index) {
+    GRADRAIL_CHECK(is_under_way(index) && is_pull(index));
+    fragments_[index].kind = ps::ArrivalKind::initialise;
+    for_each_bucket(index, [&](Shard& shard, uint32_t i, Bucket& bucket) {
+      bucket.kind = ps::ArrivalKind::initialise;
+      bucket.pushed = false;
       // Buckets with an answer hold the values of the former chief: these are initialized.
-      if (shard.buckets[i].outstanding) push_bucket(shard, i);
-    }
+      if (bucket.outstanding) push_bucket(shard, i);
+    });
   }
 }
 
-absl::Status Exchange::finish() {
-  GRADRAIL_CHECK(under_way_);
-  under_way_ = false;
-  telemetry_.end_exchange();
+absl::Status Exchange::finish(Index index) {
+  Fragment& fragment = fragments_[index];
+  GRADRAIL_CHECK(fragment.under_way);
+  fragment.under_way = false;
+  if (!is_under_way()) telemetry_.end_exchange();
   // All answers are here. A ps that is lost after its last answer concerns the next call, which has the remedies.
   if (const absl::Status failed = failure_.status(); !may_be_remedied(failed)) GRADRAIL_RETURN_IF_ERROR(failed);
-  GRADRAIL_CHECK(outstanding_ == 0);
+  GRADRAIL_CHECK(fragment.outstanding == 0);
   if (memory_.gpu() != nullptr) {
     // Kernels of the next step must see all parameters, on whichever way they came.
     if (absl::Status finished = memory_.gpu()->finish_transfers(); !finished.ok()) {
@@ -310,36 +353,60 @@ absl::Status Exchange::finish() {
       return finished;
     }
   }
-  telemetry_.mark(Mark::Kind::done, step_);
-  if (!is_push()) return absl::OkStatus();
+  telemetry_.mark(Mark::Kind::done, fragment.step);
+  if (!is_push(index)) return absl::OkStatus();
   ended_at_ = Clock::now();
-  telemetry_.count_exchange(ended_at_ - begun_at_, waited_ns_);
-  if (dropped_) catch_up();
+  telemetry_.count_exchange(ended_at_ - fragment.begun_at, fragment.waited_ns);
+  if (fragment.dropped) catch_up(index);
   return absl::OkStatus();
 }
 
 /// Part of this gradient came too late: the other workers are further on (ps/shard/shard_protocol.h, "Joining").
-void Exchange::catch_up() {
+void Exchange::catch_up(Index index) {
   telemetry_.count_dropped();
+  // The next step is the smallest that is missing in some bucket. An earlier one would be dropped again.
+  fragments_[index].step = std::max(fragments_[index].step, lowest_version(index));
+}
+
+uint64_t Exchange::lowest_version(Index fragment) const {
   uint64_t lowest = UINT64_MAX;
   for (const Shard& shard : shards_) {
-    for (const Bucket& bucket : shard.buckets) lowest = std::min(lowest, bucket.version);
+    for (const Bucket& bucket : shard.buckets) {
+      if (bucket.fragment == fragment) lowest = std::min(lowest, bucket.version);
+    }
   }
-  // The next step is the smallest that is missing in some bucket. An earlier one would be dropped again.
-  step_ = std::max(step_, lowest);
+  return lowest;
+}
+
+void Exchange::set_first_steps(const std::vector<uint64_t>& first_steps) {
+  GRADRAIL_CHECK(first_steps.size() == fragments_.size());
+  for (size_t i = 0; i < fragments_.size(); ++i) {
+    fragments_[i].step = first_steps[i] - 1;
+    fragments_[i].has_pushed = false;
+  }
+}
+
+void Exchange::lower_first_steps(const std::vector<uint64_t>& first_steps) {
+  GRADRAIL_CHECK(first_steps.size() == fragments_.size());
+  for (size_t i = 0; i < fragments_.size(); ++i) {
+    if (!fragments_[i].has_pushed) fragments_[i].step = std::min(fragments_[i].step, first_steps[i] - 1);
+  }
 }
 
 bool Exchange::is_unanswered_push() const {
-  if (!under_way_ || !is_push()) return false;
+  if (!is_under_way(0) || !is_push(0)) return false;
   return std::all_of(shards_.begin(), shards_.end(), [](const Shard& shard) {
-    return std::all_of(shard.buckets.begin(), shard.buckets.end(), [](const Bucket& b) { return b.outstanding; });
+    return std::all_of(shard.buckets.begin(), shard.buckets.end(),
+                       [](const Bucket& b) { return b.fragment != 0 || b.outstanding; });
   });
 }
 
-uint64_t Exchange::global_step() const {
+uint64_t Exchange::global_step(Index fragment) const {
   for (const Shard& shard : shards_) {
     // A model with few elements leaves the last shards without buckets.
-    if (!shard.buckets.empty()) return shard.buckets[0].version;
+    for (const Bucket& bucket : shard.buckets) {
+      if (bucket.fragment == fragment) return bucket.version;
+    }
   }
   return 0;
 }

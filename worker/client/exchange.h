@@ -21,7 +21,8 @@
 
 namespace gradrail::worker {
 
-/// The exchange of one step: every bucket of the model goes to its shard once and is answered once.
+/// The exchanges of the fragments of a model. In one step of a fragment, each of its buckets goes to its shard once and
+/// is answered once. Fragments count their own steps, and their exchanges may overlap.
 ///
 /// A bucket passes these functions, each with a verb of its own.
 ///   Client::ready, exchange    a tensor, or all of them, are complete
@@ -33,6 +34,10 @@ namespace gradrail::worker {
 ///   ShardPath::send_bucket     payload, then header
 ///   Connection::put            one write into the shard's memory
 /// and its answer Exchange::on_answer.
+///
+/// In a quorum a gradient may be late in some buckets. The exchange then goes on with a further step, in which these
+/// buckets are pushed again, and the worker is absent from the others (repeat_late). With several fragments, late
+/// gradients are dropped: workers that wait for each other in different fragments would never continue.
 ///
 /// Invariants
 ///   1. outstanding() is the number of buckets without an answer; it is 0 outside an exchange that has not failed.
@@ -51,52 +56,53 @@ class Exchange final : public PathEvents {
   /// Forgets the shards and whatever is under way, before this worker joins again.
   void clear();
 
-  /// The learning rate of the steps from now on.
+  /// The learning rate of the steps from now on, and the weight of their gradients.
   void set_rate(float rate) { rate_ = rate; }
+  void set_weight(float weight) { weight_ = weight; }
+
+  /// One index for each fragment of the model, in the order of ps::Layout::fragments.
+  using Index = uint32_t;
+  Index fragment_count() const { return static_cast<Index>(fragments_.size()); }
+  Index fragment_of(size_t tensor_index) const { return memory_.layout().tensor_fragment[tensor_index]; }
 
   // One exchange: begin(), ready() for complete tensors (optional), push_all(), post_backlog() until outstanding() is
   // 0, finish().
-  void begin(ps::ArrivalKind kind, TimePoint now);
+  void begin(Index fragment, ps::ArrivalKind kind, TimePoint now);
   void ready(size_t tensor_index);
-  void push_all();
+  void push_all(Index fragment);
   /// Posts the backlog until the paths have no room, and submits the buckets that the GPU has packed or copied. True
   /// while it packs or copies others.
   bool post_backlog();
   /// The same and the delivery of events, while the trainer computes; nothing to do without packing and staging.
   void progress();
-  /// Offers initial values in place of a pull under way: the former chief left before it had sent its own.
+  /// Offers initial values in place of a pull of all fragments: the former chief left before it had sent its own.
   void offer_instead_of_pull();
   /// Errors  the run's failure; of the GPU, which is the run's failure from then on.
-  absl::Status finish();
+  absl::Status finish(Index fragment);
 
-  bool is_under_way() const { return under_way_; }
+  bool is_under_way() const;
+  bool is_under_way(Index fragment) const { return fragments_[fragment].under_way; }
   /// Whether all gradients of the exchange are complete: only then it ends.
-  bool is_declared() const { return undeclared_ == 0; }
-  size_t outstanding() const { return outstanding_; }
+  bool is_declared(Index fragment) const { return fragments_[fragment].undeclared == 0; }
+  size_t outstanding(Index fragment) const { return fragments_[fragment].outstanding; }
   bool has_backlog() const { return !backlog_.empty(); }
-  bool is_pull() const { return kind_ == ps::ArrivalKind::pull; }
-  /// How the payload of the exchange under way leaves: initial values stay exact.
-  ps::PushFormat format() const { return is_push() ? memory_.push_format() : ps::PushFormat::fp32; }
-  bool is_push() const { return kind_ == ps::ArrivalKind::push; }
-  TimePoint begun_at() const { return begun_at_; }
+  bool is_push(Index fragment) const { return fragments_[fragment].kind == ps::ArrivalKind::push; }
+  bool is_pull(Index fragment) const { return fragments_[fragment].kind == ps::ArrivalKind::pull; }
+  TimePoint begun_at(Index fragment) const { return fragments_[fragment].begun_at; }
   /// End of the last exchange that pushed gradients.
   TimePoint ended_at() const { return ended_at_; }
-  /// Whether a step's gradients are under way, and nothing of its answer has come.
+  /// Whether a step's gradients are under way, and nothing of its answer has come. In the first fragment.
   bool is_unanswered_push() const;
 
   /// Step of the current or the last exchange; pulls do not count.
-  uint64_t step() const { return step_; }
-  void set_step(uint64_t step) {
-    step_ = step;
-    has_pushed_ = false;
-  }
-  /// The first step at a backup that took over. A worker that has not pushed yet begins there: the backup may lack the
+  uint64_t step(Index fragment = 0) const { return fragments_.empty() ? 0 : fragments_[fragment].step; }
+  /// The first steps of this worker, by fragment.
+  void set_first_steps(const std::vector<uint64_t>& first_steps);
+  /// The first steps at a backup that took over. A worker that has not pushed yet begins there: the backup may lack the
   /// step that the lost ps has named.
-  void lower_first_step(uint64_t first_step) {
-    if (!has_pushed_) step_ = std::min(step_, first_step - 1);
-  }
-  /// Updates applied to the parameters that this worker holds (bucket 0).
-  uint64_t global_step() const;
+  void lower_first_steps(const std::vector<uint64_t>& first_steps);
+  /// Updates applied to the parameters that this worker holds (the first bucket of the fragment).
+  uint64_t global_step(Index fragment = 0) const;
   /// Updates applied to each bucket of a shard, as this worker has seen them.
   std::vector<uint64_t> versions(uint32_t shard_index) const;
 
@@ -106,19 +112,36 @@ class Exchange final : public PathEvents {
 
  private:
   struct Bucket {
-    ps::ElementRange range;        ///< in the whole model
+    ps::ElementRange range;  ///< in the whole model
+    Index fragment = 0;
     uint32_t tensors = 0;          ///< number of tensors that overlap it
     uint32_t tensors_missing = 0;  ///< of those, not ready in this exchange
+    ps::ArrivalKind kind{};  ///< in this exchange; absent in the further steps of a quorum
     bool pushed = false;
     std::optional<gpu::CopyTicket> packed;  ///< end of the packing of this exchange's gradient; none: not begun
     ShardPath::Sent sent = ShardPath::Sent::nothing;
-    bool outstanding = false;   ///< no answer yet in this exchange
-    bool carries_late = false;  ///< quorum: the next push has the late gradient of this one in it
+    bool outstanding = false;  ///< no answer yet in this step
+    bool is_late = false;      ///< quorum: its gradient has not been applied
     uint64_t version = 0;
   };
   struct Shard {
     ShardLink* link = nullptr;
     std::vector<Bucket> buckets;
+  };
+  /// The exchange of a fragment that is under way, or its last one.
+  struct Fragment {
+    size_t tensor_count = 0;
+    size_t bucket_count = 0;
+    ps::ArrivalKind kind{};
+    uint64_t step = 0;
+    bool has_pushed = false;  ///< since set_first_steps()
+    bool under_way = false;
+    TimePoint begun_at;
+    size_t undeclared = 0;   ///< tensors that neither ready() nor push_all() has declared as complete
+    size_t outstanding = 0;  ///< invariant 1
+    size_t late_count = 0;   ///< quorum: buckets with is_late
+    bool dropped = false;    ///< part of this gradient came too late to be summed
+    uint64_t waited_ns = 0;  ///< of the bucket that waited longest for other workers
   };
   /// A bucket on its way to a path.
   struct Pending {
@@ -128,14 +151,21 @@ class Exchange final : public PathEvents {
   };
 
   void count_tensors(Shard& shard);
+  template <typename Function>
+  void for_each_bucket(Index fragment, Function function);
+  uint64_t lowest_version(Index fragment) const;
+  /// How the payload of a bucket leaves: initial values stay exact.
+  ps::PushFormat format(const Bucket& bucket) const {
+    return bucket.kind == ps::ArrivalKind::push ? memory_.push_format() : ps::PushFormat::fp32;
+  }
   void push_bucket(Shard& shard, uint32_t bucket_index);
-  bool is_staged(const ShardLink& link) const;
-  bool waits_for_gpu(const ShardLink& link) const;
+  bool is_staged(const ShardLink& link, ps::ArrivalKind kind) const;
+  bool waits_for_gpu(const ShardLink& link, ps::ArrivalKind kind) const;
   void submit(Shard& shard, uint32_t bucket_index);
   bool post_bucket(Shard& shard, uint32_t bucket_index);
   bool submit_prepared();
-  void take_back_late(Bucket& bucket, bool is_late);
-  void catch_up();
+  void repeat_late(Index fragment);
+  void catch_up(Index fragment);
 
   // Set once.
   const ClientOptions& options_;
@@ -149,19 +179,12 @@ class Exchange final : public PathEvents {
   std::vector<Shard> shards_;                   ///< by shard index; fixed in size while entries are pending
   std::vector<std::vector<uint32_t>> touched_;  ///< per tensor: shards with buckets that overlap it
 
-  // Owner thread. The exchange under way or the last one.
-  ps::ArrivalKind kind_{};
-  uint64_t step_ = 0;
+  // Owner thread. The exchanges.
+  std::vector<Fragment> fragments_;
+  std::vector<bool> ready_;  ///< per tensor: reported as complete
   float rate_ = ps::kAgreedRate;
-  bool has_pushed_ = false;  ///< since set_step()
-  bool under_way_ = false;
-  TimePoint begun_at_;
+  float weight_ = 1.0f;
   TimePoint ended_at_;
-  std::vector<bool> ready_;       ///< per tensor: reported as complete
-  size_t undeclared_ = 0;         ///< tensors that neither ready() nor push_all() has declared as complete
-  size_t outstanding_ = 0;        ///< invariant 1
-  uint64_t waited_ns_ = 0;        ///< of the bucket that waited longest for other workers
-  bool dropped_ = false;          ///< part of this gradient came too late to be summed
   std::deque<Pending> backlog_;   ///< written, and waiting for room on its path
   std::deque<Pending> prepared_;  ///< packed by the GPU, or on the way from it to the host
 };

@@ -110,6 +110,13 @@ typedef struct gradrail_options {
 GRADRAIL_API gradrail_status gradrail_join(const gradrail_options* options, const gradrail_tensor* tensors,
                                            size_t tensor_count, gradrail_client** client);
 
+/* The same for a model in fragments: named sets of tensors. `fragments` has the name for each tensor; NULL: none. Each
+ * fragment has steps of its own and can be exchanged alone, while others are under way. A function of one fragment takes
+ * its index; fragments count in the order of their first tensors. Other functions concern all fragments. */
+GRADRAIL_API gradrail_status gradrail_join_fragments(const gradrail_options* options, const gradrail_tensor* tensors,
+                                                     const char* const* fragments, size_t tensor_count,
+                                                     gradrail_client** client);
+
 /* fp32, row by row; valid until gradrail_free. The program must not access them between exchange and wait. `elements`
  * may be NULL. A NULL result: the tensor does not exist. */
 GRADRAIL_API float* gradrail_parameters(gradrail_client* client, size_t tensor_index, size_t* elements);
@@ -129,12 +136,21 @@ GRADRAIL_API gradrail_status gradrail_exchange(gradrail_client* client);
 GRADRAIL_API gradrail_status gradrail_wait(gradrail_client* client);
 /* exchange and wait in one call, for programs that do nothing between them. The errors are those of both. */
 GRADRAIL_API gradrail_status gradrail_step(gradrail_client* client);
+/* gradrail_exchange and gradrail_wait for one fragment. */
+GRADRAIL_API gradrail_status gradrail_exchange_fragment(gradrail_client* client, size_t fragment);
+GRADRAIL_API gradrail_status gradrail_wait_fragment(gradrail_client* client, size_t fragment);
+/* Updates applied to the parameters of a fragment that this worker holds. 0: there is no such fragment. */
+GRADRAIL_API uint64_t gradrail_fragment_step(const gradrail_client* client, size_t fragment);
 /* Fetches the current parameters without pushing. */
 GRADRAIL_API gradrail_status gradrail_pull(gradrail_client* client);
 
 /* Sets the learning rate of the next steps, 0 or more, between wait and exchange. "async", "ssp:K": for the gradients
  * of this worker. Otherwise the rate of the lowest worker in a step counts, so that all workers set the same one. */
 GRADRAIL_API gradrail_status gradrail_set_learning_rate(gradrail_client* client, float rate);
+
+/* Sets the weight of the next gradients of this worker in the mean of a step, such as its number of samples: more than 0;
+ * at first 1. It has no effect in "async" and "ssp:K", which form no mean. */
+GRADRAIL_API gradrail_status gradrail_set_weight(gradrail_client* client, float weight);
 
 /* Updates applied to the parameters that this worker holds. */
 GRADRAIL_API uint64_t gradrail_global_step(const gradrail_client* client);

@@ -10,10 +10,8 @@
 
 namespace gradrail::worker {
 
-ModelMemory::ModelMemory(ps::Schema schema, ps::PushFormat push) : schema_(std::move(schema)), push_(push) {
-  tensor_first_.push_back(0);
-  for (const ps::Tensor& tensor : schema_) tensor_first_.push_back(tensor_first_.back() + tensor.elements());
-}
+ModelMemory::ModelMemory(ps::Schema schema, ps::PushFormat push)
+    : schema_(std::move(schema)), push_(push), layout_(ps::layout_of(schema_)) {}
 
 absl::Status ModelMemory::allocate(const MemoryBinder& place, const DeviceMemory& device) {
   const size_t bytes = elements() * sizeof(float);
@@ -39,7 +37,7 @@ absl::Status ModelMemory::allocate(const MemoryBinder& place, const DeviceMemory
 
 ps::ElementRange ModelMemory::range(size_t tensor_index) const {
   GRADRAIL_CHECK(tensor_index < schema_.size());
-  return {.first = tensor_first_[tensor_index], .count = tensor_first_[tensor_index + 1] - tensor_first_[tensor_index]};
+  return {.first = layout_.tensor_first[tensor_index], .count = schema_[tensor_index].elements()};
 }
 
 absl::Span<float> ModelMemory::view(const SharedMemory& memory, size_t tensor_index) const {
@@ -59,15 +57,6 @@ gpu::CopyTicket ModelMemory::pack(ps::ElementRange range) {
   ps::pack(push_, {reinterpret_cast<const float*>(gradients.data), range.count},
            reinterpret_cast<float*>(rest_.data()) + range.first, packed.data);
   return {};
-}
-
-void ModelMemory::take_back(ps::ElementRange range) {
-  GRADRAIL_CHECK(gpu_ == nullptr && push_ != ps::PushFormat::fp32);
-  const auto* const packed = reinterpret_cast<const float*>(payload(range, push_).data);
-  std::vector<float> late(range.count);
-  ps::mean_of(absl::MakeConstSpan(&packed, 1), push_, absl::MakeSpan(late));
-  float* const rest = reinterpret_cast<float*>(rest_.data()) + range.first;
-  for (size_t i = 0; i < late.size(); ++i) rest[i] += late[i];
 }
 
 MemorySpan ModelMemory::payload(ps::ElementRange range, ps::PushFormat format) const {

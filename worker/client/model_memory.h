@@ -15,7 +15,7 @@ namespace gradrail::worker {
 
 /// The variables of the model: parameters and gradients in host memory, tensor after tensor in the order of the schema.
 /// Where the model computes on a GPU, they are copies of the variables in GPU memory.
-/// Shapes   Both blocks: [elements()], fp32. Element i of the schema lies at the same offset in both. With another
+/// Shapes   Both blocks: [elements()], fp32. An element lies at the same offset in both (ps::Layout). With another
 ///          format of the push, the packed gradients lie behind the gradients (ps/protocol/exchange_layout.h).
 /// Threads  Owner thread.
 class ModelMemory {
@@ -27,7 +27,8 @@ class ModelMemory {
   absl::Status allocate(const MemoryBinder& place, const DeviceMemory& device);
 
   const ps::Schema& schema() const { return schema_; }
-  uint64_t elements() const { return tensor_first_.back(); }
+  uint64_t elements() const { return layout_.elements; }
+  const ps::Layout& layout() const { return layout_; }
   /// Elements of one tensor in the flattened model.
   ps::ElementRange range(size_t tensor_index) const;
 
@@ -41,8 +42,6 @@ class ModelMemory {
   /// Packs the gradients of a range in the format of the push. Once for each gradient: the rest of the rounding goes
   /// into the next one. If the variables are on a GPU, a kernel packs them; gpu()->is_done() reports the end.
   gpu::CopyTicket pack(ps::ElementRange range);
-  /// Adds the packed gradients of a range to the rests: the shard has not applied them. In host memory only.
-  void take_back(ps::ElementRange range);
   /// The place of a range in gradient_span(), in this format.
   MemorySpan payload(ps::ElementRange range, ps::PushFormat format) const;
 
@@ -62,7 +61,7 @@ class ModelMemory {
 
   const ps::Schema schema_;
   const ps::PushFormat push_;
-  std::vector<uint64_t> tensor_first_;  ///< first element of each tensor; one more entry at the end
+  const ps::Layout layout_;
   SharedMemory parameters_;
   SharedMemory gradients_;  ///< [gradients][gap][packed gradients]
   /// By element, fp32: what the rounding of all gradients so far has left out. Empty with a GPU, which has its own.

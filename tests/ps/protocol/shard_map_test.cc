@@ -3,12 +3,14 @@
 #include <limits>
 #include <string>
 
+#include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace gradrail::ps {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kLineElements = 16;  // 64 bytes
@@ -195,6 +197,48 @@ TEST(Schema, DifferenceIsForPeople) {
   EXPECT_EQ(difference(ours, {{"w1", {784, 100}}}), "2 tensors here, 1 there");
   EXPECT_EQ(difference({}, ours), "0 tensors here, 2 there");
   EXPECT_NE(difference({{"w", {100, 784}}}, {{"w", {784, 100}}}), "") << "same elements, other order";
+}
+
+TEST(Layout, AFragmentBeginsWithABlock) {
+  const Layout layout = layout_of({{"a", {3}}, {"b", {70}, "x"}, {"c", {2}, "x"}, {"d", {5}}, {"e", {1}, "y"}});
+  EXPECT_THAT(layout.fragments, ElementsAre("", "x", "y"));
+  EXPECT_THAT(layout.tensor_fragment, ElementsAre(0, 1, 1, 0, 2));
+  EXPECT_THAT(layout.tensor_first, ElementsAre(0, 64, 134, 192, 256));
+  EXPECT_EQ(layout.elements, 257u);
+  const Layout plain = layout_of({{"a", {3}}, {"b", {70}}});
+  EXPECT_THAT(plain.tensor_first, ElementsAre(0, 3));
+  EXPECT_EQ(plain.elements, 73u);
+}
+
+TEST(ShardMap, NoBucketHasTwoFragments) {
+  Random random(20261126, 1);
+  for (int round = 0; round < 300; ++round) {
+    Schema schema;
+    for (uint64_t tensor = 0; tensor < 1 + random.below(9); ++tensor) {
+      schema.push_back({std::to_string(tensor), {static_cast<int64_t>(1 + random.below(900))},
+                        std::to_string(random.below(3))});
+    }
+    const Layout layout = layout_of(schema);
+    const auto shard_count = static_cast<uint32_t>(1 + random.below(4));
+    const ShardMap map = ShardMap::cut(layout, shard_count, 256, PushFormat::int8).value();
+    EXPECT_EQ(map.fragment_count(), layout.fragments.size());
+    uint64_t next = 0;
+    for (uint32_t shard = 0; shard < shard_count; ++shard) {
+      for (uint32_t i = 0; i < map.bucket_count(shard); ++i) {
+        const ElementRange bucket = map.bucket(shard, i);
+        ASSERT_EQ(bucket.first, next) << "round " << round;
+        ASSERT_EQ(bucket.first % 64, 0u);
+        ASSERT_TRUE(bucket.count > 0 && bucket.count <= 64) << bucket.count;
+        next += bucket.count;
+        for (size_t tensor = 0; tensor < schema.size(); ++tensor) {
+          const uint64_t first = layout.tensor_first[tensor], end = first + schema[tensor].elements();
+          if (first < next && end > bucket.first)
+            ASSERT_EQ(layout.tensor_fragment[tensor], map.fragment(shard, i)) << "round " << round;
+        }
+      }
+    }
+    EXPECT_EQ(next, layout.elements);
+  }
 }
 
 }  // namespace

@@ -56,11 +56,18 @@ std::string ShardLedger::initialise(const Action& action, const std::vector<std:
   return "";
 }
 
-std::string ShardLedger::apply(const Action& action, const std::vector<std::optional<Push>>& slots, const Mode& mode) {
+std::string ShardLedger::apply(const Action& action, const std::vector<std::optional<Push>>& slots,
+                               const std::vector<WorkerIndex>& absent, const Mode& mode) {
   BucketLedger& bucket = buckets[action.bucket];
   if (!bucket.is_initialised) return "applied before initial values: " + words(action);
-  if (action.version != bucket.version + 1) return "applied with a wrong version: " + words(action);
-  if (std::string wrong = check_contributors(action, mode); !wrong.empty()) return wrong;
+  const bool has_absent_workers_only = action.contributors.empty();
+  if (has_absent_workers_only ? action.version <= bucket.version : action.version != bucket.version + 1)
+    return "applied with a wrong version: " + words(action);
+  if (std::string wrong = check_contributors(action, absent.size(), mode); !wrong.empty()) return wrong;
+  for (const WorkerIndex worker : absent) {
+    bucket.workers[worker].applied |= bit_of(action.step);
+    bucket.workers[worker].staleness = 0;
+  }
   uint64_t staleness = 0;
   for (size_t i = 0; i < slots.size(); ++i) {
     const WorkerIndex worker = action.contributors[i];
@@ -77,13 +84,13 @@ std::string ShardLedger::apply(const Action& action, const std::vector<std::opti
     staleness = std::max(staleness, progress.staleness);
   }
   if (action.staleness != staleness) return fmt::format("staleness {}: apply of {}", action.staleness, words(action));
-  ++bucket.version;
+  bucket.version = action.version;
   return "";
 }
 
-std::string ShardLedger::check_contributors(const Action& action, const Mode& mode) const {
+std::string ShardLedger::check_contributors(const Action& action, size_t absent_count, const Mode& mode) const {
   const auto& all = action.contributors;
-  if (all.empty()) return "applied without contributors: " + words(action);
+  if (all.size() + absent_count == 0) return "applied without contributors: " + words(action);
   if (std::adjacent_find(all.begin(), all.end(), std::greater_equal<>()) != all.end())
     return fmt::format("contributors {} do not ascend", fmt::join(all, ","));
   if (!mode.sums()) return all.size() == 1 ? "" : "applied several at once: " + words(action);
@@ -91,8 +98,9 @@ std::string ShardLedger::check_contributors(const Action& action, const Mode& mo
   const auto expected_count = static_cast<size_t>(std::count(expected.begin(), expected.end(), true));
   const size_t spared = mode.spared_count();
   // A worker that is not expected counts as spared.
-  const size_t enough = std::min(expected_count, members.size() > spared ? members.size() - spared : 1);
-  if (all.size() >= enough && std::all_of(all.begin(), all.end(), is_expected)) return "";
+  const size_t enough =
+      all.empty() ? expected_count : std::min(expected_count, members.size() > spared ? members.size() - spared : 1);
+  if (all.size() + absent_count >= enough && std::all_of(all.begin(), all.end(), is_expected)) return "";
   return fmt::format("a step with the contributors {} of {} expected workers: {}", fmt::join(all, ","), expected_count,
                      words(action));
 }

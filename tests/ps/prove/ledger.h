@@ -21,7 +21,7 @@ struct Push {
 /// The pushes of one worker to one bucket, as one shard has used them.
 struct Progress {
   uint64_t incarnation = 0;
-  uint64_t applied = 0;  ///< bit s: step s is part of the parameters
+  uint64_t applied = 0;  ///< bit s: step s is part of the parameters, or the worker was absent from it
   uint64_t arrived = 0;  ///< latest push since the worker became a member here
   uint64_t staleness = 0;
   uint64_t joined_version = 0;
@@ -48,12 +48,14 @@ struct ShardLedger {
   bool has_applied(WorkerIndex worker, uint64_t incarnation, uint32_t bucket, uint64_t step) const;
 
   std::string initialise(const Action& action, const std::vector<std::optional<Push>>& slots);
-  /// `slots`: per contributor the payload in its slot; nothing: the slot ended with its connection.
-  std::string apply(const Action& action, const std::vector<std::optional<Push>>& slots, const Mode& mode);
+  /// `slots`: per contributor the payload in its slot; nothing: the slot ended with its connection. `absent`: workers
+  /// that take part in the step without a gradient.
+  std::string apply(const Action& action, const std::vector<std::optional<Push>>& slots,
+                    const std::vector<WorkerIndex>& absent, const Mode& mode);
   std::string answer(const Action& action, const Mode& mode) const;
 
  private:
-  std::string check_contributors(const Action& action, const Mode& mode) const;
+  std::string check_contributors(const Action& action, size_t absent_count, const Mode& mode) const;
   std::string check_order(const Action& action, const Progress& progress, const Mode& mode) const;
   std::string check_bound(const Action& action, const Mode& mode) const;
 };

@@ -89,6 +89,8 @@ struct Worker {
   enum class Phase : uint8_t { joining, opening, running, leaving, gone, killed };
   struct Bucket {
     bool is_answered = true;
+    bool is_absent = false;  ///< in this step
+    bool is_late = false;    ///< quorum: its gradient has not been applied
     uint64_t seen_version = 0;
     uint64_t acknowledged_step = 0;
   };
@@ -143,10 +145,12 @@ class World {
   bool is_present(WorkerIndex worker, uint64_t incarnation, uint8_t server) const;
   bool may_join(WorkerIndex worker, uint8_t server) const;
   void begin_step(WorkerIndex worker, Worker::Phase phase, uint64_t step);
+  void send_all(WorkerIndex worker);
   void send(WorkerIndex worker, uint8_t server, uint8_t bucket);
   void connect(WorkerIndex worker, uint8_t server, int side);
   void on_answer(WorkerIndex worker, const Event& event);
   void complete_step(WorkerIndex worker);
+  void repeat_late(WorkerIndex worker, uint64_t step);
   void join(WorkerIndex worker, uint8_t server);
   void start(WorkerIndex worker);
   void stop(WorkerIndex worker, Worker::Phase phase);

@@ -77,6 +77,8 @@ void World::write_worker(WorkerIndex index, Bytes& bytes) const {
     bytes.put(connection.has_left);
     for (const Worker::Bucket& bucket : connection.buckets) {
       bytes.put(bucket.is_answered);
+      bytes.put(bucket.is_absent);
+      bytes.put(bucket.is_late);
       bytes.put(bucket.seen_version);
       bytes.put(bucket.acknowledged_step);
     }

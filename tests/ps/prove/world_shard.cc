@@ -23,13 +23,14 @@ void World::deliver(const Event& event) {
   } else {
     push = *lane.push;
     lane.push.reset();
+    // The ledger sees the slot of an absent worker, too; it holds no payload.
     if (push.kind != ArrivalKind::pull) lane.slot = push;
     if (event.kind == Kind::copy) {
       --faults_.copies;
       lane.copies.push_back(push);
     }
   }
-  if (push.kind == ArrivalKind::push && shard.ledger.is_member(event.worker, push.incarnation)) {
+  if (is_of_step(push.kind) && shard.ledger.is_member(event.worker, push.incarnation)) {
     uint64_t& arrived = shard.ledger.buckets[event.bucket].workers[event.worker].arrived;
     arrived = std::max(arrived, push.step);
   }
@@ -139,13 +140,21 @@ void World::run_actions(uint8_t server, uint8_t side, const Actions& actions) {
     std::vector<std::optional<Push>> slots;
     slots.reserve(action.contributors.size());
     for (const WorkerIndex worker : action.contributors) slots.push_back(shard.ports[worker].lanes[action.bucket].slot);
+    std::vector<WorkerIndex> absent;
+    for (WorkerIndex worker = 0; action.kind == Action::Kind::apply && worker < shard.ports.size(); ++worker) {
+      const std::optional<Push>& slot = shard.ports[worker].lanes[action.bucket].slot;
+      if (slot && slot->kind == ArrivalKind::absent && slot->step >= action.step &&
+          shard.ledger.is_member(worker, slot->incarnation)) {
+        absent.push_back(worker);
+      }
+    }
     switch (action.kind) {
       case Action::Kind::initialise:
         fail(shard.ledger.initialise(action, slots));
         if (side == 0 && link.progress) link.progress->record_change(action.bucket);
         break;
       case Action::Kind::apply:
-        fail(shard.ledger.apply(action, slots, config_->mode));
+        fail(shard.ledger.apply(action, slots, absent, config_->mode));
         if (side == 0 && link.progress) link.progress->record_change(action.bucket);
         break;
       case Action::Kind::answer:

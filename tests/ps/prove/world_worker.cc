@@ -44,8 +44,12 @@ void World::begin_step(WorkerIndex index, Worker::Phase phase, uint64_t step) {
   worker.step = step;
   worker.was_dropped = false;
   for (Worker::Connection& connection : worker.servers) {
-    for (Worker::Bucket& bucket : connection.buckets) bucket.is_answered = false;
+    for (Worker::Bucket& bucket : connection.buckets) bucket.is_answered = bucket.is_absent = bucket.is_late = false;
   }
+  send_all(index);
+}
+
+void World::send_all(WorkerIndex index) {
   for (uint8_t server = 0; server < server_count(); ++server) {
     for (uint8_t bucket = 0; bucket < config_->buckets; ++bucket) send(index, server, bucket);
   }
@@ -61,6 +65,7 @@ void World::send(WorkerIndex index, uint8_t server, uint8_t bucket) {
             .kind = ArrivalKind::push,
             .step = worker.step,
             .base_version = config_->counts_staleness ? connection.buckets[bucket].seen_version : kNoBase};
+  if (connection.buckets[bucket].is_absent) push.kind = ArrivalKind::absent;
   const bool offers = index == 0 && !config_->is_initialised;
   if (worker.phase == Worker::Phase::opening) push.kind = offers ? ArrivalKind::initialise : ArrivalKind::pull;
   if (port.lanes[bucket].push) return fail("a second push of a bucket is on its way: the flow control is broken");
@@ -99,6 +104,7 @@ void World::on_answer(WorkerIndex index, const Event& event) {
   seen = std::max(seen, answer.version);
   if (answer.dropped) {
     worker.was_dropped = true;
+    bucket.is_late = config_->mode.kind == ModeKind::quorum && !bucket.is_absent;
   } else if (worker.phase == Worker::Phase::running) {
     bucket.acknowledged_step = answer.step;
   }
@@ -108,18 +114,34 @@ void World::on_answer(WorkerIndex index, const Event& event) {
 void World::complete_step(WorkerIndex index) {
   Worker& worker = workers_[index];
   uint64_t lowest = UINT64_MAX;
+  bool is_late = false;
   for (const Worker::Connection& connection : worker.servers) {
     for (const Worker::Bucket& bucket : connection.buckets) {
       if (!bucket.is_answered) return;
+      is_late = is_late || bucket.is_late;
       lowest = std::min(lowest, bucket.seen_version);
     }
   }
+  if (is_late) return repeat_late(index, std::max(worker.step, lowest) + 1);
   if (worker.phase == Worker::Phase::opening) return begin_step(index, Worker::Phase::running, worker.first_step);
   // As Exchange::catch_up(): an earlier step would be dropped again.
   const uint64_t done = worker.was_dropped ? std::max(worker.step, lowest) : worker.step;
   if (done < config_->steps) return begin_step(index, Worker::Phase::running, done + 1);
   worker.phase = Worker::Phase::leaving;
   worker.was_dropped = false;
+}
+
+/// As Exchange::repeat_late(): a further step for the late gradients.
+void World::repeat_late(WorkerIndex index, uint64_t step) {
+  Worker& worker = workers_[index];
+  worker.step = step;
+  for (Worker::Connection& connection : worker.servers) {
+    for (Worker::Bucket& bucket : connection.buckets) {
+      bucket.is_absent = !bucket.is_late;
+      bucket.is_answered = bucket.is_late = false;
+    }
+  }
+  send_all(index);
 }
 
 /// The connection of a former incarnation stays open until either end closes it.

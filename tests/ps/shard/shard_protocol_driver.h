@@ -44,6 +44,9 @@ class Driver {
                                 uint64_t incarnation = kFirstIncarnation) {
     return arrive({worker, incarnation, ArrivalKind::push, bucket, step, step - 1});
   }
+  std::vector<std::string> absent(WorkerIndex worker, uint64_t step, uint32_t bucket = 0) {
+    return arrive({worker, kFirstIncarnation, ArrivalKind::absent, bucket, step, step - 1});
+  }
   std::vector<std::string> pull(WorkerIndex worker, uint64_t step = 0, uint32_t bucket = 0) {
     return arrive({worker, kFirstIncarnation, ArrivalKind::pull, bucket, step, 0});
   }

@@ -75,6 +75,52 @@ TEST(QuorumProtocol, FewerWorkersThanTheQuorumContinue) {
   EXPECT_THAT(driver.push(0, 2), ElementsAre("apply b0 v2 by 0", "answer w0 b0 s2 v2 stale 0"));
 }
 
+TEST(QuorumProtocol, AnAbsentWorkerCountsForTheStepAndNotForTheMean) {
+  Driver driver(Mode{ModeKind::quorum, 3, 2}, 2);
+  for (const WorkerIndex worker : {0, 1, 2}) driver.protocol.add_worker(worker, kFirstIncarnation);
+  driver.push(0, 1);
+  driver.push(1, 1);
+  EXPECT_THAT(driver.push(2, 1), ElementsAre("answer w2 b0 s1 v1 stale 1 dropped"));
+  driver.push(2, 1, 1);
+  driver.push(0, 1, 1);
+  driver.push(1, 1, 1);
+  EXPECT_THAT(driver.push(2, 2), IsEmpty()) << "late in bucket 0";
+  EXPECT_THAT(driver.absent(2, 2, 1), IsEmpty());
+  EXPECT_THAT(driver.push(0, 2),
+              ElementsAre("apply b0 v2 by 0,2", "answer w0 b0 s2 v2 stale 0", "answer w2 b0 s2 v2 stale 0"));
+  EXPECT_THAT(driver.push(0, 2, 1),
+              ElementsAre("apply b1 v2 by 0", "answer w0 b1 s2 v2 stale 0", "answer w2 b1 s2 v2 stale 0"));
+  EXPECT_THAT(driver.absent(2, 2, 1), ElementsAre("answer w2 b1 s2 v2 stale 0")) << "a repeat";
+  EXPECT_THAT(driver.absent(1, 2, 1), ElementsAre("answer w1 b1 s2 v2 stale 1 dropped")) << "too late for that, too";
+}
+
+TEST(QuorumProtocol, AbsentWorkersAloneDoNotMakeAStep) {
+  Driver driver = driver_of({ModeKind::quorum, 3, 2});
+  EXPECT_THAT(driver.absent(0, 3), IsEmpty());
+  EXPECT_THAT(driver.absent(1, 1), IsEmpty()) << "the gradient of worker 2 would be late";
+  EXPECT_THAT(driver.push(2, 1),
+              ElementsAre("apply b0 v1 by 2", "answer w1 b0 s1 v1 stale 0", "answer w2 b0 s1 v1 stale 0"));
+  EXPECT_THAT(driver.push(1, 2), ElementsAre("apply b0 v2 by 1", "answer w1 b0 s2 v2 stale 0"))
+      << "worker 0 is absent from step 2 as well";
+  EXPECT_THAT(driver.push(2, 3),
+              ElementsAre("apply b0 v3 by 2", "answer w0 b0 s3 v3 stale 0", "answer w2 b0 s3 v3 stale 0"));
+}
+
+TEST(QuorumProtocol, ABucketFollowsWhereAllWorkersAreAbsent) {
+  Driver driver = driver_of({ModeKind::quorum, 3, 2});
+  EXPECT_THAT(driver.absent(0, 5), IsEmpty());
+  EXPECT_THAT(driver.absent(1, 4), IsEmpty());
+  EXPECT_THAT(driver.absent(2, 7), ElementsAre("apply b0 v4 by ", "answer w1 b0 s4 v4 stale 0"));
+  EXPECT_THAT(driver.push(1, 5),
+              ElementsAre("apply b0 v5 by 1", "answer w0 b0 s5 v5 stale 0", "answer w1 b0 s5 v5 stale 0"));
+}
+
+TEST(SspProtocol, AWorkerCannotBeAbsent) {
+  Driver driver = driver_of({ModeKind::ssp, 2, 1});
+  EXPECT_THAT(driver.absent(0, 1), ElementsAre("refuse w0 b0 s1"));
+  EXPECT_EQ(driver.reason(), "worker 0 bucket 0 step 1: a worker can be absent from a common step only");
+}
+
 // ---- ssp ----
 
 TEST(SspProtocol, AppliesAtOnceAndAnswersWhenTheSlowestIsNearEnough) {

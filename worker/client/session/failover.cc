@@ -76,7 +76,7 @@ absl::Status Failover::switch_to_successor(uint32_t ps_index, const absl::Status
   // From here on the successor counts this worker as a member, and its heartbeat must start.
   session_.switch_to(ps_index, std::move(successor.control), successor.is_at_backup_address);
   GRADRAIL_RETURN_IF_ERROR(connect_shards(ps_index, *successor.described, successor.joined));
-  exchange_.lower_first_step(successor.joined.first_step());
+  exchange_.lower_first_steps({successor.joined.first_steps().begin(), successor.joined.first_steps().end()});
   telemetry_.count_takeover();
   options_.log(fmt::format("{}; {} ({}) has taken over at step {}, no step lost", message_of(cause),
                            successor.is_at_backup_address ? "its backup" : "a new task at its address",

@@ -162,11 +162,12 @@ ps::proto::JoinRequest Session::join_request(uint32_t first_shard) const {
   return request;
 }
 
-absl::StatusOr<uint64_t> Session::join(TimePoint deadline, bool again) {
+absl::StatusOr<std::vector<uint64_t>> Session::join(TimePoint deadline, bool again) {
   GRADRAIL_CHECK(joined_count_ == 0);
   if (again) deadline = std::min(deadline, Clock::now() + kJoinAgainDeadline);
   size_t next_link = 0;
-  uint64_t first_step = UINT64_MAX;  // the smallest: no bucket waits for a step that this worker has skipped
+  // By fragment the smallest: no bucket waits for a step that this worker has skipped.
+  std::vector<uint64_t> first_steps(memory_.layout().fragments.size(), UINT64_MAX);
   std::optional<ps::proto::BeganFrom> began_from;  // the first task decides for all
   for (uint32_t i = 0; i < controls_.size(); ++i) {
     ps::proto::JoinRequest request = join_request(static_cast<uint32_t>(next_link));
@@ -195,13 +196,17 @@ absl::StatusOr<uint64_t> Session::join(TimePoint deadline, bool again) {
     start_heartbeat(i);
     // One uninitialized ps is enough: the chief then offers values to all of them.
     initialised_ = initialised_ && reply.initialised();
-    first_step = std::min(first_step, reply.first_step());
+    if (static_cast<size_t>(reply.first_steps_size()) != first_steps.size())
+      return absl::InternalError(fmt::format("{}: its reply to the join has the steps of {} fragments, and the model has {}",
+                                             controls_[i]->name(), reply.first_steps_size(), first_steps.size()));
+    for (size_t fragment = 0; fragment < first_steps.size(); ++fragment)
+      first_steps[fragment] = std::min(first_steps[fragment], reply.first_steps(static_cast<int>(fragment)));
     ++joined_count_;
     saves_checkpoints_ = saves_checkpoints_ && reply.saves_checkpoints();
     GRADRAIL_RETURN_IF_ERROR(take_shards(i, reply, next_link));
   }
   GRADRAIL_CHECK(joined_count_ == controls_.size());
-  return first_step;
+  return first_steps;
 }
 
 /// Finds the task that continues for a process that was lost between its description and the join.

@@ -41,10 +41,10 @@ class Session {
   absl::Status open();
   /// Waits for every ps task and adds a link for each of its shards to the path manager.
   absl::Status describe(TimePoint deadline);
-  /// Joins every ps task and starts the heartbeats; returns the first step of this worker. `again`: after the loss of a
-  /// ps, with a shorter deadline.
+  /// Joins every ps task and starts the heartbeats; returns the first steps of this worker, by fragment.
+  /// `again`: after the loss of a ps, with a shorter deadline.
   /// Errors  UNAVAILABLE: a ps was lost, or has started again since describe().
-  absl::StatusOr<uint64_t> join(TimePoint deadline, bool again);
+  absl::StatusOr<std::vector<uint64_t>> join(TimePoint deadline, bool again);
   /// Gives up the membership, all links and the incarnation, before this worker joins once more.
   void release();
   /// Stops the heartbeats: no thread but the owner's uses this or what it refers to.

@@ -88,3 +88,25 @@ def schema(tensors: Mapping[str, Any]) -> Tuple[Dict[str, Tuple[int, ...]], Any]
         place.shape = (ctypes.c_int64 * max(len(shapes[name]), 1))(*shapes[name])
         place.dimension_count = len(shapes[name])
     return shapes, described
+
+
+def fragments(given: Optional[Mapping[str, Iterable[str]]], shapes: Mapping[str, Any]) -> Tuple[Any, Dict[str, int]]:
+    """The name of the fragment of each tensor, and the index of each fragment: they count in the order of their tensors."""
+    if given is None:
+        return None, {"": 0}
+    if not isinstance(given, collections.abc.Mapping):
+        raise errors.InvalidArgument(f"fragments: must map names to names of tensors, not {type(given).__name__}")
+    of_tensor: Dict[str, str] = {}
+    for name, tensors in given.items():
+        text("name of a fragment", name)
+        tensors = [tensors] if isinstance(tensors, str) else list(tensors)
+        if not tensors:
+            raise errors.InvalidArgument(f"fragment {name!r}: has no tensors")
+        for tensor in tensors:
+            if tensor not in shapes:
+                raise errors.InvalidArgument(f"fragment {name!r}: there is no tensor {tensor!r}")
+            if of_tensor.setdefault(tensor, name) != name:
+                raise errors.InvalidArgument(f"tensor {tensor!r}: is in the fragments {of_tensor[tensor]!r} and {name!r}")
+    names = [of_tensor.get(tensor, "") for tensor in shapes]
+    indexes = {name: index for index, name in enumerate(dict.fromkeys(names))}
+    return (ctypes.c_char_p * len(names))(*(name.encode() for name in names)), indexes

@@ -55,13 +55,16 @@ def _load() -> ctypes.CDLL:
                           "name the library with GRADRAIL_LIBRARY") from error
     client, status, size = ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t
     for name, result, *arguments in (
-        ("join", status, ctypes.POINTER(Options), ctypes.POINTER(Tensor), size, ctypes.POINTER(client)),
+        ("join_fragments", status, ctypes.POINTER(Options), ctypes.POINTER(Tensor), ctypes.POINTER(ctypes.c_char_p), size,
+         ctypes.POINTER(client)),
         ("parameters", client, client, size, ctypes.POINTER(size)),
         ("gradients", client, client, size, ctypes.POINTER(size)),
         ("start", status, client),
         ("ready_many", status, client, ctypes.POINTER(size), size),
         ("pull", status, client),
         ("set_learning_rate", status, client, ctypes.c_float),
+        ("set_weight", status, client, ctypes.c_float),
+        ("fragment_step", ctypes.c_uint64, client, size),
         ("global_step", ctypes.c_uint64, client),
         ("task_index", ctypes.c_uint32, client),
         ("is_chief", ctypes.c_int, client),
@@ -83,7 +86,7 @@ def _load() -> ctypes.CDLL:
         function.restype = result
         function.argtypes = arguments
     # Calls of each step have no argument types: ctypes then converts no argument, and the callers pass ctypes objects.
-    for name in ("ready", "exchange", "wait", "step"):
+    for name in ("ready", "exchange", "wait", "step", "exchange_fragment", "wait_fragment"):
         getattr(library, "gradrail_" + name).restype = status
     return library
 

@@ -1,10 +1,8 @@
 """A worker's client: parameters and gradients as NumPy arrays, exchanged with the parameter servers."""
 import atexit
-import collections.abc
 import contextlib
 import ctypes
 import json
-import operator
 import os
 import threading
 import time
@@ -15,6 +13,7 @@ import numpy as np
 
 from . import _arguments, errors
 from ._library import INTERRUPTED, LIBRARY, Options, last_error
+from ._tensors import Tensors, fixed
 
 _process = 0  # another number in each forked child
 _clients: "weakref.WeakSet[Client]" = weakref.WeakSet()
@@ -78,52 +77,6 @@ def _poll(pending: list) -> Iterator[int]:
         yield 1
 
 
-class Tensors(collections.abc.Mapping):
-    """Arrays by the names of the tensors: float32, in the shapes of join(), over the memory of the exchange (no copy).
-
-    `tensors[name][:] = values` or `tensors[name] = values` writes them.
-    """
-
-    def __init__(self, arrays: Dict[str, np.ndarray]):
-        self._arrays = arrays
-
-    def __getitem__(self, name: str) -> np.ndarray:
-        try:
-            return self._arrays[name]
-        except KeyError:
-            raise KeyError(f"{name!r}: the tensors are {', '.join(self._arrays)}") from None
-
-    def __setitem__(self, name: str, values: Any) -> None:
-        target = self[name]
-        if values is target:  # tensors[name] += values
-            return
-        given = np.asarray(values)
-        if given.shape != target.shape:
-            raise errors.InvalidArgument(f"tensor {name!r} has shape {target.shape}; the values have {given.shape}")
-        if given.dtype.kind == "c":
-            raise errors.InvalidArgument(f"tensor {name!r} is float32; the values are complex: pass .real or .imag")
-        target[...] = given
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
-
-    def __len__(self) -> int:
-        return len(self._arrays)
-
-    def __repr__(self) -> str:
-        return f"Tensors({self._arrays!r})"
-
-
-def _fixed(name: str) -> property:
-    """A property that is read-only: other arrays in its place would not be sent. attrgetter keeps a read short."""
-
-    def refuse(_client: Any, _values: Any) -> None:
-        raise AttributeError(f"client.{name} cannot be replaced: write into its arrays, as in "
-                             f"client.{name}[\"w\"][:] = values")
-
-    return property(operator.attrgetter("_" + name), refuse)
-
-
 class Client:
     """One worker of a run. join() makes it.
 
@@ -142,8 +95,9 @@ class Client:
     """
 
     def __init__(self, pointer: int, shapes: Dict[str, Tuple[int, ...]], interrupted: Any, pending: list,
-                 place: "Tuple[str, str]"):
+                 place: "Tuple[str, str]", fragments: Dict[str, int]):
         self._place = place
+        self._fragments = {name: ctypes.c_size_t(index) for name, index in fragments.items()}
         self._handle = _Handle(pointer, interrupted)
         self._pending = pending
         self._idle: list = [None]  # a call takes the item: pop() of one thread succeeds, and costs less than a lock
@@ -153,8 +107,8 @@ class Client:
         self._left = self._lost = False  # lost: the run has failed for this worker, and the servers do not count it
         _clients.add(self)
 
-    parameters = _fixed("parameters")
-    gradients = _fixed("gradients")
+    parameters = fixed("parameters")
+    gradients = fixed("gradients")
 
     def _leave_quietly(self) -> None:
         # The arrays keep the memory, but they do not keep this worker in the run.
@@ -256,17 +210,49 @@ class Client:
         else:
             self._call(LIBRARY.gradrail_ready_many, (ctypes.c_size_t * len(indexes))(*indexes), len(indexes))
 
-    def exchange(self) -> None:
-        """Sends the gradients that have not left yet. Returns at once; errors surface in wait()."""
-        self._call(LIBRARY.gradrail_exchange)
+    def _fragment(self, name: str) -> ctypes.c_size_t:
+        try:
+            return self._fragments[name]
+        except KeyError:
+            raise errors.InvalidArgument(
+                f"fragment {name!r}: the fragments are {', '.join(map(repr, self._fragments))}") from None
 
-    def wait(self) -> None:
-        """Blocks until all fresh parameters have arrived. Raises every error of the exchange and of the run."""
-        self._call(LIBRARY.gradrail_wait)
+    def exchange(self, fragment: Optional[str] = None) -> None:
+        """Sends the gradients that have not left yet, or those of one fragment. Returns at once; errors surface in wait()."""
+        if fragment is None:
+            self._call(LIBRARY.gradrail_exchange)
+        else:
+            self._call(LIBRARY.gradrail_exchange_fragment, self._fragment(fragment))
 
-    def step(self) -> None:
+    def wait(self, fragment: Optional[str] = None) -> None:
+        """Blocks until all fresh parameters have arrived, or those of one fragment.
+
+        Raises every error of the exchange and of the run.
+        """
+        if fragment is None:
+            self._call(LIBRARY.gradrail_wait)
+        else:
+            self._call(LIBRARY.gradrail_wait_fragment, self._fragment(fragment))
+
+    def step(self, fragment: Optional[str] = None) -> None:
         """exchange() and wait() in one call. Raises the errors of both."""
-        self._call(LIBRARY.gradrail_step)
+        if fragment is None:
+            self._call(LIBRARY.gradrail_step)
+        else:
+            self.exchange(fragment)
+            self.wait(fragment)
+
+    def fragment_step(self, fragment: str) -> int:
+        """Updates applied to the parameters of this fragment that this worker holds."""
+        index = self._fragment(fragment)
+        return self._number(lambda pointer: LIBRARY.gradrail_fragment_step(pointer, index))
+
+    def set_weight(self, weight: float) -> None:
+        """Sets the weight of the next gradients in the mean of a step, such as the number of samples. At first 1.
+
+        It has no effect in async and ssp, which form no mean. Raises InvalidArgument, FailedPrecondition.
+        """
+        self._call(LIBRARY.gradrail_set_weight, ctypes.c_float(_arguments.number("weight", weight)))
 
     def set_learning_rate(self, rate: float) -> None:
         """Sets the learning rate of the next steps, 0 or more, between two steps.
@@ -369,8 +355,8 @@ def _place(options: Options) -> "Tuple[str, str]":
     return options.ps_hosts.decode(), str(options.task_index)
 
 
-def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: Optional[float] = None,
-         momentum: Optional[float] = None, beta1: Optional[float] = None, beta2: Optional[float] = None,
+def join(tensors: Mapping[str, Any], *, fragments: Optional[Mapping[str, Iterable[str]]] = None, optimizer: str = "sgd", 
+         learning_rate: Optional[float] = None, momentum: Optional[float] = None, beta1: Optional[float] = None, beta2: Optional[float] = None,
          epsilon: Optional[float] = None, weight_decay: float = 0.0, mode: str = "async", ps_hosts: Union[None, str, Iterable[str]] = None,
          worker_hosts: Union[None, str, Iterable[str]] = None, task_index: Optional[int] = None,
          backup_hosts: Union[None, str, Iterable[str]] = None, bucket_bytes: int = 0, push: str = "fp32", transports: str = "auto",
@@ -384,6 +370,9 @@ def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: O
     ----------
     tensors : mapping of names to shapes
         The parameters of the model, float32. An array stands for its shape, and its values become the initial ones.
+    fragments : mapping of names to names of tensors
+        Sets of tensors with steps of their own. exchange(), wait() and step() take the name of one; fragments may be under
+        way at the same time. Tensors that are in none form the fragment "".
     optimizer : "sgd", "momentum", "nesterov", "adam", "torch_adam", "adamw" or "mean"
         The optimizer of the parameter servers, with `learning_rate` (0.001), `momentum` (0.9), `beta1` (0.9),
         `beta2` (0.999) and `epsilon` (1e-8), each more than 0. "adam" is TensorFlow's Adam; "torch_adam" and "adamw" are
@@ -413,6 +402,7 @@ def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: O
     InvalidArgument, DeadlineExceeded, AlreadyExists, FailedPrecondition, Unavailable
     """
     shapes, described = _arguments.schema(tensors)
+    names_of_fragments, indexes = _arguments.fragments(fragments, shapes)
     options = Options(struct_bytes=ctypes.sizeof(Options))
     options.ps_hosts = _arguments.hosts("ps_hosts", ps_hosts)
     options.worker_hosts = _arguments.hosts("worker_hosts", worker_hosts)
@@ -454,9 +444,10 @@ def join(tensors: Mapping[str, Any], *, optimizer: str = "sgd", learning_rate: O
     _in_library.append(_process)
     try:
         _end_daemon_thread()
-        code = LIBRARY.gradrail_join(ctypes.byref(options), described, len(shapes), ctypes.byref(pointer))
+        code = LIBRARY.gradrail_join_fragments(ctypes.byref(options), described, names_of_fragments, len(shapes),
+                                               ctypes.byref(pointer))
         text = last_error() if code else ""
-        client = None if code else Client(pointer.value, shapes, options.interrupted, pending, place)
+        client = None if code else Client(pointer.value, shapes, options.interrupted, pending, place, indexes)
     finally:
         _in_library.pop()
     if pending:

@@ -4,7 +4,7 @@ import functools
 import threading
 import types
 import weakref
-from typing import Any, Dict, List, Optional, Union
+from typing import Any, Callable, Dict, Iterable, List, Optional, Union
 
 import torch
 
@@ -79,15 +79,15 @@ class _Local(Slot):
 class _Exchange(threading.Thread):
     """One exchange beside the inner steps. A daemon thread: it does not keep a program that ends."""
 
-    def __init__(self, joined: client.Client):
+    def __init__(self, exchange: Callable[[], None]):
         super().__init__(name="gradrail-diloco", daemon=True)
-        self._client = joined
+        self._exchange = exchange
         self._error: Optional[BaseException] = None
         self.start()
 
     def run(self) -> None:
         try:
-            self._client.step()
+            self._exchange()
         except BaseException as error:  # finish() raises it in the thread of the program
             self._error = error
 
@@ -119,8 +119,11 @@ class DiLoCo:
         Its state stays local. The DiLoCo counts the calls of its step().
     sync_every : int
         Inner steps between two exchanges (H), the same at all workers.
+    fragments : int
+        The parameters are cut into so many sets of about equal size, which are exchanged one after the other: one each
+        sync_every / fragments inner steps. The bytes of an exchange are fewer, and those of a round are the same.
     delay : int
-        Inner steps that are made while the exchange is under way, less than `sync_every`. 0: the worker waits.
+        Inner steps that are made while an exchange is under way, less than sync_every / fragments. 0: the worker waits.
     keep : float
         The share of the local parameters in a merge, 0 to 1. Default: 0 without a delay, else 0.5, so that the inner steps of
         the delay are not lost.
@@ -129,8 +132,8 @@ class DiLoCo:
     outer : Nesterov, SGD or Adam
         The optimizer of the parameter servers.
     mode : "sync", "async", "ssp:K", "backup:B" or "quorum:K"
-        "async": each worker merges alone. "quorum:K": a merge waits for K workers. A worker adds a late difference to its
-        next one, and drops it if it is late again; `push` must not be "fp32".
+        "async": each worker merges alone. "quorum:K": a merge waits for K workers. A late difference is part of the next
+        merge; with several fragments it is dropped.
     options
         The other arguments of gradrail.join(), such as ps_hosts or rejoin_timeout.
 
@@ -141,7 +144,7 @@ class DiLoCo:
     Source: Douillard et al. 2023, arXiv 2311.08105 (DiLoCo); Douillard et al. 2025, arXiv 2501.18512 (delayed merges).
     """
 
-    def __init__(self, model: torch.nn.Module, inner_optimizer: torch.optim.Optimizer, *, sync_every: int, delay: int = 0,
+    def __init__(self, model: torch.nn.Module, inner_optimizer: torch.optim.Optimizer, *, sync_every: int, fragments: int = 1, delay: int = 0,
                  keep: Optional[float] = None, push: str = "fp32", outer: Union[Nesterov, SGD, Adam] = Nesterov(),
                  mode: str = "sync", **options: Any):
         if not isinstance(inner_optimizer, torch.optim.Optimizer):
@@ -153,11 +156,13 @@ class DiLoCo:
             if fixed in options:
                 raise errors.InvalidArgument(f"{fixed}: the argument of a DiLoCo is outer, such as "
                                              "outer=gradrail.torch.Nesterov(lr=0.7, momentum=0.9)")
-        self._every = _whole("sync_every", sync_every, 1)
+        if _whole("sync_every", sync_every, 1) % _whole("fragments", fragments, 1) != 0:
+            raise errors.InvalidArgument(f"fragments {fragments}: sync_every, {sync_every}, must be a multiple of it")
+        self._every = sync_every // fragments
         self._delay = _whole("delay", delay, 0)
         if self._delay >= self._every:
-            raise errors.InvalidArgument(f"delay {delay}: must be less than sync_every, {sync_every}: one exchange is under way "
-                                         "at a time")
+            raise errors.InvalidArgument(f"delay {delay}: must be less than sync_every / fragments, {self._every}: one exchange "
+                                         "is under way at a time")
         self._keep = float((0.5 if delay else 0.0) if keep is None else keep)
         if not 0.0 <= self._keep <= 1.0:
             raise errors.InvalidArgument(f"keep {keep}: must be 0 to 1")
@@ -168,10 +173,16 @@ class DiLoCo:
         self._has_left = False
         self._sent: Optional[_Exchange] = None
         self._lr = outer.lr
+        self._fragments = _cut(self._locals, fragments)
+        self._is_common = mode.partition(":")[0] not in ("async", "ssp")  # the steps of a fragment are those of all workers
         self.client = client.join({one.name: shape_of(one.parameter) for one in self._locals}, push=push, mode=mode,
+                                  fragments={name: [one.name for one in part] for name, part in self._fragments.items()},
                                   **outer.options(), **options)
         start(self.client, self._locals)
-        self._merge(0.0)
+        self._current = next(iter(self._fragments))
+        self._made = dict.fromkeys(self._fragments, 0)
+        self._steps = self._fragment_steps()
+        self._merge(self._fragments, 0.0)
         self._restore = _count_steps(inner_optimizer, weakref.WeakMethod(self._on_step))
 
     def _check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
@@ -195,24 +206,41 @@ class DiLoCo:
         for one in self._locals:
             one.check()
         self._watch.check("DiLoCo")
-        for one in self._locals:
+        # All workers must take the same fragment: each waits for the others there. The steps are the same at all of them,
+        # also after a late join, and after a restart of the servers from a checkpoint.
+        order = self._steps if self._is_common else self._made
+        self._current = min(self._fragments, key=lambda name: order[name])
+        self._made[self._current] += 1
+        for one in self._fragments[self._current]:
             one.subtract()
-        if self._delay:
-            self._sent = _Exchange(self.client)
-        else:
-            self.client.step()
-            self._merge(self._keep)
+        self._sent = _Exchange(self._exchange) if self._delay else None
+        if self._sent is None:
+            self._exchange()
+            self._merge_sent(self._keep)
+
+    def _exchange(self) -> None:
+        self.client.step(self._current)
 
     def _finish(self, keep: float) -> None:
         sent, self._sent = self._sent, None
         if sent is not None:
             sent.finish()
-            self._merge(keep)
+            self._merge_sent(keep)
 
-    def _merge(self, keep: float) -> None:
-        self._global_step = self.client.global_step
-        for one in self._locals:
-            one.merge(keep)
+    def _fragment_steps(self) -> Dict[str, int]:
+        return {name: self.client.fragment_step(name) for name in self._fragments}
+
+    def _merge_sent(self, keep: float) -> None:
+        before, self._steps = self._steps, self._fragment_steps()
+        self._merge([self._current], keep)
+        # The servers have started again from a checkpoint, and this worker has received all parameters.
+        self._merge([name for name in self._fragments if name != self._current and self._steps[name] != before[name]], 0.0)
+
+    def _merge(self, names: Iterable[str], keep: float) -> None:
+        self._global_step = max(self._steps.values())
+        for name in names:
+            for one in self._fragments[name]:
+                one.merge(keep)
 
     @property
     def lr(self) -> float:
@@ -232,7 +260,7 @@ class DiLoCo:
 
     @property
     def global_step(self) -> int:
-        """The outer steps of the common parameters at the last merge."""
+        """The outer steps of the common parameters at the last merge. With several fragments: of the one that is ahead."""
         return self._global_step
 
     @property
@@ -259,7 +287,7 @@ class DiLoCo:
         self._has_left = True
         self._restore()
         self._finish(0.0)
-        self._merge(0.0)
+        self._merge(self._fragments, 0.0)
         self.client.leave()
 
     def __enter__(self) -> "DiLoCo":
@@ -276,6 +304,26 @@ class DiLoCo:
         if self._sent is not None:
             self._sent.join(_PATIENCE_S)  # a client has one call at a time
         self.client.__exit__(kind, error, trace)
+
+
+def _cut(all_locals: List[_Local], count: int) -> Dict[str, List[_Local]]:
+    """Sets of consecutive parameters with about equal numbers of elements. One set has no name."""
+    if count == 1:
+        return {"": all_locals}
+    if count > len(all_locals):
+        raise errors.InvalidArgument(f"fragments {count}: the model has {len(all_locals)} parameters")
+    total = sum(one.parameter.numel() for one in all_locals)
+    parts: Dict[str, List[_Local]] = {}
+    begun = 0
+    for index, one in enumerate(all_locals):
+        left = len(all_locals) - index
+        # The middle of the parameter lies behind the cut. Each set that is still empty needs a parameter.
+        is_due = (2 * begun + one.parameter.numel()) * count >= 2 * total * len(parts) or left == count - len(parts)
+        if len(parts) < count and (not parts or is_due):
+            parts[str(len(parts))] = []
+        list(parts.values())[-1].append(one)
+        begun += one.parameter.numel()
+    return parts
 
 
 def _whole(name: str, value: Any, least: int) -> int:

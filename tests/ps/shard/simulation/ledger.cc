@@ -63,28 +63,34 @@ void Ledger::on_initialise(const Action& action, uint32_t shard, uint64_t value)
   initial_values_[{shard, action.bucket}] = value;
 }
 
-void Ledger::on_apply(const Action& action, uint32_t shard, const std::vector<Slot>& slots) {
+void Ledger::on_apply(const Action& action, uint32_t shard, const std::vector<Slot>& slots,
+                      const std::vector<Piece>& absent) {
   Bucket& bucket = at(shard, action.bucket);
   const std::string where = fmt::format("apply to shard {} bucket {} version {}", shard, action.bucket, action.version);
   if (!bucket.initialised) return fail(where + ": not initialised");
-  if (action.version != bucket.version() + 1) return fail(fmt::format("{}: was {}", where, bucket.version()));
-  if (slots.empty()) return fail(where + ": no contributors");
+  if (slots.empty() ? action.version <= bucket.version() : action.version != bucket.version() + 1)
+    return fail(fmt::format("{}: was {}", where, bucket.version()));
+  if (slots.empty() && absent.empty()) return fail(where + ": no contributors");
   if (std::adjacent_find(action.contributors.begin(), action.contributors.end(), std::greater_equal<>()) !=
       action.contributors.end()) {
     return fail(fmt::format("{}: contributors {} do not ascend", where, fmt::join(action.contributors, ",")));
   }
-  if (plan_.mode.sums()) check_expected_set(action, shards_[shard]);
+  if (plan_.mode.sums()) check_expected_set(action, shards_[shard], absent.size());
   if (!plan_.mode.sums() && slots.size() != 1) return fail(where + ": takes one at a time");
+  for (const Piece& piece : absent) {
+    absent_.insert({piece, action.step});
+    progress_[piece].staleness = 0;
+  }
   uint64_t value = bucket.values.back();
   for (size_t i = 0; i < slots.size(); ++i) {
     const Piece piece{action.contributors[i], slots[i].incarnation, shard, action.bucket};
     check_contributor(action, piece, slots[i], bucket.version());
     value += gradient_of(piece, slots[i].step);
   }
-  bucket.values.push_back(value);
+  while (bucket.version() < action.version) bucket.values.push_back(value);
 }
 
-void Ledger::check_expected_set(const Action& action, const Shard& shard) {
+void Ledger::check_expected_set(const Action& action, const Shard& shard, size_t absent_count) {
   std::vector<WorkerIndex> expected;
   for (WorkerIndex worker = 0; worker < shard.departed.size(); ++worker) {
     if (!shard.departed[worker]) expected.push_back(worker);
@@ -94,8 +100,10 @@ void Ledger::check_expected_set(const Action& action, const Shard& shard) {
   const size_t all = plan_.worker_count;
   const size_t spared = plan_.mode.spared_count();
   // Lost workers count as spared. One contributor is always required.
-  const size_t enough = std::min(expected.size(), all > spared ? all - spared : 1);
-  if (are_expected && action.contributors.size() >= enough) return;
+  const bool has_absent_workers_only = action.contributors.empty();
+  const size_t enough =
+      has_absent_workers_only ? expected.size() : std::min(expected.size(), all > spared ? all - spared : 1);
+  if (are_expected && action.contributors.size() + absent_count >= enough) return;
   fail(fmt::format("step {} bucket {}: contributors {}, expected {}", action.step, action.bucket,
                    fmt::join(action.contributors, ","), fmt::join(expected, ",")));
 }
@@ -136,7 +144,7 @@ void Ledger::on_answer(const Action& action, uint32_t shard) {
   if (action.step != progress.arrived_step) {
     return fail(fmt::format("{}: the latest that arrived is {}", what, progress.arrived_step));
   }
-  const bool applied = applied_.contains({piece, action.step});
+  const bool applied = applied_.contains({piece, action.step}) || absent_.contains({piece, action.step});
   if (action.dropped == applied) return fail(fmt::format("{}: dropped is {}", what, action.dropped));
   if (plan_.mode.kind == ModeKind::ssp) check_ahead(action, shard);
   if (applied) {

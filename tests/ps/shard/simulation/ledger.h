@@ -27,6 +27,7 @@ uint64_t gradient_of(const Piece& piece, uint64_t step);
 /// The slot of one worker's bucket in the memory of a shard, as written by the latest push on this connection.
 struct Slot {
   bool written = false;
+  ArrivalKind kind{};
   uint64_t incarnation = 0;
   uint64_t step = 0;
   uint64_t base_version = 0;
@@ -49,7 +50,7 @@ class Ledger {
 
   // Decisions of the protocol.
   void on_initialise(const Action& action, uint32_t shard, uint64_t value);
-  void on_apply(const Action& action, uint32_t shard, const std::vector<Slot>& slots);
+  void on_apply(const Action& action, uint32_t shard, const std::vector<Slot>& slots, const std::vector<Piece>& absent);
   void on_answer(const Action& action, uint32_t shard);
 
   /// At the worker: `parameters` came with `version`.
@@ -89,13 +90,14 @@ class Ledger {
   Bucket& at(uint32_t shard, uint32_t bucket) { return shards_[shard].buckets[bucket]; }
   const Bucket& at(uint32_t shard, uint32_t bucket) const { return shards_[shard].buckets[bucket]; }
   void check_contributor(const Action& action, const Piece& piece, const Slot& slot, uint64_t version_before);
-  void check_expected_set(const Action& action, const Shard& shard);
+  void check_expected_set(const Action& action, const Shard& shard, size_t absent_count);
   void check_ahead(const Action& action, uint32_t shard);
 
   const Plan& plan_;
   std::vector<Shard> shards_;
   std::map<Piece, Progress> progress_;
   std::set<std::pair<Piece, uint64_t>> applied_;
+  std::set<std::pair<Piece, uint64_t>> absent_;  ///< took part in the step without a gradient
   std::map<std::pair<uint32_t, uint32_t>, uint64_t> initial_values_;
   uint64_t answered_unapplied_ = 0;
   std::string failure_;

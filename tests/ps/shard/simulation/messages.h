@@ -24,6 +24,7 @@ struct Answer {
   uint64_t version = 0;
   uint64_t parameters = 0;
   uint64_t connection = 0;
+  bool dropped = false;
 };
 
 }  // namespace gradrail::ps::simulation

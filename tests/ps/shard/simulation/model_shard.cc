@@ -49,10 +49,10 @@ void ModelShard::arrive(const Notification& notice) {
   // A connection that was replaced by one of the same incarnation is closed: nothing arrives over it.
   if (!is_connected && peer != peers_.end() && peer->second.incarnation == arrival.incarnation) return;
   if (is_connected && notice.writes_slot && arrival.kind != ArrivalKind::pull) {
-    peer->second.slots[arrival.bucket] = {true, arrival.incarnation, arrival.step, arrival.base_version,
+    peer->second.slots[arrival.bucket] = {has_payload(arrival.kind), arrival.kind, arrival.incarnation, arrival.step, arrival.base_version,
                                           notice.payload};
   }
-  if (arrival.kind == ArrivalKind::push) {
+  if (is_of_step(arrival.kind)) {
     ledger_.on_push_arrived({arrival.worker, arrival.incarnation, index_, arrival.bucket}, arrival.step);
   }
   actions_.clear();
@@ -115,14 +115,21 @@ void ModelShard::apply(const Action& action) {
     slots.push_back(peers_.at(worker).slots[action.bucket]);
     parameters_[action.bucket] += slots.back().payload;
   }
-  ledger_.on_apply(action, index_, slots);
+  std::vector<Piece> absent;
+  for (const auto& [worker, peer] : peers_) {
+    const Slot& slot = peer.slots[action.bucket];
+    if (slot.kind == ArrivalKind::absent && slot.step >= action.step &&
+        ledger_.is_member(worker, slot.incarnation, index_))
+      absent.push_back({worker, slot.incarnation, index_, action.bucket});
+  }
+  ledger_.on_apply(action, index_, slots, absent);
 }
 
 void ModelShard::answer(const Action& action) {
   ledger_.on_answer(action, index_);
   const Peer& peer = peers_.at(action.worker);
   port_.answer({action.worker, peer.incarnation, index_, action.bucket, action.step, action.version,
-                parameters_[action.bucket], peer.connection});
+                parameters_[action.bucket], peer.connection, action.dropped});
 }
 
 }  // namespace gradrail::ps::simulation

@@ -47,32 +47,46 @@ void ModelWorker::on_answer(const Answer& answer) {
   if (answer.step != step_ || bucket->answered) return;
   bucket->answered = true;
   bucket->version = answer.version;
+  bucket->is_late =
+      answer.dropped && plan_.mode.kind == ModeKind::quorum && bucket->kind == ArrivalKind::push;
   if (--unanswered_count_ == 0) on_all_answered();
 }
 
 void ModelWorker::begin(Phase phase, uint64_t step) {
   phase_ = phase;
   step_ = step;
+  for (Bucket& bucket : buckets_) {
+    bucket.kind = ArrivalKind::push;
+    if (phase_ == Phase::opening) bucket.kind = index_ == 0 ? ArrivalKind::initialise : ArrivalKind::pull;
+  }
+  send_all();
+}
+
+void ModelWorker::send_all() {
   unanswered_count_ = static_cast<uint32_t>(buckets_.size());
-  for (Bucket& bucket : buckets_) bucket.answered = false;
+  for (Bucket& bucket : buckets_) bucket.answered = bucket.is_late = false;
   shuffle();
   for (const Bucket& bucket : buckets_) send(bucket);
 }
 
 void ModelWorker::send(const Bucket& bucket) const {
-  Arrival arrival{index_, incarnation_, ArrivalKind::push, bucket.bucket, step_, bucket.version};
-  if (phase_ == Phase::opening) arrival.kind = index_ == 0 ? ArrivalKind::initialise : ArrivalKind::pull;
+  const Arrival arrival{index_, incarnation_, bucket.kind, bucket.bucket, step_, bucket.version};
   // As an initial value this is just another number; a restarted chief has another one, which must not be taken.
   port_.send(bucket.shard, arrival, gradient_of({index_, incarnation_, bucket.shard, bucket.bucket}, step_));
 }
 
 void ModelWorker::on_all_answered() {
+  const auto oldest = std::min_element(buckets_.begin(), buckets_.end(),
+                                       [](const Bucket& a, const Bucket& b) { return a.version < b.version; });
+  const auto is_late = [](const Bucket& bucket) { return bucket.is_late; };
   uint64_t next = step_ + 1;
   if (phase_ == Phase::opening) {
     next = first_step_;
+  } else if (std::any_of(buckets_.begin(), buckets_.end(), is_late)) {
+    step_ = std::max(next, oldest->version + 1);
+    for (Bucket& bucket : buckets_) bucket.kind = bucket.is_late ? ArrivalKind::push : ArrivalKind::absent;
+    return send_all();
   } else if (plan_.mode.sums() && plan_.jumps_ahead) {
-    const auto oldest = std::min_element(buckets_.begin(), buckets_.end(),
-                                         [](const Bucket& a, const Bucket& b) { return a.version < b.version; });
     next = std::max(next, oldest->version + 1);
   }
   if (next <= plan_.last_step()) return begin(Phase::exchanging, next);

@@ -3,7 +3,7 @@
 #include "fmt/format.h"
 #include "tests/gpu/simulation.h"
 #include "tests/worker/client/cut.h"
-#include "tests/worker/client/gpu_worker.h"
+#include "tests/worker/client/gpu/gpu_worker.h"
 
 namespace gradrail::worker {
 namespace {

@@ -3,7 +3,7 @@
 #include "gpu/direct/dma_buf.h"
 #include "ps/protocol/exchange_layout.h"
 #include "tests/gpu/simulation.h"
-#include "tests/worker/client/gpu_worker.h"
+#include "tests/worker/client/gpu/gpu_worker.h"
 
 namespace gradrail::worker {
 namespace {

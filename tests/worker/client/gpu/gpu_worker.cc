@@ -1,4 +1,4 @@
-#include "tests/worker/client/gpu_worker.h"
+#include "tests/worker/client/gpu/gpu_worker.h"
 
 #include <cstdlib>
 #include <mutex>

@@ -5,7 +5,7 @@
 #include "fmt/format.h"
 #include "ps/protocol/push_format.h"
 #include "tests/gpu/simulation.h"
-#include "tests/worker/client/gpu_worker.h"
+#include "tests/worker/client/gpu/gpu_worker.h"
 
 namespace gradrail::worker {
 namespace {
