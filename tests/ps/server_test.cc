@@ -182,7 +182,7 @@ TEST(Server, ATaskWithoutBucketsHasNoFirstStep) {
   proto::JoinReply reply;
   const grpc::Status joined = Caller((*server)->port()).join(request, reply);
   ASSERT_TRUE(joined.ok()) << joined.error_message();
-  EXPECT_EQ(reply.first_step(), UINT64_MAX);
+  EXPECT_THAT(reply.first_steps(), ::testing::ElementsAre(UINT64_MAX));
 }
 
 /// No correct worker sends these requests. Each is refused, and the server continues to serve.

@@ -19,7 +19,10 @@ Exchange::Exchange(const ClientOptions& options, const Identity& identity, Model
       memory_(memory),
       failure_(failure),
       telemetry_(telemetry),
-      paths_(paths) {}
+      paths_(paths),
+      fragments_(memory.layout().fragments.size()) {
+  for (const Index fragment : memory_.layout().tensor_fragment) ++fragments_[fragment].tensor_count;
+}
 
 absl::Status Exchange::cut_model() {
   GRADRAIL_CHECK(shards_.empty());
@@ -28,9 +31,8 @@ absl::Status Exchange::cut_model() {
                             ps::ShardMap::cut(memory_.layout(), shard_count, options_.bucket_bytes, options_.push));
   touched_.resize(memory_.schema().size());
   ready_.assign(memory_.schema().size(), false);
-  fragments_.resize(map.fragment_count());  // the steps stay until set_first_steps(): position() needs them
-  for (Fragment& fragment : fragments_) fragment.tensor_count = fragment.bucket_count = 0;
-  for (const Index fragment : memory_.layout().tensor_fragment) ++fragments_[fragment].tensor_count;
+  // The steps stay until set_first_steps(): position() needs them.
+  for (Fragment& fragment : fragments_) fragment.bucket_count = 0;
   shards_.resize(shard_count);
   for (uint32_t index = 0; index < shard_count; ++index) {
     ShardLink& link = *paths_.links()[index];

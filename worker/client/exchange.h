@@ -95,7 +95,7 @@ class Exchange final : public PathEvents {
   bool is_unanswered_push() const;
 
   /// Step of the current or the last exchange; pulls do not count.
-  uint64_t step(Index fragment = 0) const { return fragments_.empty() ? 0 : fragments_[fragment].step; }
+  uint64_t step(Index fragment = 0) const { return fragments_[fragment].step; }
   /// The first steps of this worker, by fragment.
   void set_first_steps(const std::vector<uint64_t>& first_steps);
   /// The first steps at a backup that took over. A worker that has not pushed yet begins there: the backup may lack the

@@ -18,27 +18,27 @@ struct Fixture {
 
 TEST(FirstStep, AWorkerThatHasNotPushedBeginsAtTheSmallerStep) {
   Fixture worker;
-  worker.exchange.set_step(7);
-  worker.exchange.lower_first_step(10);
+  worker.exchange.set_first_steps({8});
+  worker.exchange.lower_first_steps({10});
   EXPECT_EQ(worker.exchange.step(), 7u) << "the lost ps has named the smaller one";
-  worker.exchange.lower_first_step(5);
+  worker.exchange.lower_first_steps({5});
   EXPECT_EQ(worker.exchange.step(), 4u) << "the next push is of step 5";
 }
 
 TEST(FirstStep, AWorkerThatHasPushedKeepsItsStep) {
   Fixture worker;
-  worker.exchange.set_step(7);
-  worker.exchange.begin(ps::ArrivalKind::push, Clock::now());
+  worker.exchange.set_first_steps({8});
+  worker.exchange.begin(0, ps::ArrivalKind::push, Clock::now());
   ASSERT_EQ(worker.exchange.step(), 8u);
-  worker.exchange.lower_first_step(5);
+  worker.exchange.lower_first_steps({5});
   EXPECT_EQ(worker.exchange.step(), 8u);
 }
 
 TEST(FirstStep, APullIsNoPush) {
   Fixture worker;
-  worker.exchange.set_step(7);
-  worker.exchange.begin(ps::ArrivalKind::pull, Clock::now());
-  worker.exchange.lower_first_step(5);
+  worker.exchange.set_first_steps({8});
+  worker.exchange.begin(0, ps::ArrivalKind::pull, Clock::now());
+  worker.exchange.lower_first_steps({5});
   EXPECT_EQ(worker.exchange.step(), 4u);
 }
 
