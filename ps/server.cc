@@ -182,6 +182,7 @@ Shard::Options Server::Impl::shard_options(const Options& options, uint32_t inde
           .on_failed = [plane](const std::string& cause) { plane->context.losses.report_failure(cause); },
           .on_backup = [plane](const std::string& cause) { plane->replication.report_shard(cause); },
           .make_store = with_ablation(std::move(make_store), options.ablation),
+          .slot_bytes = options.slot_bytes,
           .marks = options.marks};
 }
 

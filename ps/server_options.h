@@ -54,6 +54,8 @@ struct ServerOptions {
   /// Called in the thread of that shard: where the shard runs, and where its memory lies.
   std::function<void(uint32_t shard)> on_shard_thread = nullptr;
   std::function<void(uint32_t shard, const MemorySpan&)> place_memory = nullptr;
+  /// Memory of a shard for the gradients of one worker that are under way; 0: room for all. A quorum has room for all.
+  uint64_t slot_bytes = uint64_t{32} << 20;
   size_t marks = 0;  ///< capacity of each shard's flight recorder
   /// Receives the marks of all flight recorders, from wait_finished(), when a call asks for them or `*dump_signals` has
   /// grown.

@@ -12,9 +12,9 @@ namespace gradrail::ps {
 // Layout of registered memory during an exchange. All fields are little-endian, as every supported host is.
 //
 //   slot region of one worker at one shard (written by that worker alone):
-//     [SlotHeader × buckets][payload of bucket 0][payload of bucket 1]…
-//     Payloads stay unused if the shard maps the worker's gradients (shm). If the transport reaches the shard's GPU,
-//     payloads lie there in a region of their own, from the shard's first element on. Parameters leave from there.
+//     [SlotHeader × buckets][place 0][place 1]…, each for the payload of one bucket in fp32 (slot_places.h)
+//     Places stay unused if the shard maps the worker's gradients (shm). If the transport reaches the shard's GPU,
+//     the places lie there in a region of their own. Parameters leave from there.
 //   return region of one worker for one shard (in the worker's memory, written by that shard alone):
 //     [ReturnHeader × buckets]
 //   Both are at least kCheckBytes long: a path is used only after a pattern was put each way (path_check.h).

@@ -34,6 +34,7 @@ struct ShardOptions {
   /// The backup is level (`cause` is empty), or it was lost.
   std::function<void(const std::string& cause)> on_backup;
   StoreMaker make_store = make_host_store;
+  uint64_t slot_bytes = 0;  ///< for the payloads of one worker that are under way (SlotPlaces); 0: no limit
   size_t marks = 0;  ///< capacity of the flight recorder
 };
 

@@ -108,10 +108,10 @@ const float* ShardExchange::gradient(const ShardPeer& peer, uint32_t bucket, Pus
     const uint64_t first = partition_.bucket_range(bucket).first;
     return reinterpret_cast<const float*>(peer.mapped_gradient(partition_.map().elements(), first, format));
   }
-  const std::byte* const payload = peer.uses_gpu()
-                                       ? peer.payload.slots.memory.data
-                                       : peer.slots.memory.data() + partition_.bucket_count() * sizeof(SlotHeader);
-  return reinterpret_cast<const float*>(payload) + partition_.offset(bucket);
+  const std::byte* const places = peer.uses_gpu()
+                                      ? peer.payload.slots.memory.data
+                                      : peer.slots.memory.data() + partition_.bucket_count() * sizeof(SlotHeader);
+  return reinterpret_cast<const float*>(places + partition_.places().payload_at(bucket));
 }
 
 void ShardExchange::change_membership(const std::function<void(ShardProtocol&, Actions&)>& change) {
@@ -297,7 +297,7 @@ void ShardExchange::write_crc(ShardPeer& peer, uint32_t bucket) {
 transport::LocalSlice ShardExchange::private_copy(const ShardPeer& peer, uint32_t bucket) const {
   if (peer.return_headers()[bucket].has_crc == 0 || peer.parameters_mapped != nullptr || peer.uses_gpu()) return {};
   return {.region = peer.slots.region.get(),
-          .offset = partition_.bucket_count() * sizeof(SlotHeader) + partition_.offset(bucket) * sizeof(float),
+          .offset = partition_.bucket_count() * sizeof(SlotHeader) + partition_.places().payload_at(bucket),
           .bytes = partition_.bucket_range(bucket).count * sizeof(float)};
 }
 

@@ -120,6 +120,7 @@ absl::Status Handshake::send_welcome(ShardPeer& peer) {
   proto::ToWorker message;
   proto::Welcome& welcome = *message.mutable_welcome();
   welcome.set_slots_key(peer.slots.region->key());
+  welcome.set_slot_bytes(partition_.slot_bytes());
   if (peer.uses_gpu()) {
     welcome.set_payload_key(peer.payload.region->key());
     welcome.set_answer_seed(parameters_.gpu_check_seed());

@@ -53,7 +53,7 @@ absl::Status Handshake::allocate_slots(ShardPeer& peer) {
   transport::Context& context = *environment_.contexts[peer.context_index];
   // At least kCheckBytes each: the pattern goes over the registrations that the exchange uses.
   const uint32_t bucket_count = partition_.bucket_count();
-  const size_t slot_bytes = bucket_count * sizeof(SlotHeader) + partition_.range().count * sizeof(float);
+  const size_t slot_bytes = partition_.places().region_bytes();
   GRADRAIL_ASSIGN_OR_RETURN(
       transport::RegisteredMemory slots,
       transport::make_registered(environment_.registered, context, "gradrail-slots", std::max(slot_bytes, kCheckBytes),
@@ -74,7 +74,7 @@ absl::Status Handshake::allocate_gpu_slots(ShardPeer& peer) {
   GRADRAIL_ASSIGN_OR_RETURN(DeviceSlots slots,
                             partition_.device_memory()->allocate_slots(
                                 parameters_.gpu_transfer(peer.context_index),
-                                std::max<size_t>(partition_.range().count * sizeof(float), kCheckBytes)));
+                                std::max<size_t>(partition_.places().region_bytes(), kCheckBytes)));
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::MemoryRegion> region,
                             transport::register_on(environment_.registered, *environment_.contexts[peer.context_index],
                                                    slots.memory, transport::Access::remote_write));

@@ -10,6 +10,7 @@
 #include "ps/protocol/mode.h"
 #include "ps/protocol/optimizer_settings.h"
 #include "ps/protocol/shard_map.h"
+#include "ps/protocol/slot_places.h"
 #include "ps/shard/shard_protocol.h"
 #include "ps/store/parameter_store.h"
 
@@ -34,7 +35,8 @@ class Partition {
  public:
   /// Replaces the partition by a new one. It is not set up before start().
   /// Errors  Those of `make_store`.
-  absl::Status reset_to(const ShardSetup& setup, const StoreMaker& make_store, const MemoryBinder& place);
+  absl::Status reset_to(const ShardSetup& setup, const StoreMaker& make_store, const MemoryBinder& place,
+                        uint64_t slot_bytes);
   /// Copies the restored values into the store and starts the protocol.
   absl::Status start();
   /// Until the next start() no member exchanges anything.
@@ -51,6 +53,10 @@ class Partition {
   ElementRange bucket_range(uint32_t bucket) const { return setup_.map.bucket(setup_.shard_index, bucket); }
   uint32_t fragment(uint32_t bucket) const { return setup_.map.fragment(setup_.shard_index, bucket); }
   size_t offset(uint32_t bucket) const { return bucket_range(bucket).first - range().first; }
+
+  const SlotPlaces& places() const { return places_; }
+  /// Limit that the places were made with; 0: none.
+  uint64_t slot_bytes() const { return slot_bytes_; }
 
   bool has_store() const { return store_ != nullptr; }
   ParameterStore& store() const {
@@ -73,6 +79,8 @@ class Partition {
  private:
   bool is_set_up_ = false;
   ShardSetup setup_;
+  uint64_t slot_bytes_ = 0;
+  SlotPlaces places_;
   std::unique_ptr<ParameterStore> store_;
   DeviceMemory* device_memory_ = nullptr;  ///< of store_
   bool returns_parameters_ = true;         ///< of store_

@@ -263,6 +263,7 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThr
       .on_join = joined,
       .on_shard_thread = [&](uint32_t shard) { binder.bind(shard); },
       .place_memory = [&](uint32_t shard, const MemorySpan& memory) { binder.bind_memory(shard, memory); },
+      .slot_bytes = uint64_t{options.flags.slot_mib} << 20,
       .marks = options.flags.monitoring.marks(),
       .dump = [&](const std::vector<Mark>& marks) { flight.answer(marks); },
       .dump_signals = &signals.dumps(),

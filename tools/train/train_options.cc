@@ -34,6 +34,7 @@ constexpr uint32_t kMaxTowers = 16;
 constexpr double kMaxSaveSecs = 1e9;  // beyond it the clock's arithmetic would overflow
 
 constexpr uint32_t kMaxBucketKib = 1 << 20;     // a bucket of 1 GiB
+constexpr uint32_t kMaxSlotMib = 1 << 20;       // 1 TiB, as the largest model
 constexpr float kMaxMomentum = 0x1.fffffep-1f;  // the largest number below 1
 
 constexpr float kMaxLearningRate = 1e6f;  // a larger rate makes every built-in model infinite after one step
@@ -213,6 +214,8 @@ void add_cluster_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   add("workers", flags.workers, "workers of a local cluster", NumberIn(1u, ps::kMaxWorkers))
       ->each([&flags](const std::string&) { flags.workers_given = true; });
   add("min_workers", flags.min_workers, "ps: abort the run if a loss leaves fewer workers");
+  add("slot_mib", flags.slot_mib, "ps: MiB of a shard for gradients of one worker on their way; 0: room for all",
+      NumberIn(0u, kMaxSlotMib));
   add("cluster", flags.cluster, "JSON file: {\"ps\": [\"host:port\"], \"worker\": [\"host:port\", ...]}");
   add("ps_hosts", flags.ps_hosts, "comma-separated host:port list of the parameter servers; replaces --cluster",
       accepted_by(ps::parse_host_list));

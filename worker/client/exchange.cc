@@ -27,8 +27,10 @@ Exchange::Exchange(const ClientOptions& options, const Identity& identity, Model
 absl::Status Exchange::cut_model() {
   GRADRAIL_CHECK(shards_.empty());
   const auto shard_count = static_cast<uint32_t>(paths_.links().size());
-  GRADRAIL_ASSIGN_OR_RETURN(const ps::ShardMap map,
+  GRADRAIL_ASSIGN_OR_RETURN(ps::ShardMap cut,
                             ps::ShardMap::cut(memory_.layout(), shard_count, options_.bucket_bytes, options_.push));
+  const auto shared = std::make_shared<const ps::ShardMap>(std::move(cut));
+  const ps::ShardMap& map = *shared;
   touched_.resize(memory_.schema().size());
   ready_.assign(memory_.schema().size(), false);
   // The steps stay until set_first_steps(): position() needs them.
@@ -37,6 +39,7 @@ absl::Status Exchange::cut_model() {
   for (uint32_t index = 0; index < shard_count; ++index) {
     ShardLink& link = *paths_.links()[index];
     GRADRAIL_CHECK(link.shard_index == index);  // answers find their shard by this index
+    link.map = shared;
     link.range = map.shard(index);
     link.bucket_count = map.bucket_count(index);
     shards_[index].link = &link;
@@ -156,6 +159,19 @@ void Exchange::push_bucket(Shard& shard, uint32_t bucket_index) {
   bucket.pushed = true;
   telemetry_.mark(Mark::Kind::pushed, step(bucket.fragment), shard.link->shard_index, bucket_index);
   if (!shard.link->is_up()) return;  // on_path_lost() repeats it
+  const std::optional<uint32_t> before = shard.link->path->bucket_before(bucket_index);
+  if (before.has_value() && shard.buckets[*before].outstanding) return;  // its answer starts this one
+  start_bucket(shard, bucket_index);
+}
+
+/// The place of a bucket at its shard is free for the bucket that leaves after it.
+void Exchange::start_next_at_place(Shard& shard, uint32_t bucket_index) {
+  const std::optional<uint32_t> next = shard.link->path->bucket_after(bucket_index);
+  if (next.has_value() && shard.buckets[*next].pushed && shard.buckets[*next].outstanding) start_bucket(shard, *next);
+}
+
+void Exchange::start_bucket(Shard& shard, uint32_t bucket_index) {
+  Bucket& bucket = shard.buckets[bucket_index];
   // A push over another path, or in a further step, repeats the same bits.
   if (format(bucket) != ps::PushFormat::fp32 && !bucket.packed) bucket.packed = memory_.pack(bucket.range);
   if (!waits_for_gpu(*shard.link, bucket.kind)) return submit(shard, bucket_index);
@@ -228,7 +244,7 @@ bool Exchange::post_bucket(Shard& shard, uint32_t bucket_index) {
   if (!shard.link->is_up()) return true;  // on_path_lost() repeats it
   Bucket& bucket = shard.buckets[bucket_index];
   const MemorySpan payload = memory_.payload(bucket.range, format(bucket));
-  bucket.sent = shard.link->path->send_bucket(bucket_index, bucket.range, payload, bucket.sent);
+  bucket.sent = shard.link->path->send_bucket(bucket_index, payload, bucket.sent);
   if (bucket.sent != Sent::all) return false;
   telemetry_.mark(Mark::Kind::posted, step(bucket.fragment), shard.link->shard_index, bucket_index);
   return true;
@@ -290,6 +306,7 @@ void Exchange::on_answer(ShardLink& link, uint64_t immediate) {
   // One bucket stands for all: their staleness differs by the few updates that fall between two of them.
   if (bucket_index == 0 && link.shard_index == 0 && is_push(bucket.fragment))
     telemetry_.count_staleness(header.staleness);
+  start_next_at_place(shard, bucket_index);
   if (fragment.outstanding == 0 && fragment.late_count > 0) repeat_late(bucket.fragment);
 }
 

@@ -27,6 +27,7 @@ namespace gradrail::worker {
 /// A bucket passes these functions, each with a verb of its own.
 ///   Client::ready, exchange    a tensor, or all of them, are complete
 ///   Exchange::push_bucket      all tensors that overlap the bucket are complete
+///   start_bucket               its place at the shard is free
 ///     pack                     it is packed, if the format of the push is not fp32
 ///     stage                    … it is copied from the GPU, where no device reads GPU memory
 ///     submit                   its header is written
@@ -159,6 +160,8 @@ class Exchange final : public PathEvents {
     return bucket.kind == ps::ArrivalKind::push ? memory_.push_format() : ps::PushFormat::fp32;
   }
   void push_bucket(Shard& shard, uint32_t bucket_index);
+  void start_bucket(Shard& shard, uint32_t bucket_index);
+  void start_next_at_place(Shard& shard, uint32_t bucket_index);
   bool is_staged(const ShardLink& link, ps::ArrivalKind kind) const;
   bool waits_for_gpu(const ShardLink& link, ps::ArrivalKind kind) const;
   void submit(Shard& shard, uint32_t bucket_index);

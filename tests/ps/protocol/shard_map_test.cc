@@ -6,6 +6,8 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "ps/protocol/exchange_layout.h"
+#include "ps/protocol/slot_places.h"
 
 namespace gradrail::ps {
 namespace {
@@ -238,6 +240,41 @@ TEST(ShardMap, NoBucketHasTwoFragments) {
       }
     }
     EXPECT_EQ(next, layout.elements);
+  }
+}
+
+TEST(SlotPlaces, BucketsOfOneFragmentShareAPlaceInTurns) {
+  Random random(20261126, 2);
+  for (int round = 0; round < 300; ++round) {
+    Schema schema;
+    for (uint64_t tensor = 0; tensor < 1 + random.below(6); ++tensor) {
+      schema.push_back({std::to_string(tensor), {static_cast<int64_t>(1 + random.below(3000))},
+                        std::to_string(random.below(3))});
+    }
+    const ShardMap map = ShardMap::cut(layout_of(schema), 2, 256).value();
+    const uint64_t limit = random.below(20) * 256;
+    for (const uint32_t shard : {0u, 1u}) {
+      const SlotPlaces places(map, shard, limit);
+      const uint32_t bucket_count = map.bucket_count(shard);
+      const uint64_t most = limit == 0 ? bucket_count : std::max<uint64_t>(limit / 256, map.fragment_count());
+      ASSERT_LE(places.count(), most) << "round " << round;
+      EXPECT_EQ(places.region_bytes() - bucket_count * sizeof(SlotHeader),
+                places.count() * std::min<uint64_t>(64, map.shard(shard).count) * sizeof(float));
+      uint32_t first_count = 0;
+      for (uint32_t bucket = 0; bucket < bucket_count; ++bucket) {
+        ASSERT_LT(places.payload_at(bucket), std::max<uint64_t>(places.count(), 1) * 256);
+        const std::optional<uint32_t> before = places.before(bucket);
+        if (!before.has_value()) {
+          ++first_count;
+          continue;
+        }
+        ASSERT_GT(*before, bucket) << "the last bucket leaves first";
+        ASSERT_EQ(places.after(*before), bucket);
+        ASSERT_EQ(places.payload_at(*before), places.payload_at(bucket));
+        ASSERT_EQ(map.fragment(shard, *before), map.fragment(shard, bucket));
+      }
+      ASSERT_EQ(first_count, places.count()) << "each place has one first bucket";
+    }
   }
 }
 

@@ -69,6 +69,7 @@ void Cluster::start(const ClusterShape& shape, uint32_t index, const std::string
                                                                           .heartbeat_timeout = shape.heartbeat_timeout,
                                                                           .min_workers = shape.min_workers,
                                                                           .return_limit = shape.return_limit,
+                                                                          .slot_bytes = shape.slot_bytes,
                                                                           .security = security_});
   GRADRAIL_CHECK(server.ok());
   task->server = *std::move(server);

@@ -46,6 +46,7 @@ struct ClusterShape {
   Duration return_limit = 30s;
   std::string device = "host";  ///< of the ps
   bool encrypted = false;       ///< data connections
+  uint64_t slot_bytes = 0;      ///< ps::ServerOptions::slot_bytes
   bool backups = false;         ///< each ps task i has one, which is task ps_count + i here
 };
 

@@ -70,11 +70,11 @@ const transport::MemoryRegion* ShardPath::nic_region() const {
   return nullptr;
 }
 
-ShardPath::Sent ShardPath::send_bucket(uint32_t bucket_index, ps::ElementRange range, MemorySpan payload, Sent so_far) {
+ShardPath::Sent ShardPath::send_bucket(uint32_t bucket_index, MemorySpan payload, Sent so_far) {
   GRADRAIL_CHECK(phase_ == Phase::active && so_far != Sent::all);
   assert(bucket_index < link_.bucket_count);
   if (so_far == Sent::nothing) {
-    const absl::Status taken = connection_->put(gradients(payload), slot(range), {});
+    const absl::Status taken = connection_->put(gradients(payload), slot(bucket_index), {});
     if (absl::IsResourceExhausted(taken)) return Sent::nothing;
   }
   // One connection delivers puts in order: the shard sees the header only behind the payload.
@@ -165,6 +165,7 @@ void ShardPath::take_welcome(const ps::proto::Welcome& welcome) {
     if (!payload.ok()) return fail(fmt::format("the shard's region key: {}", message_of(payload.status())));
     payload_ = *payload;
   }
+  places_ = ps::SlotPlaces(*link_.map, link_.shard_index, welcome.slot_bytes());
   gradients_mapped_ = welcome.gradients_mapped();
   if (way_ == GpuTransfer::ipc && !welcome.device_mapped()) way_ = GpuTransfer::staged;
   device_refused_ = welcome.device_refused();
@@ -193,9 +194,8 @@ std::string ShardPath::compare_check() {
   return wrong.empty() ? wrong : fmt::format("in GPU memory: {}", wrong);
 }
 
-transport::RemoteSlice ShardPath::slot(ps::ElementRange range) const {
-  assert(range.first >= link_.range.first && range.count <= link_.range.count);
-  const uint64_t offset = (range.first - link_.range.first) * sizeof(float);
+transport::RemoteSlice ShardPath::slot(uint32_t bucket_index) const {
+  const uint64_t offset = places_.payload_at(bucket_index);
   if (payload_on_gpu_) return {payload_, offset};
   return {slots_, link_.bucket_count * sizeof(ps::SlotHeader) + offset};
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -9,6 +10,7 @@
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "ps/protocol/exchange_layout.h"
+#include "ps/protocol/slot_places.h"
 #include "transport/context.h"
 #include "transport/registration.h"
 #include "worker/client/gpu_variables.h"
@@ -104,7 +106,15 @@ class ShardPath {
   /// after `so_far`, and returns less than `all` when the transport has no room: call again after the next events. A
   /// lost connection counts as sent: its peer_lost event is under way, and the exchange repeats the bucket.
   /// `payload`: the gradients in the client's host memory; not used where a network device reads GPU memory.
-  Sent send_bucket(uint32_t bucket_index, ps::ElementRange range, MemorySpan payload, Sent so_far);
+  Sent send_bucket(uint32_t bucket_index, MemorySpan payload, Sent so_far);
+  /// The buckets with which this one shares its place at the shard: it leaves after the first one is answered, and the
+  /// second one leaves after it. None where the shard maps the gradients.
+  std::optional<uint32_t> bucket_before(uint32_t bucket_index) const {
+    return gradients_mapped_ ? std::nullopt : places_.before(bucket_index);
+  }
+  std::optional<uint32_t> bucket_after(uint32_t bucket_index) const {
+    return gradients_mapped_ ? std::nullopt : places_.after(bucket_index);
+  }
   bool gradients_mapped() const { return gradients_mapped_; }
   /// How its bytes leave and reach GPU memory; staged as well where there is none.
   GpuTransfer way() const { return way_; }
@@ -120,7 +130,7 @@ class ShardPath {
   ShardPath(ShardLink& link, OpenContext& context, const ps::proto::JoinPath& join_path);
   void offer(const GpuOffer& offer);
   transport::LocalSlice gradients(MemorySpan payload) const;
-  transport::RemoteSlice slot(ps::ElementRange range) const;
+  transport::RemoteSlice slot(uint32_t bucket_index) const;
   const transport::MemoryRegion* nic_region() const;
   absl::Status write_check();
   transport::LocalSlice check_source() const;
@@ -139,6 +149,7 @@ class ShardPath {
   std::string described_;
   transport::Connection* connection_ = nullptr;  ///< null once lost
   transport::RemoteRegion slots_{};
+  ps::SlotPlaces places_;
   bool gradients_mapped_ = false;
   bool was_welcome_ = false;
   uint64_t answer_seed_ = 0;  ///< of the pattern that the shard puts
