@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """Memory of a parameter server against the number of its workers, with and without a limit for gradients on their way.
 
-The workers are threads of this process. All of them share a few megabytes of memory for their parameters and gradients, so
-that many workers with a large model fit into one host. Their values mean nothing; their bytes are sent in full, over TCP.
+The workers are threads of this process. Their parameters and gradients share a few megabytes of memory, so that many
+workers with a large model fit into one host. The values mean nothing. The bytes are sent in full, over TCP.
 
     bench/python/shard_memory.py --elements 16M --workers 1,4,16,64 --slot_mib 0,4
 """

@@ -182,13 +182,14 @@ absl::Status check_header(const CheckpointHeader& header) {
   const Layout layout = layout_of(header.schema);
   const uint64_t elements = layout.elements;
   if (!header.fragment_steps.empty() && header.fragment_steps.size() != layout.fragments.size()) {
-    return absl::InvalidArgumentError(fmt::format("steps of {} fragments in a schema of {}",
-                                                  header.fragment_steps.size(), layout.fragments.size()));
+    return absl::InvalidArgumentError(
+        fmt::format("steps of {} fragments in a schema of {}", header.fragment_steps.size(), layout.fragments.size()));
   }
   // Each of them becomes the version of a bucket.
   for (const uint64_t step : header.fragment_steps) {
     if (step > kMaxGlobalStep)
-      return absl::InvalidArgumentError(fmt::format("step {} of a fragment: the largest one is {}", step, kMaxGlobalStep));
+      return absl::InvalidArgumentError(
+          fmt::format("step {} of a fragment: the largest one is {}", step, kMaxGlobalStep));
   }
   // As a subtraction, because first + count of a damaged file may overflow.
   if (header.range.first > elements || header.range.count > elements - header.range.first) {

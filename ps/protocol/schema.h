@@ -40,7 +40,7 @@ struct Layout {
 GRADRAIL_EXPORT Layout layout_of(const Schema& schema);
 
 /// Errors  INVALID_ARGUMENT names the tensor: no name, a name that is not UTF-8 or occurs twice, a dimension < 1, or
-///         too many elements. A name has at most 1,024 bytes, and no control character. The name of a fragment likewise.
+///         too many elements. A name has at most 1,024 bytes, and no control character, also that of a fragment.
 GRADRAIL_EXPORT absl::Status validate(const Schema& schema);
 
 /// The places of two values in a text about their difference.

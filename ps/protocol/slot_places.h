@@ -12,10 +12,10 @@ namespace gradrail::ps {
 /// buckets, several buckets share one: a bucket leaves when the one before it at its place is answered. The memory of a
 /// shard then grows with the places of its workers, and not with their models.
 ///
-/// Buckets of one place are of one fragment. All workers push them in the same order, the last one first. Thus a worker
-/// that waits for others in one bucket has pushed all that they wait for: of all workers that wait, the one that is
-/// behind, by step and place in that order, waits for no other. A quorum has a place for each bucket. Its late workers
-/// are further on in one bucket than the others are in the next.
+/// Buckets of one place are of one fragment. All workers push them in the same order, the last one first. Compare the
+/// workers that wait by their step, and by the bucket in that order. All others have pushed what the last of them waits
+/// for, so that it does not wait. A quorum has a place for each bucket. Its late workers are further on in one bucket
+/// than the others are in the next.
 class SlotPlaces {
  public:
   SlotPlaces() = default;

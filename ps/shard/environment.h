@@ -35,7 +35,7 @@ struct ShardOptions {
   std::function<void(const std::string& cause)> on_backup;
   StoreMaker make_store = make_host_store;
   uint64_t slot_bytes = 0;  ///< for the payloads of one worker that are under way (SlotPlaces); 0: no limit
-  size_t marks = 0;  ///< capacity of the flight recorder
+  size_t marks = 0;         ///< capacity of the flight recorder
 };
 
 /// The address on which one transport of a shard listens, or the reason why it does not.

@@ -80,7 +80,8 @@ absl::Status ShardExchange::check(const ShardPeer& peer, const SlotHeader& heade
   const PushFormat format = format_of(header.kind);
   if (header.format != format) return bad("the format is not the one of the run");
   // After the kind, which decides whether there is a payload.
-  const uint64_t expected = has_payload(header.kind) ? packed_bytes(partition_.bucket_range(header.bucket).count, format) : 0;
+  const uint64_t expected =
+      has_payload(header.kind) ? packed_bytes(partition_.bucket_range(header.bucket).count, format) : 0;
   if (header.payload_bytes != expected) return bad("payload length is not the bucket's");
   if (header.has_crc != 0 && peer.is_on_device()) return bad("has a checksum, which GPU memory does not support");
   if (header.has_crc == 0 || !has_payload(header.kind)) return absl::OkStatus();

@@ -71,10 +71,9 @@ absl::Status Handshake::allocate_gpu_slots(ShardPeer& peer) {
   const bool is_mapped = peer.is_on_device() || peer.gradients_mapped != nullptr;
   // Mapped gradients need no payload: the store reads them where the worker wrote them.
   if (parameters_.gpu(peer.context_index) == nullptr || is_mapped || peer.offer.host_slots) return absl::OkStatus();
-  GRADRAIL_ASSIGN_OR_RETURN(DeviceSlots slots,
-                            partition_.device_memory()->allocate_slots(
-                                parameters_.gpu_transfer(peer.context_index),
-                                std::max<size_t>(partition_.places().region_bytes(), kCheckBytes)));
+  GRADRAIL_ASSIGN_OR_RETURN(DeviceSlots slots, partition_.device_memory()->allocate_slots(
+                                                   parameters_.gpu_transfer(peer.context_index),
+                                                   std::max<size_t>(partition_.places().region_bytes(), kCheckBytes)));
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::MemoryRegion> region,
                             transport::register_on(environment_.registered, *environment_.contexts[peer.context_index],
                                                    slots.memory, transport::Access::remote_write));

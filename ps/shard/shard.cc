@@ -219,9 +219,8 @@ absl::Status Shard::begin(const Setup& setup) {
   backup_.reset();
   parameters_.close();
   partition_.stop();
-  GRADRAIL_RETURN_IF_ERROR(
-      partition_.reset_to(setup, environment_.options.make_store, environment_.options.place_memory,
-                          environment_.options.slot_bytes));
+  GRADRAIL_RETURN_IF_ERROR(partition_.reset_to(setup, environment_.options.make_store,
+                                               environment_.options.place_memory, environment_.options.slot_bytes));
   GRADRAIL_RETURN_IF_ERROR(parameters_.open(partition_));
   return partition_.start();
 }

@@ -37,11 +37,11 @@ class Shard {
   using Successor = ShardSuccessor;
   struct Stats {
     using Path = PathTraffic;
-    uint64_t version = 0;             ///< of bucket 0
+    uint64_t version = 0;  ///< of bucket 0
     /// By fragment: ShardProtocol::next_step() of its buckets; UINT64_MAX without a bucket here.
     std::vector<uint64_t> next_steps;
-    uint64_t updates = 0;             ///< over all buckets
-    uint64_t dropped = 0;             ///< gradients that arrived too late to be summed
+    uint64_t updates = 0;  ///< over all buckets
+    uint64_t dropped = 0;  ///< gradients that arrived too late to be summed
     bool initialised = false;
     std::vector<WorkerIndex> waiting_for;
     std::vector<Path> paths;

@@ -160,8 +160,8 @@ std::vector<WorkerIndex> ShardProtocol::waiting_for(uint32_t bucket) const {
     if (!expected_[worker]) continue;
     const auto place = members_.find(worker);
     const Exchange* exchange = place == members_.end() ? nullptr : &place->second.exchanges[bucket];
-    const bool is_there = exchange != nullptr && (ssp ? exchange->done_step > slowest
-                                                      : exchange->waiting && is_of_step(exchange->kind));
+    const bool is_there =
+        exchange != nullptr && (ssp ? exchange->done_step > slowest : exchange->waiting && is_of_step(exchange->kind));
     if (!is_there) missing.push_back(worker);
   }
   return missing;

@@ -72,10 +72,10 @@ using Actions = std::vector<Action>;
 /// Expected  Not in async: workers 0 … worker_count-1 from the start, and each added worker, until it is removed.
 /// Joining   sync, backup, quorum: a worker that joins late, again or as a new incarnation is expected from the next
 ///           step of every bucket. Buckets may be one step apart at that moment. The worker begins with the smallest
-///           next_step() of all shards, asked after it was added to all of them, in each fragment of the model. From then on each bucket waits for it
-///           (in backup and quorum the others may continue). Where that step is already applied, the push is answered
-///           at once and dropped. While the answers' versions are ahead of its step, the worker may continue at their
-///           smallest + 1.
+///           next_step() of all shards, asked after it was added to all of them. Each fragment of the model has its own
+///           one. From then on each bucket waits for it (in backup and quorum the others may continue). Where that step
+///           is already applied, the push is answered at once and dropped. While the answers' versions are ahead of its
+///           step, the worker may continue at their smallest + 1.
 ///           ssp: the same, by the slowest worker's steps. The first push of an incarnation may be of an earlier step
 ///           than its place in a bucket. A member of the former primary may also begin at a later step. The floor of
 ///           that primary rises with a departure, and the backup receives it with the next update.
@@ -165,7 +165,7 @@ class ShardProtocol {
     bool initialised = false;
     uint32_t waiting_count = 0;  ///< sync, backup, quorum: workers that take part in step version + 1
     uint32_t push_count = 0;     ///< of them, with a gradient
-    uint64_t floor = 0;               ///< ssp: step that all expected workers have pushed; never falls
+    uint64_t floor = 0;          ///< ssp: step that all expected workers have pushed; never falls
   };
 
   Member* find(WorkerIndex worker, uint64_t incarnation);

@@ -83,7 +83,8 @@ absl::Status check_fragment(std::string_view call, const gradrail_client* client
   GRADRAIL_RETURN_IF_ERROR(check_client(call, client));
   const size_t count = client->pushed.size();
   if (fragment < count) return absl::OkStatus();
-  return absl::InvalidArgumentError(fmt::format("{}: fragment {}: there are fragments 0 to {}", call, fragment, count - 1));
+  return absl::InvalidArgumentError(
+      fmt::format("{}: fragment {}: there are fragments 0 to {}", call, fragment, count - 1));
 }
 
 absl::Status check_may_push(std::string_view call, const gradrail_client* client, size_t fragment) {
@@ -216,13 +217,13 @@ gradrail_status gradrail_exchange(gradrail_client* client) {
 }
 
 gradrail_status gradrail_exchange_fragment(gradrail_client* client, size_t fragment) {
-  return guarded([&] { return push("gradrail_exchange_fragment", client, fragment); });
+  return guarded([&] { return push("gradrail_exchange", client, fragment); });
 }
 
 gradrail_status gradrail_wait_fragment(gradrail_client* client, size_t fragment) {
   return guarded([&]() -> absl::Status {
-    GRADRAIL_RETURN_IF_ERROR(check_fragment("gradrail_wait_fragment", client, fragment));
-    return end_step("gradrail_wait_fragment", client, fragment);
+    GRADRAIL_RETURN_IF_ERROR(check_fragment("gradrail_wait", client, fragment));
+    return end_step("gradrail_wait", client, fragment);
   });
 }
 

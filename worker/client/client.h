@@ -249,8 +249,8 @@ class GRADRAIL_EXPORT Client {
   /// Errors  INVALID_ARGUMENT: negative, NaN or infinite. FAILED_PRECONDITION: an exchange is under way.
   absl::Status set_learning_rate(float rate);
 
-  /// Sets the weight of this worker's next gradients in the mean of a step, such as the number of its samples. The first
-  /// weight is 1. Equal weights give the bits of a mean without weights. It has no effect in async and ssp, where no
+  /// Sets the weight of this worker's next gradients in the mean of a step, such as the number of its samples. At first
+  /// it is 1. Equal weights give the bits of a mean without weights. It has no effect in async and ssp, where no
   /// mean is formed. Parameters in GPU memory take no weight.
   /// Errors  INVALID_ARGUMENT: not more than 0, NaN or infinite. FAILED_PRECONDITION: an exchange is under way.
   absl::Status set_weight(float weight);

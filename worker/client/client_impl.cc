@@ -67,8 +67,7 @@ absl::Status Client::Impl::join_cluster(TimePoint deadline) {
   GRADRAIL_RETURN_IF_ERROR(session_.describe(deadline));
   // Before the join: a model that cannot be cut must not set the servers up.
   GRADRAIL_RETURN_IF_ERROR(exchange_.cut_model());
-  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> first_steps,
-                            session_.join(deadline, rejoin_.is_under_way()));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> first_steps, session_.join(deadline, rejoin_.is_under_way()));
   exchange_.set_first_steps(first_steps);
   absl::Status connected = paths_.connect_all(deadline);
   // The others wait for this worker since its join. At the backup it continues as the same member.
@@ -122,32 +121,29 @@ void Client::Impl::set_started() {
   started_ = true;
 }
 
-bool Client::Impl::begin_push(Exchange::Index fragment) {
-  if (!started_) {
-    failure_.fail(absl::FailedPreconditionError("exchange before start(): there are no parameters yet"));
-    return false;
-  }
-  begin(fragment, ps::ArrivalKind::push);
-  return true;
-}
-
 /// Begins an exchange of all fragments.
 void Client::Impl::begin(ps::ArrivalKind kind) {
   for (Exchange::Index fragment = 0; fragment < exchange_.fragment_count(); ++fragment) begin(fragment, kind);
 }
 
-void Client::Impl::begin(Exchange::Index fragment, ps::ArrivalKind kind) {
+/// False: the run has failed, because a push needs parameters.
+bool Client::Impl::begin(Exchange::Index fragment, ps::ArrivalKind kind) {
+  if (kind == ps::ArrivalKind::push && !started_) {
+    failure_.fail(absl::FailedPreconditionError("exchange before start(): there are no parameters yet"));
+    return false;
+  }
   GRADRAIL_CHECK(!exchange_.is_under_way(fragment));
   const TimePoint now = Clock::now();
   if (!exchange_.is_under_way()) paths_.maybe_failback(now);  // the moment to change paths
   telemetry_.answer_dump();
   session_.follow_run_base();
   exchange_.begin(fragment, kind, now);
+  return true;
 }
 
 void Client::Impl::ready(size_t tensor_index) {
   const Exchange::Index fragment = exchange_.fragment_of(tensor_index);
-  if (exchange_.is_under_way(fragment) || begin_push(fragment)) exchange_.ready(tensor_index);
+  if (exchange_.is_under_way(fragment) || begin(fragment, ps::ArrivalKind::push)) exchange_.ready(tensor_index);
 }
 
 void Client::Impl::exchange() {
@@ -155,7 +151,7 @@ void Client::Impl::exchange() {
 }
 
 void Client::Impl::exchange(Exchange::Index fragment) {
-  if (exchange_.is_under_way(fragment) || begin_push(fragment)) exchange_.push_all(fragment);
+  if (exchange_.is_under_way(fragment) || begin(fragment, ps::ArrivalKind::push)) exchange_.push_all(fragment);
 }
 
 absl::Status Client::Impl::wait() {

@@ -86,9 +86,8 @@ class Client::Impl {
   // client_impl.cc
   absl::Status join_cluster(TimePoint deadline);
   absl::Status check_idle(std::string_view call);
-  bool begin_push(Exchange::Index fragment);
   void begin(ps::ArrivalKind kind);
-  void begin(Exchange::Index fragment, ps::ArrivalKind kind);
+  bool begin(Exchange::Index fragment, ps::ArrivalKind kind);
   absl::Status recover();
   absl::Status remedy_failure();
   absl::Status remedy_outside_exchange();

@@ -117,7 +117,7 @@ class Exchange final : public PathEvents {
     Index fragment = 0;
     uint32_t tensors = 0;          ///< number of tensors that overlap it
     uint32_t tensors_missing = 0;  ///< of those, not ready in this exchange
-    ps::ArrivalKind kind{};  ///< in this exchange; absent in the further steps of a quorum
+    ps::ArrivalKind kind{};        ///< in this exchange; absent in the further steps of a quorum
     bool pushed = false;
     std::optional<gpu::CopyTicket> packed;  ///< end of the packing of this exchange's gradient; none: not begun
     ShardPath::Sent sent = ShardPath::Sent::nothing;

@@ -111,8 +111,8 @@ GRADRAIL_API gradrail_status gradrail_join(const gradrail_options* options, cons
                                            size_t tensor_count, gradrail_client** client);
 
 /* The same for a model in fragments: named sets of tensors. `fragments` has the name for each tensor; NULL: none. Each
- * fragment has steps of its own and can be exchanged alone, while others are under way. A function of one fragment takes
- * its index; fragments count in the order of their first tensors. Other functions concern all fragments. */
+ * fragment has steps of its own. It can be exchanged alone, while others are under way. A function of one fragment
+ * takes its index. Fragments count in the order of their first tensors. Other functions concern all fragments. */
 GRADRAIL_API gradrail_status gradrail_join_fragments(const gradrail_options* options, const gradrail_tensor* tensors,
                                                      const char* const* fragments, size_t tensor_count,
                                                      gradrail_client** client);
@@ -148,8 +148,8 @@ GRADRAIL_API gradrail_status gradrail_pull(gradrail_client* client);
  * of this worker. Otherwise the rate of the lowest worker in a step counts, so that all workers set the same one. */
 GRADRAIL_API gradrail_status gradrail_set_learning_rate(gradrail_client* client, float rate);
 
-/* Sets the weight of the next gradients of this worker in the mean of a step, such as its number of samples: more than 0;
- * at first 1. It has no effect in "async" and "ssp:K", which form no mean. */
+/* Sets the weight of the next gradients in the mean of a step, such as the number of samples. It is more than 0, and at
+ * first 1. It has no effect in "async" and "ssp:K", which form no mean. */
 GRADRAIL_API gradrail_status gradrail_set_weight(gradrail_client* client, float weight);
 
 /* Updates applied to the parameters that this worker holds. */

@@ -217,8 +217,8 @@ TEST(ShardMap, NoBucketHasTwoFragments) {
   for (int round = 0; round < 300; ++round) {
     Schema schema;
     for (uint64_t tensor = 0; tensor < 1 + random.below(9); ++tensor) {
-      schema.push_back({std::to_string(tensor), {static_cast<int64_t>(1 + random.below(900))},
-                        std::to_string(random.below(3))});
+      schema.push_back(
+          {std::to_string(tensor), {static_cast<int64_t>(1 + random.below(900))}, std::to_string(random.below(3))});
     }
     const Layout layout = layout_of(schema);
     const auto shard_count = static_cast<uint32_t>(1 + random.below(4));
@@ -248,8 +248,8 @@ TEST(SlotPlaces, BucketsOfOneFragmentShareAPlaceInTurns) {
   for (int round = 0; round < 300; ++round) {
     Schema schema;
     for (uint64_t tensor = 0; tensor < 1 + random.below(6); ++tensor) {
-      schema.push_back({std::to_string(tensor), {static_cast<int64_t>(1 + random.below(3000))},
-                        std::to_string(random.below(3))});
+      schema.push_back(
+          {std::to_string(tensor), {static_cast<int64_t>(1 + random.below(3000))}, std::to_string(random.below(3))});
     }
     const ShardMap map = ShardMap::cut(layout_of(schema), 2, 256).value();
     const uint64_t limit = random.below(20) * 256;

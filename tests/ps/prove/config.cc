@@ -58,6 +58,8 @@ std::vector<Config> quick_configs() {
                  .faults = {.restarts = 1, .primary_losses = 1}});
   all.push_back(
       {.name = "backup-three", .mode = {ModeKind::backup, 3, 1}, .steps = 1, .faults = {.copies = 1, .kills = 1}});
+  all.push_back({.name = "quorum-late-buckets", .mode = kQuorum, .buckets = 2, .faults = {.copies = 1}});
+  all.push_back({.name = "quorum-late-buckets-of-three", .mode = {ModeKind::quorum, 3, 2}, .buckets = 2, .steps = 1});
   all.push_back({.name = "quorum-of-three", .mode = {ModeKind::quorum, 3, 2}, .steps = 2, .faults = {.kills = 1}});
   all.push_back({.name = "ssp-takeover-restart",
                  .mode = kSsp,

@@ -144,13 +144,11 @@ class World {
   int serving_side(uint8_t server) const;
   bool is_present(WorkerIndex worker, uint64_t incarnation, uint8_t server) const;
   bool may_join(WorkerIndex worker, uint8_t server) const;
-  void begin_step(WorkerIndex worker, Worker::Phase phase, uint64_t step);
-  void send_all(WorkerIndex worker);
+  void begin_step(WorkerIndex worker, Worker::Phase phase, uint64_t step, bool repeats = false);
   void send(WorkerIndex worker, uint8_t server, uint8_t bucket);
   void connect(WorkerIndex worker, uint8_t server, int side);
   void on_answer(WorkerIndex worker, const Event& event);
   void complete_step(WorkerIndex worker);
-  void repeat_late(WorkerIndex worker, uint64_t step);
   void join(WorkerIndex worker, uint8_t server);
   void start(WorkerIndex worker);
   void stop(WorkerIndex worker, Worker::Phase phase);

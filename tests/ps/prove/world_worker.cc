@@ -38,18 +38,18 @@ bool World::may_join(WorkerIndex index, uint8_t server) const {
   return membership.join(index, workers_[index].incarnation, "w", kNow).ok();
 }
 
-void World::begin_step(WorkerIndex index, Worker::Phase phase, uint64_t step) {
+/// `repeats`: as Exchange::repeat_late(), a further step for the late gradients.
+void World::begin_step(WorkerIndex index, Worker::Phase phase, uint64_t step, bool repeats) {
   Worker& worker = workers_[index];
   worker.phase = phase;
   worker.step = step;
   worker.was_dropped = false;
   for (Worker::Connection& connection : worker.servers) {
-    for (Worker::Bucket& bucket : connection.buckets) bucket.is_answered = bucket.is_absent = bucket.is_late = false;
+    for (Worker::Bucket& bucket : connection.buckets) {
+      bucket.is_absent = repeats && !bucket.is_late;
+      bucket.is_answered = bucket.is_late = false;
+    }
   }
-  send_all(index);
-}
-
-void World::send_all(WorkerIndex index) {
   for (uint8_t server = 0; server < server_count(); ++server) {
     for (uint8_t bucket = 0; bucket < config_->buckets; ++bucket) send(index, server, bucket);
   }
@@ -122,26 +122,13 @@ void World::complete_step(WorkerIndex index) {
       lowest = std::min(lowest, bucket.seen_version);
     }
   }
-  if (is_late) return repeat_late(index, std::max(worker.step, lowest) + 1);
+  if (is_late) return begin_step(index, worker.phase, std::max(worker.step, lowest) + 1, /*repeats=*/true);
   if (worker.phase == Worker::Phase::opening) return begin_step(index, Worker::Phase::running, worker.first_step);
   // As Exchange::catch_up(): an earlier step would be dropped again.
   const uint64_t done = worker.was_dropped ? std::max(worker.step, lowest) : worker.step;
   if (done < config_->steps) return begin_step(index, Worker::Phase::running, done + 1);
   worker.phase = Worker::Phase::leaving;
   worker.was_dropped = false;
-}
-
-/// As Exchange::repeat_late(): a further step for the late gradients.
-void World::repeat_late(WorkerIndex index, uint64_t step) {
-  Worker& worker = workers_[index];
-  worker.step = step;
-  for (Worker::Connection& connection : worker.servers) {
-    for (Worker::Bucket& bucket : connection.buckets) {
-      bucket.is_absent = !bucket.is_late;
-      bucket.is_answered = bucket.is_late = false;
-    }
-  }
-  send_all(index);
 }
 
 /// The connection of a former incarnation stays open until either end closes it.

@@ -157,7 +157,11 @@ TEST_P(ClientFragments, ACheckpointHasTheStepOfEach) {
     saved = flatten(*client);
   }
   // Onto another number of shards.
-  Cluster cluster({.ps_count = 1, .shards_per_ps = 3, .worker_count = 1, .transports = {GetParam()}, .checkpoint_dir = folder.path()});
+  Cluster cluster({.ps_count = 1,
+                   .shards_per_ps = 3,
+                   .worker_count = 1,
+                   .transports = {GetParam()},
+                   .checkpoint_dir = folder.path()});
   ps::Schema other = kFragments;
   other[1].fragment = "a";
   const absl::Status refused = Client::join(options_of(cluster, 0, ModeKind::sync), other).status();

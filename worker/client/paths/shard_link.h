@@ -22,11 +22,11 @@ struct ShardLink {
   uint32_t ps_index = 0;
   uint32_t shard_index = 0;  ///< counted over all ps tasks
   uint32_t bucket_count = 0;
-  ps::ElementRange range;                      ///< in the whole model
-  std::shared_ptr<const ps::ShardMap> map;     ///< all links share it
-  std::string server;      ///< for people: "parameter server 0 (10.0.0.1:2222)"
-  std::string address;     ///< of its control plane, "10.0.0.1:2222"
-  std::string token;       ///< from the ps: the key of a data connection derives from it
+  ps::ElementRange range;                   ///< in the whole model
+  std::shared_ptr<const ps::ShardMap> map;  ///< all links share it
+  std::string server;                       ///< for people: "parameter server 0 (10.0.0.1:2222)"
+  std::string address;                      ///< of its control plane, "10.0.0.1:2222"
+  std::string token;                        ///< from the ps: the key of a data connection derives from it
   struct Endpoint {
     std::string transport;
     std::string address;

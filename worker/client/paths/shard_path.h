@@ -107,8 +107,8 @@ class ShardPath {
   /// lost connection counts as sent: its peer_lost event is under way, and the exchange repeats the bucket.
   /// `payload`: the gradients in the client's host memory; not used where a network device reads GPU memory.
   Sent send_bucket(uint32_t bucket_index, MemorySpan payload, Sent so_far);
-  /// The buckets with which this one shares its place at the shard: it leaves after the first one is answered, and the
-  /// second one leaves after it. None where the shard maps the gradients.
+  /// Buckets that share their place at the shard with this one. It leaves after the answer to the first one, and the
+  /// second one after its own answer. None where the shard maps the gradients.
   std::optional<uint32_t> bucket_before(uint32_t bucket_index) const {
     return gradients_mapped_ ? std::nullopt : places_.before(bucket_index);
   }

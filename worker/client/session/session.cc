@@ -197,8 +197,9 @@ absl::StatusOr<std::vector<uint64_t>> Session::join(TimePoint deadline, bool aga
     // One uninitialized ps is enough: the chief then offers values to all of them.
     initialised_ = initialised_ && reply.initialised();
     if (static_cast<size_t>(reply.first_steps_size()) != first_steps.size())
-      return absl::InternalError(fmt::format("{}: its reply to the join has the steps of {} fragments, and the model has {}",
-                                             controls_[i]->name(), reply.first_steps_size(), first_steps.size()));
+      return absl::InternalError(
+          fmt::format("{}: its reply to the join has the steps of {} fragments, and the model has {}",
+                      controls_[i]->name(), reply.first_steps_size(), first_steps.size()));
     for (size_t fragment = 0; fragment < first_steps.size(); ++fragment)
       first_steps[fragment] = std::min(first_steps[fragment], reply.first_steps(static_cast<int>(fragment)));
     ++joined_count_;

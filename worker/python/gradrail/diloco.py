@@ -174,7 +174,7 @@ class DiLoCo:
         self._sent: Optional[_Exchange] = None
         self._lr = outer.lr
         self._fragments = _cut(self._locals, fragments)
-        self._is_common = mode.partition(":")[0] not in ("async", "ssp")  # the steps of a fragment are those of all workers
+        self._is_common = mode.partition(":")[0] not in ("async", "ssp")  # all workers count the steps of a fragment alike
         self.client = client.join({one.name: shape_of(one.parameter) for one in self._locals}, push=push, mode=mode,
                                   fragments={name: [one.name for one in part] for name, part in self._fragments.items()},
                                   **outer.options(), **options)
@@ -206,7 +206,7 @@ class DiLoCo:
         for one in self._locals:
             one.check()
         self._watch.check("DiLoCo")
-        # All workers must take the same fragment: each waits for the others there. The steps are the same at all of them,
+        # All workers must take the same fragment, because each waits for the others there. They have the same steps,
         # also after a late join, and after a restart of the servers from a checkpoint.
         order = self._steps if self._is_common else self._made
         self._current = min(self._fragments, key=lambda name: order[name])

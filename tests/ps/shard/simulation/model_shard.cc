@@ -49,8 +49,8 @@ void ModelShard::arrive(const Notification& notice) {
   // A connection that was replaced by one of the same incarnation is closed: nothing arrives over it.
   if (!is_connected && peer != peers_.end() && peer->second.incarnation == arrival.incarnation) return;
   if (is_connected && notice.writes_slot && arrival.kind != ArrivalKind::pull) {
-    peer->second.slots[arrival.bucket] = {has_payload(arrival.kind), arrival.kind, arrival.incarnation, arrival.step, arrival.base_version,
-                                          notice.payload};
+    peer->second.slots[arrival.bucket] = {has_payload(arrival.kind), arrival.kind,  arrival.incarnation, arrival.step,
+                                          arrival.base_version,      notice.payload};
   }
   if (is_of_step(arrival.kind)) {
     ledger_.on_push_arrived({arrival.worker, arrival.incarnation, index_, arrival.bucket}, arrival.step);

@@ -47,8 +47,7 @@ void ModelWorker::on_answer(const Answer& answer) {
   if (answer.step != step_ || bucket->answered) return;
   bucket->answered = true;
   bucket->version = answer.version;
-  bucket->is_late =
-      answer.dropped && plan_.mode.kind == ModeKind::quorum && bucket->kind == ArrivalKind::push;
+  bucket->is_late = answer.dropped && plan_.mode.kind == ModeKind::quorum && bucket->kind == ArrivalKind::push;
   if (--unanswered_count_ == 0) on_all_answered();
 }
 

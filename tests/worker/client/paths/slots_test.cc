@@ -80,16 +80,16 @@ TEST_P(ClientSlots, FewPlacesGiveTheSameParameters) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Runs, ClientSlots,
-    ::testing::Values(SlotsPlan{.name = "sync"}, SlotsPlan{.name = "shm", .transport = "shm"},
-                      SlotsPlan{.name = "async", .mode = ModeKind::async},
-                      SlotsPlan{.name = "ssp", .mode = ModeKind::ssp, .bound = 1},
-                      SlotsPlan{.name = "backup", .mode = ModeKind::backup},
-                      SlotsPlan{.name = "quorum", .mode = ModeKind::quorum, .bound = kSlotWorkers},
-                      SlotsPlan{.name = "int8", .push = ps::PushFormat::int8}, SlotsPlan{.name = "checksums", .checksums = true},
-                      SlotsPlan{.name = "fragments", .fragments = true}),
-    [](const auto& plan) { return std::string(plan.param.name); });
+INSTANTIATE_TEST_SUITE_P(Runs, ClientSlots,
+                         ::testing::Values(SlotsPlan{.name = "sync"}, SlotsPlan{.name = "shm", .transport = "shm"},
+                                           SlotsPlan{.name = "async", .mode = ModeKind::async},
+                                           SlotsPlan{.name = "ssp", .mode = ModeKind::ssp, .bound = 1},
+                                           SlotsPlan{.name = "backup", .mode = ModeKind::backup},
+                                           SlotsPlan{.name = "quorum", .mode = ModeKind::quorum, .bound = kSlotWorkers},
+                                           SlotsPlan{.name = "int8", .push = ps::PushFormat::int8},
+                                           SlotsPlan{.name = "checksums", .checksums = true},
+                                           SlotsPlan{.name = "fragments", .fragments = true}),
+                         [](const auto& plan) { return std::string(plan.param.name); });
 
 }  // namespace
 }  // namespace gradrail::worker
