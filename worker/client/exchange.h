@@ -115,6 +115,7 @@ class Exchange final : public PathEvents {
     bool outstanding = false;   ///< no answer yet in this exchange
     bool carries_late = false;  ///< quorum: the next push has the late gradient of this one in it
     uint64_t version = 0;
+    uint32_t answer = 0;  ///< ReturnHeader::answer of the parameters that this worker has, over the path in use
   };
   struct Shard {
     ShardLink* link = nullptr;
@@ -134,6 +135,7 @@ class Exchange final : public PathEvents {
   void submit(Shard& shard, uint32_t bucket_index);
   bool post_bucket(Shard& shard, uint32_t bucket_index);
   bool submit_prepared();
+  absl::Status store_answer(const ShardLink& link, const ps::ReturnHeader& header, uint32_t bucket_index);
   void take_back_late(Bucket& bucket, bool is_late);
   void catch_up();
 

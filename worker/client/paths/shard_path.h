@@ -115,6 +115,8 @@ class ShardPath {
   const ps::ReturnHeader* return_headers() const {
     return reinterpret_cast<const ps::ReturnHeader*>(returns_.memory.data());
   }
+  /// Where the shard puts the parameters of a bucket in bf16 or delta.
+  const std::byte* packed_parameters(uint32_t bucket_index, ps::ElementRange range) const;
 
  private:
   ShardPath(ShardLink& link, OpenContext& context, const ps::proto::JoinPath& join_path);

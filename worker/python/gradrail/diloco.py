@@ -126,6 +126,8 @@ class DiLoCo:
         the delay are not lost.
     push : "fp32", "bf16", "fp16", "int8" or "int4"
         The elements of the difference on its way. What the rounding leaves out is added to the next difference.
+    return_format : "fp32", "bf16" or "delta"
+        The elements of the common parameters on their way back. The servers keep them in float32.
     outer : Nesterov, SGD or Adam
         The optimizer of the parameter servers.
     mode : "sync", "async", "ssp:K", "backup:B" or "quorum:K"
@@ -142,8 +144,8 @@ class DiLoCo:
     """
 
     def __init__(self, model: torch.nn.Module, inner_optimizer: torch.optim.Optimizer, *, sync_every: int, delay: int = 0,
-                 keep: Optional[float] = None, push: str = "fp32", outer: Union[Nesterov, SGD, Adam] = Nesterov(),
-                 mode: str = "sync", **options: Any):
+                 keep: Optional[float] = None, push: str = "fp32", return_format: str = "fp32",
+                 outer: Union[Nesterov, SGD, Adam] = Nesterov(), mode: str = "sync", **options: Any):
         if not isinstance(inner_optimizer, torch.optim.Optimizer):
             raise errors.InvalidArgument(f"inner_optimizer: must be a torch.optim.Optimizer, not "
                                          f"{type(inner_optimizer).__name__}")
@@ -168,8 +170,8 @@ class DiLoCo:
         self._has_left = False
         self._sent: Optional[_Exchange] = None
         self._lr = outer.lr
-        self.client = client.join({one.name: shape_of(one.parameter) for one in self._locals}, push=push, mode=mode,
-                                  **outer.options(), **options)
+        self.client = client.join({one.name: shape_of(one.parameter) for one in self._locals}, push=push,
+                                  return_format=return_format, mode=mode, **outer.options(), **options)
         start(self.client, self._locals)
         self._merge(0.0)
         self._restore = _count_steps(inner_optimizer, weakref.WeakMethod(self._on_step))
