@@ -25,8 +25,8 @@ struct Lanes {
   static __m512i wide(const void* elements) {
     return _mm512_maskz_cvtepu16_epi32(0xffff, _mm256_loadu_si256(static_cast<const __m256i*>(elements)));
   }
-  static void narrow(unsigned short* elements, __m512i values) {
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(elements), _mm512_maskz_cvtepi32_epi16(0xffff, values));
+  static void narrow(void* elements, __m512i values) {
+    _mm256_storeu_si256(static_cast<__m256i*>(elements), _mm512_maskz_cvtepi32_epi16(0xffff, values));
   }
   static unsigned long long differing(const unsigned short* fresh, const unsigned short* held) {
     unsigned long long mask = 0;
@@ -34,11 +34,11 @@ struct Lanes {
       mask |= static_cast<unsigned long long>(_mm512_cmpneq_epu32_mask(wide(fresh + j), wide(held + j))) << j;
     return mask;
   }
-  static void choose(unsigned short* chosen, const unsigned short* fresh, unsigned long long mask) {
+  static void choose(unsigned char* chosen, const unsigned short* fresh, unsigned long long mask) {
     for (size_t j = 0; j < 64; j += 16) {
       const auto part = static_cast<__mmask16>(mask >> j);
       narrow(chosen, _mm512_maskz_compress_epi32(part, wide(fresh + j)));
-      chosen += __builtin_popcount(part);
+      chosen += 2 * static_cast<size_t>(__builtin_popcount(part));
     }
   }
   static void replace(unsigned short* held, const unsigned char* chosen, unsigned long long mask) {

@@ -46,11 +46,12 @@ size_t pack_delta(const float* __restrict values, Bits16* __restrict held, void*
     if (in_block == kBlock) {
       round_all(values + first, fresh, kBlock);
       mask = Lanes::differing(fresh, held + first);
+      if (mask != 0) __builtin_memcpy(held + first, fresh, sizeof(fresh));
     } else {
       round_all(values + first, fresh, in_block);
       mask = short_mask(fresh, held + first, in_block);
+      for (size_t j = 0; j < in_block; ++j) held[first + j] = fresh[j];
     }
-    for (size_t j = 0; mask != 0 && j < in_block; ++j) held[first + j] = fresh[j];
     if (!fits) continue;
     const size_t bytes = static_cast<size_t>(__builtin_popcountll(mask)) * sizeof(Bits16);
     // Not one byte behind a whole answer is written.
@@ -58,12 +59,11 @@ size_t pack_delta(const float* __restrict values, Bits16* __restrict held, void*
     if (!fits) continue;
     store_mask(masks, first / kBlock, mask);
     if (mask == 0) continue;
-    Bits16 chosen[2 * kBlock];
-    Lanes::choose(chosen, fresh, mask);
-    // A fixed length is a few instructions, another one is a call.
     if (out + kBlock * sizeof(Bits16) <= whole_end) {
-      __builtin_memcpy(out, chosen, kBlock * sizeof(Bits16));
+      Lanes::choose(out, fresh, mask);
     } else {
+      unsigned char chosen[kBlock * sizeof(Bits16)];
+      Lanes::choose(chosen, fresh, mask);
       __builtin_memcpy(out, chosen, bytes);
     }
     out += bytes;
