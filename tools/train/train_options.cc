@@ -143,9 +143,9 @@ absl::Status check_alone(const TrainFlags& flags, TrainOptions& options) {
   if (flags.gpu_direct == "ipc" || flags.gpu_direct == "dmabuf" || flags.gpu_direct == "peermem")
     return absl::InvalidArgumentError(
         fmt::format("--gpu-direct {}: with --ps 0 no gradient leaves this process", flags.gpu_direct));
-  if (flags.push != "fp32" || flags.returns != "fp32")
-    return absl::InvalidArgumentError(
-        fmt::format("--push {} --return {}: with --ps 0 nothing leaves this process", flags.push, flags.returns));
+  if (const bool pushes = flags.push != "fp32"; pushes || flags.returns != "fp32")
+    return absl::InvalidArgumentError(fmt::format("--{}: with --ps 0 no gradient leaves this process",
+                                                  pushes ? "push " + flags.push : "return " + flags.returns));
   if (!flags.checkpoint_dir.empty() || flags.save_steps > 0 || flags.save_secs.has_value()) {
     return absl::InvalidArgumentError(fmt::format(
         "{}: parameter servers keep checkpoints, and with --ps 0 there is none", given_checkpoint_flags(flags)));
