@@ -42,6 +42,7 @@ class BackupRun {
   }
 
   std::vector<float> parameters[2];
+  std::vector<float> after_steps[2];  ///< before the pull, which returns whole buckets
   uint64_t global_step[2] = {};
   uint64_t takeovers[2] = {};
   std::atomic<uint64_t> dropped = 0;
@@ -71,6 +72,7 @@ class BackupRun {
       if (loss.joinable()) loss.join();
       ASSERT_TRUE(waited.ok()) << waited;
     }
+    after_steps[task] = flatten(*client);
     ASSERT_TRUE(client->finish_steps().ok());
     const absl::Status met = client->barrier("the end");
     ASSERT_TRUE(met.ok()) << met;
@@ -109,6 +111,7 @@ TEST_P(ClientBackup, SyncEndsInTheBitsOfAnUndisturbedRun) {
     EXPECT_EQ(disturbed.global_step[0], kSteps);
     EXPECT_EQ(disturbed.parameters[0], undisturbed.parameters[0]);
     EXPECT_EQ(disturbed.parameters[1], undisturbed.parameters[0]);
+    for (const auto& after_steps : disturbed.after_steps) EXPECT_EQ(after_steps, undisturbed.parameters[0]);
   }
 }
 

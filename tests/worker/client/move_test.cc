@@ -162,8 +162,8 @@ TEST_P(ClientMove, SyncRunUnderCutsEqualsTheUndisturbedOne) {
        {ps::PushFormat::fp32, ps::PushFormat::bf16, ps::PushFormat::int8, ps::PushFormat::int4}) {
     EXPECT_EQ(run(true, push), run(false, push)) << ps::push_format_name(push);
   }
-  for (const ps::ReturnFormat returns : {ps::ReturnFormat::bf16, ps::ReturnFormat::delta})
-    EXPECT_EQ(run(true, ps::PushFormat::int4, returns), run(false, ps::PushFormat::int4, ps::ReturnFormat::bf16));
+  EXPECT_EQ(run(true, ps::PushFormat::int4, ps::ReturnFormat::delta),
+            run(false, ps::PushFormat::int4, ps::ReturnFormat::bf16));
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, ClientMove, ::testing::Values("shm", "tcp"),
