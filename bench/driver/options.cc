@@ -108,6 +108,7 @@ nlohmann::json config_of(const Options& o) {
           {"mode", o.mode},
           {"optimizer", o.optimizer},
           {"push", o.push},
+          {"return", o.returns},
           {"bucket_kib", o.bucket_kib},
           {"window", o.window},
           {"cluster", o.cluster},

@@ -41,6 +41,7 @@ struct Options {
   std::string mode;  ///< "": the suite's own
   std::string optimizer = "sgd";
   std::string push = "fp32";
+  std::string returns = "fp32";
   uint32_t bucket_kib = 0;  ///< 0: the client's own
   uint32_t window = 32;     ///< put: between two notices, at most
   std::string cluster;      ///< runs over several processes: ranks.h

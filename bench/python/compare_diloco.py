@@ -5,6 +5,7 @@
     ddp          DistributedDataParallel over Gloo
     reference    DiLoCo of plain torch: all workers in one process, no transport
     FORMAT       gradrail.torch.DiLoCo in sync, with this push format
+    back_bf16, back_delta    the same in int4, with parameters that return in bf16 or delta
     quorum, async, delay     the same in int8, with another mode or with merges that are half a round late
 
 The text is that of the documents of this project; its last tenth is the test. README.md derives the columns.
@@ -22,6 +23,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GRADRAIL = {
     **{push: {"push": push} for push in ("fp32", "bf16", "fp16", "int8", "int4")},
+    **{f"back_{format}": {"push": "int4", "return_format": format} for format in ("bf16", "delta")},
     "quorum": {"push": "int8", "mode": "quorum"},
     "async": {"push": "int8", "mode": "async"},
     "delay": {"push": "int8", "delay": True},
@@ -124,7 +126,7 @@ def train_reference(task):
     task.result()
 
 
-def train_gradrail(task, push, mode="sync", delay=False):
+def train_gradrail(task, push, mode="sync", delay=False, return_format="fp32"):
     import gradrail.torch
     flags, rank = task.flags, int(os.environ["GRADRAIL_TASK_INDEX"])
     optimizer = task.optimizer(task.model)
@@ -136,7 +138,8 @@ def train_gradrail(task, push, mode="sync", delay=False):
         task.record(common, step)
 
     with gradrail.torch.DiLoCo(task.model, optimizer, sync_every=flags.every, delay=flags.every // 2 if delay else 0,
-                               push=push, mode=f"quorum:{max(1, flags.workers - 1)}" if mode == "quorum" else mode,
+                               push=push, return_format=return_format,
+                               mode=f"quorum:{max(1, flags.workers - 1)}" if mode == "quorum" else mode,
                                outer=gradrail.torch.Nesterov(OUTER_LR, OUTER_MOMENTUM), transports="tcp") as diloco:
         merged = 0
         for step in range(1, flags.steps + 1):

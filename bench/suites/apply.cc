@@ -1,5 +1,5 @@
-// How near do updates, and the packing of a push, come to the speed of memory? Each beside copies of the same working
-// set, by turns.
+// How near do updates, and the packing of pushes and answers, come to the speed of memory? Each beside copies of the
+// same working set, by turns.
 #include "base/clock.h"
 #include "base/status.h"
 #include "bench/driver/memory_speed.h"
@@ -11,7 +11,9 @@
 #include "fmt/format.h"
 #include "gpu/compute/compute.h"
 #include "ps/optimizer/optimizer.h"
+#include "ps/optimizer/returns.h"
 #include "ps/protocol/push_format.h"
+#include "ps/protocol/return_format.h"
 
 namespace gradrail::bench {
 namespace {
@@ -82,6 +84,56 @@ std::string describe_packing(PushFormat format) { return fmt::format("pack {}", 
 
 /// Gradient and rest are read, rest and packed gradient written.
 double bytes_per_packed_element(PushFormat format) { return 3 * sizeof(float) + gradient_bytes(format); }
+
+/// The packing of an answer at a shard, and its unpacking at a worker. Every second element has changed.
+class Returning {
+ public:
+  Returning(ps::ReturnFormat format, bool packs, size_t count)
+      : format_(format), packs_(packs), held_(count), packed_(ps::return_region_bytes(1, count, format)) {
+    for (const float first : {1.0f, 2.0f}) {
+      std::vector<float>& values = values_.emplace_back(count);
+      // Multiplied: neighbors with a pattern of 2 would let the processor predict which ones have changed.
+      for (size_t i = 0; i < count; ++i) values[i] = (i * i * 2654435761u >> 20 & 1) != 0 ? first : 3.0f;
+    }
+    run_pack();
+    run_pack();
+  }
+  void run() { packs_ ? run_pack() : run_unpack(); }
+
+ private:
+  /// A pass changes what the pass before it has left.
+  void run_pack() {
+    const std::vector<float>& fresh = values_[turn_++ % 2];
+    if (format_ == ps::ReturnFormat::bf16)
+      ps::round_to_bf16(fresh, reinterpret_cast<uint16_t*>(packed_.data()));
+    else
+      ps::pack_delta(fresh, held_.data(), packed_.data());
+  }
+  void run_unpack() {
+    if (format_ == ps::ReturnFormat::bf16)
+      ps::widen_bf16(reinterpret_cast<const uint16_t*>(packed_.data()), absl::MakeSpan(values_[0]));
+    else
+      ps::unpack_delta(packed_.data(), held_.data(), absl::MakeSpan(values_[0]));
+  }
+
+  const ps::ReturnFormat format_;
+  const bool packs_;
+  size_t turn_ = 0;
+  std::vector<std::vector<float>> values_;
+  std::vector<uint16_t> held_;
+  std::vector<std::byte> packed_;
+};
+
+std::string describe_returning(ps::ReturnFormat format, bool packs) {
+  return fmt::format("{} return {}", packs ? "pack" : "unpack", ps::return_format_name(format));
+}
+
+/// bf16: values and packed elements. delta: also masks and half the elements in place of all, and those that are held:
+/// read, and written.
+double bytes_per_returned_element(ps::ReturnFormat format) {
+  const double packed = format == ps::ReturnFormat::bf16 ? 2.0 : 1.0 + 1.0 / 8 + 2 * 2.0;
+  return sizeof(float) + packed;
+}
 
 std::vector<double> time_for(double seconds, uint64_t iterations, const std::function<void()>& pass) {
   std::vector<double> micros;
@@ -202,6 +254,16 @@ std::vector<Contestant> contestants_of(const Options& options) {
     contestants.push_back(isolated(describe_packing(format), options, [format, &options](uint64_t bytes) {
       return measure_packing(format, options, bytes);
     }));
+  }
+  for (const ps::ReturnFormat format : {ps::ReturnFormat::bf16, ps::ReturnFormat::delta}) {
+    for (const bool packs : {true, false}) {
+      contestants.push_back(
+          isolated(describe_returning(format, packs), options, [format, packs, &options](uint64_t bytes) {
+            Returning returning(format, packs, bytes / sizeof(float));
+            return measure_host(describe_returning(format, packs), bytes_per_returned_element(format), options, bytes,
+                                [&] { returning.run(); });
+          }));
+    }
   }
   return contestants;
 }

@@ -32,6 +32,9 @@ void add_exchange_flags(CLI::App& app, Options& options) {
   app.add_option("--push", options.push, "elements of a gradient on its way")
       ->check(CLI::IsMember(ps::push_format_names()))
       ->capture_default_str();
+  app.add_option("--return", options.returns, "parameters on their way back")
+      ->check(CLI::IsMember(ps::return_format_names()))
+      ->capture_default_str();
   app.add_option("--bucket_kib", options.bucket_kib, "size of a bucket in KiB; 0: the default of the client")
       ->transform(NumberIn(0u, kMaxBucketKib));
   app.option_defaults()->group("Measurement");
@@ -74,6 +77,9 @@ absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_wo
   GRADRAIL_ASSIGN_OR_RETURN(const ps::PushFormat push, ps::parse_push_format(options.push));
   if (push != ps::PushFormat::fp32 && (options.no_sum || options.no_optimizer))
     return absl::InvalidArgumentError(fmt::format("--push {}: --no-sum and --no-optimizer measure fp32", options.push));
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::ReturnFormat returns, ps::parse_return_format(options.returns));
+  if (returns != ps::ReturnFormat::fp32 && options.no_return)
+    return absl::InvalidArgumentError(fmt::format("--return {}: --no-return measures fp32", options.returns));
   // A launcher has decided the number of workers. A flag that states another number is a mistake, not a wish.
   const uint32_t here = options.workers == 0 ? default_workers : options.workers;
   const RankCoordinator* const coordinator = options.coordinator;
@@ -99,6 +105,7 @@ absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_wo
                       .mode = mode,
                       .optimizer = optimizer,
                       .push = push,
+                      .returns = returns,
                       .bucket_bytes = options.bucket_kib * 1024,
                       .touch = options.touch,
                       .block = options.block || oversubscribed,
@@ -113,10 +120,11 @@ absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_wo
 std::string describe(const ExchangeLoad& load) {
   const std::string without = left_out(load);
   const size_t servers = load.coordinator == nullptr ? 1 : load.coordinator->servers().size();
-  return fmt::format("{} worker{}, {}{} shard{}, {}, {}, push {}, gradient {}, {}{}{}", load.workers,
+  return fmt::format("{} worker{}, {}{} shard{}, {}, {}, push {}, return {}, gradient {}, {}{}{}", load.workers,
                      load.workers == 1 ? "" : "s", servers == 1 ? "" : fmt::format("{} servers of ", servers),
                      load.shards, load.shards == 1 ? "" : "s", ps::mode_text(load.mode),
                      ps::optimizer_name(load.optimizer), ps::push_format_name(load.push),
+                     ps::return_format_name(load.returns),
                      load.touch ? "written anew each time" : "not touched between exchanges",
                      load.block ? "blocking" : "spinning", without.empty() ? "" : ", NOT CHECKED, without ", without);
 }

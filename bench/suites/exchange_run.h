@@ -35,6 +35,7 @@ struct ExchangeLoad {
   ps::Mode mode = {.kind = ps::ModeKind::sync};
   ps::OptimizerKind optimizer = ps::OptimizerKind::sgd;
   ps::PushFormat push = ps::PushFormat::fp32;
+  ps::ReturnFormat returns = ps::ReturnFormat::fp32;
   uint32_t bucket_bytes = 0;  ///< 0: the client's default
   bool touch = false;         ///< the gradient is written anew before each exchange, as training does; not timed
   bool block = false;         ///< processes block instead of spinning

@@ -10,6 +10,7 @@
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 #include "ps/optimizer/optimizer.h"
+#include "ps/optimizer/returns.h"
 #include "ps/protocol/push_format.h"
 #include "worker/client/client.h"
 
@@ -90,6 +91,7 @@ class Worker {
                                   .mode_bound = load_.mode.bound,
                                   .optimizer = optimizer(),
                                   .push = load_.push,
+                                  .returns = load_.returns,
                                   .transports = {load_.transport},
                                   .rdma_only = load_.rdma_only,
                                   .ofi_provider = load_.ofi_provider,
@@ -246,6 +248,11 @@ class Worker {
                               .state = {state[0], state[1]},
                               .gradients = gradients,
                               .update_index = update});
+    }
+    if (load_.returns != ps::ReturnFormat::fp32) {
+      uint16_t rounded[kPatterns];
+      ps::round_to_bf16(parameters, rounded);
+      ps::widen_bf16(rounded, absl::MakeSpan(parameters));
     }
     return parameters;
   }

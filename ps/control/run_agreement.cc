@@ -140,6 +140,7 @@ absl::Status RunAgreement::set_up(const proto::JoinRequest& request, const Schem
                                                         .mode = training.mode,
                                                         .optimizer = training.optimizer,
                                                         .push = training.push,
+                                                        .returns = training.returns,
                                                         .restored = *restored}));
   }
   if (*restored != nullptr) {

@@ -64,6 +64,11 @@ absl::Status StatsHandler::gather(proto::StatsReply& reply) {
   MutexLock lock(state.mutex);
   reply.set_epoch(state.membership.epoch());
   reply.set_chief(state.membership.chief());
+  if (state.run.agreed != nullptr) {
+    const proto::Training& training = state.run.agreed->training();
+    if (training.push() != "fp32" || training.returns() != "fp32")
+      reply.set_formats(fmt::format("push {}, return {}", training.push(), training.returns()));
+  }
   for (std::string& name : state.membership.live_names()) reply.add_live_workers(std::move(name));
   state.reports.add_to(reply, Clock::now());
   for (proto::StatsReply::Worker& worker : *reply.mutable_workers()) {

@@ -21,6 +21,9 @@ absl::Span<const Isa> supported_isas();
 /// is logged and ignored: a job on mixed hosts must run on all of them.
 Isa choose_isa(const char* forced, absl::Span<const Isa> supported);
 
+/// The one that apply_isa() names.
+Isa chosen_isa();
+
 /// `isa` must be one of supported_isas().
 const KernelTable& kernels(Isa isa);
 

@@ -41,12 +41,22 @@ using SumKernel = void (*)(const KernelArguments&, float* sum);
 /// As pack().
 using PackKernel = void (*)(GradientFormat format, const float* gradient, float* rest, void* packed, size_t count);
 
+/// As round_to_bf16(), widen_bf16(), pack_delta() and unpack_delta() (returns.h).
+using RoundKernel = void (*)(const float* values, unsigned short* rounded, size_t count);
+using WidenKernel = void (*)(const unsigned short* rounded, float* values, size_t count);
+using PackDeltaKernel = size_t (*)(const float* values, unsigned short* held, void* packed, size_t count);
+using UnpackDeltaKernel = void (*)(const void* packed, unsigned short* held, float* values, size_t count);
+
 /// One instruction set's kernels. The arithmetic is the same operation by operation, without contraction into FMA, so
 /// that all tables give the same bits.
 struct KernelTable {
   ApplyKernel sgd, momentum, nesterov, adam, mean;
   SumKernel sum;
   PackKernel pack;
+  RoundKernel round;
+  WidenKernel widen;
+  PackDeltaKernel pack_delta;
+  UnpackDeltaKernel unpack_delta;
 };
 
 extern const KernelTable kGenericKernels;

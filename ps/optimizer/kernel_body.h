@@ -3,6 +3,7 @@
 // kernel.h.
 
 #include "ps/optimizer/kernel_formats.h"
+#include "ps/optimizer/kernel_returns.h"
 
 namespace gradrail::ps {
 namespace {
@@ -273,7 +274,8 @@ void pack(GradientFormat format, const float* gradient, float* rest, void* packe
 }
 
 constexpr KernelTable kKernels = {
-    apply_all<Sgd>, apply_all<Momentum>, apply_all<Nesterov>, apply_all<Adam>, apply_all<Mean>, sum_all, pack};
+    apply_all<Sgd>, apply_all<Momentum>, apply_all<Nesterov>, apply_all<Adam>, apply_all<Mean>, sum_all,
+    pack,           round_all,           widen_all,           pack_delta,      unpack_delta};
 
 }  // namespace
 }  // namespace gradrail::ps

@@ -1,4 +1,5 @@
 #include "ps/optimizer/kernel.h"
+#include "ps/optimizer/kernel_blocks.h"
 
 namespace gradrail::ps {
 namespace {
@@ -10,8 +11,8 @@ struct CacheBypass {
   static void fence() {}
 };
 
-/// The vectors of int8 and int4. GCC and Clang compile them for any processor.
-struct Lanes {
+/// The vectors of int8, int4 and delta. GCC and Clang compile them for any processor.
+struct Lanes : PlainBlocks {
   static constexpr size_t kElements = 4;
   using Floats [[gnu::vector_size(16)]] = float;
   using Ints [[gnu::vector_size(16)]] = int;

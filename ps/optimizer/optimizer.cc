@@ -65,13 +65,13 @@ ApplyKernel kernel_for(OptimizerKind kind, const KernelTable& table) {
 static_assert(static_cast<int>(GradientFormat::int4) == static_cast<int>(PushFormat::int4));
 GradientFormat kernel_format(PushFormat format) { return static_cast<GradientFormat>(format); }
 
+}  // namespace
+
 Isa chosen_isa() {
   // Once: a change during a run would not change the bits, but the speed.
   static const Isa chosen = choose_isa(std::getenv("GRADRAIL_ISA"), supported_isas());
   return chosen;
 }
-
-}  // namespace
 
 std::string_view isa_name(Isa isa) { return kIsaNames[static_cast<size_t>(isa)]; }
 

@@ -16,7 +16,8 @@ namespace gradrail::ps {
 //     Places stay unused if the shard maps the worker's gradients (shm). If the transport reaches the shard's GPU,
 //     the places lie there in a region of their own. Parameters leave from there.
 //   return region of one worker for one shard (in the worker's memory, written by that shard alone):
-//     [ReturnHeader × buckets]
+//     [ReturnHeader × buckets], in bf16 and delta then [packed parameters of bucket 0][those of bucket 1]… at
+//     return_payload_at() (return_format.h). The worker unpacks them.
 //   Both are at least kCheckBytes long: a path is used only after a pattern was put each way (path_check.h).
 //   parameters and gradients at the worker: all elements of the model, flattened; each shard accesses its range only.
 //   With a push in another format, the packed gradients lie behind the gradients, bucket by bucket, at gradient_at().
@@ -87,7 +88,8 @@ struct alignas(64) SlotHeader {
   uint32_t crc32c = 0;        ///< of the payload, if has_crc
   float rate = kAgreedRate;   ///< learning rate of this step; a step of several workers has that of the lowest one
   float weight = 1.0f;        ///< of the gradient in the mean of its step, more than 0
-  uint32_t reserved[3] = {};
+  uint32_t reserved[2] = {};
+  uint32_t base_answer = 0;  ///< ReturnHeader::answer that the worker has of this bucket; 0: none
 };
 
 /// Answers a SlotHeader.
@@ -95,13 +97,17 @@ struct alignas(64) ReturnHeader {
   static constexpr uint32_t kMagic = 0x4e525452;  // "RTRN"
   uint32_t magic = kMagic;
   uint32_t bucket = 0;
-  uint64_t step = 0;       ///< answers the SlotHeader of this step
-  uint64_t version = 0;    ///< updates applied to this bucket so far
-  uint64_t staleness = 0;  ///< updates between base_version and this worker's own
+  uint64_t step = 0;           ///< answers the SlotHeader of this step
+  uint64_t version = 0;        ///< updates applied to this bucket so far
+  uint32_t staleness = 0;      ///< updates between base_version and this worker's own
+  uint32_t payload_bytes = 0;  ///< of packed parameters in the return region; 0: they are fp32
   uint64_t incarnation = 0;
   uint32_t crc32c = 0;
-  uint16_t has_crc = 0;
-  uint16_t dropped = 0;    ///< the gradient came too late to be summed
+  uint8_t has_crc = 0;
+  uint8_t dropped = 0;  ///< the gradient came too late to be summed
+  /// Numbers the answers of this bucket on this path, from 1 to 65,535 and again from 1. A delta changes the answer
+  /// before it. 0: no delta may follow.
+  uint16_t answer = 0;
   uint64_t waited_ns = 0;  ///< from the arrival of the gradient to the decision; 0 in async, where no worker waits
   uint32_t reserved[2] = {};
 };

@@ -61,6 +61,20 @@ GRADRAIL_EXPORT absl::StatusOr<PushFormat> parse_push_format(std::string_view na
 GRADRAIL_EXPORT std::string_view push_format_name(PushFormat format);
 GRADRAIL_EXPORT std::vector<std::string> push_format_names();
 
+/// The elements of parameters on their way back to a worker. The parameters at the shard stay fp32. return_format.h
+/// draws the bytes.
+enum class ReturnFormat : uint8_t {
+  fp32 = 0,
+  bf16 = 1,   ///< the upper half of an fp32, rounded to nearest even; a worker computes with these values
+  delta = 2,  ///< the same values at the worker; only elements with other bits than in the answer before travel
+};
+
+/// Names as on the command line: fp32, bf16, delta.
+/// Errors  INVALID_ARGUMENT lists the names.
+GRADRAIL_EXPORT absl::StatusOr<ReturnFormat> parse_return_format(std::string_view name);
+GRADRAIL_EXPORT std::string_view return_format_name(ReturnFormat format);
+GRADRAIL_EXPORT std::vector<std::string> return_format_names();
+
 /// As on the command line: async, sync, ssp:K, backup:B, quorum:K. worker_count keeps its default.
 /// Errors  INVALID_ARGUMENT lists the modes.
 GRADRAIL_EXPORT absl::StatusOr<Mode> parse_mode(std::string_view text);

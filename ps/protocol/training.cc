@@ -18,6 +18,7 @@ namespace {
 
 // In the order of their numbers.
 constexpr std::array<std::string_view, 5> kPushFormatNames = {"fp32", "bf16", "fp16", "int8", "int4"};
+constexpr std::array<std::string_view, 3> kReturnFormatNames = {"fp32", "bf16", "delta"};
 
 /// Above every useful bound, and far from the overflow of step + bound.
 constexpr uint32_t kMaxModeBound = 1'000'000;
@@ -111,6 +112,17 @@ std::vector<std::string> push_format_names() { return {kPushFormatNames.begin(),
 
 std::string_view push_format_name(PushFormat format) { return kPushFormatNames[static_cast<size_t>(format)]; }
 
+absl::StatusOr<ReturnFormat> parse_return_format(std::string_view name) {
+  const auto found = std::find(kReturnFormatNames.begin(), kReturnFormatNames.end(), name);
+  if (found != kReturnFormatNames.end()) return static_cast<ReturnFormat>(found - kReturnFormatNames.begin());
+  return absl::InvalidArgumentError(
+      fmt::format("return format '{}': there are {}", name, fmt::join(return_format_names(), ", ")));
+}
+
+std::vector<std::string> return_format_names() { return {kReturnFormatNames.begin(), kReturnFormatNames.end()}; }
+
+std::string_view return_format_name(ReturnFormat format) { return kReturnFormatNames[static_cast<size_t>(format)]; }
+
 absl::Status validate(const OptimizerConfig& optimizer) {
   const auto check = [](std::string_view name, float value, float limit, std::string_view must_be) {
     if (value >= 0.0f && value < limit) return absl::OkStatus();  // false for NaN
@@ -143,6 +155,7 @@ proto::Training to_proto(const Training& training) {
   message.set_epsilon(training.optimizer.epsilon);
   message.set_weight_decay(training.optimizer.weight_decay);
   message.set_push(std::string(push_format_name(training.push)));
+  message.set_returns(std::string(return_format_name(training.returns)));
   message.set_bucket_bytes(training.bucket_bytes);
   message.set_agreement(training.agreement);
   return message;
@@ -152,6 +165,7 @@ absl::StatusOr<Training> from_proto(const proto::Training& message) {
   GRADRAIL_ASSIGN_OR_RETURN(Mode mode, parse_mode(message.mode()));
   GRADRAIL_ASSIGN_OR_RETURN(const OptimizerKind optimizer, parse_optimizer(message.optimizer()));
   GRADRAIL_ASSIGN_OR_RETURN(const PushFormat push, parse_push_format(message.push()));
+  GRADRAIL_ASSIGN_OR_RETURN(const ReturnFormat returns, parse_return_format(message.returns()));
   // In async no step waits, so that the number of workers has no meaning.
   if (mode.waits() && (message.worker_count() == 0 || message.worker_count() > kMaxWorkers)) {
     return absl::InvalidArgumentError(fmt::format("mode {} needs the number of workers, 1 to {}: got {}",
@@ -173,6 +187,7 @@ absl::StatusOr<Training> from_proto(const proto::Training& message) {
   return Training{.mode = mode,
                   .optimizer = config,
                   .push = push,
+                  .returns = returns,
                   .bucket_bytes = message.bucket_bytes(),
                   .agreement = message.agreement()};
 }
@@ -199,6 +214,8 @@ std::string difference(const Training& ours, const Training& theirs, const Sides
     return say("options", ours.agreement, theirs.agreement);
   }
   if (ours.push != theirs.push) return say("push", push_format_name(ours.push), push_format_name(theirs.push));
+  if (ours.returns != theirs.returns)
+    return say("return", return_format_name(ours.returns), return_format_name(theirs.returns));
   if (ours.bucket_bytes != theirs.bucket_bytes) return say("bucket_bytes", ours.bucket_bytes, theirs.bucket_bytes);
   return "";
 }

@@ -35,6 +35,7 @@ struct Training {
   Mode mode;
   OptimizerConfig optimizer;
   PushFormat push = PushFormat::fp32;
+  ReturnFormat returns = ReturnFormat::fp32;
   uint32_t bucket_bytes = 1 << 20;
   std::string agreement;  ///< not async: further options that must be equal (epochs, batch size), in words for people
 };

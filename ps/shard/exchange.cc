@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/optimizer/optimizer.h"
+#include "ps/protocol/return_format.h"
 
 namespace gradrail::ps {
 namespace {
@@ -49,6 +50,7 @@ void ShardExchange::on_arrival(ShardPeer& peer, uint64_t immediate) {
   }
   peer.bytes_in += header.payload_bytes + sizeof(SlotHeader);
   peer.return_headers()[immediate].has_crc = header.has_crc;
+  if (peer.encoder != nullptr) peer.encoder->on_arrival(header);
   // Only in modes that wait: their answers report the waiting time.
   if (!peer.arrived_at.empty()) peer.arrived_at[immediate] = decided_at_ = Clock::now();
   actions_.clear();
@@ -251,9 +253,13 @@ void ShardExchange::forget(WorkerIndex worker) {
 void ShardExchange::complete(const Action& action) {
   ShardPeer* const peer = peers_.active(action.worker);
   if (peer == nullptr) return;
-  if (peer->parameters_mapped == nullptr) write_crc(*peer, action.bucket);
+  if (peer->encoder != nullptr) {
+    pack_parameters(*peer, action.bucket);
+  } else if (peer->parameters_mapped == nullptr) {
+    write_crc(*peer, action.bucket);
+  }
   if (has_failed_) return;
-  peer->bytes_out += partition_.bucket_range(action.bucket).count * sizeof(float) + sizeof(ReturnHeader);
+  peer->bytes_out += answer_bytes(*peer, action.bucket) + sizeof(ReturnHeader);
   peer->parameters_sent[action.bucket] = peer->parameters_mapped != nullptr || !partition_.returns_parameters();
   // Behind a backlog, or without room: answers leave in their order.
   if (peer->backlog.empty() && post_answer(*peer, action.bucket)) return;
@@ -264,11 +270,11 @@ void ShardExchange::complete(const Action& action) {
 void ShardExchange::write_header(ShardPeer& peer, const Action& action) {
   assert(action.bucket < partition_.bucket_count());
   ReturnHeader& header = peer.return_headers()[action.bucket];
-  const uint16_t has_crc = header.has_crc;  // set by on_arrival(): the worker asks for a checksum by sending one
+  const uint8_t has_crc = header.has_crc;  // set by on_arrival(): the worker asks for a checksum by sending one
   header = {.bucket = action.bucket,
             .step = action.step,
             .version = action.version,
-            .staleness = action.staleness,
+            .staleness = static_cast<uint32_t>(std::min<uint64_t>(action.staleness, UINT32_MAX)),
             .incarnation = peer.incarnation,
             .has_crc = has_crc,
             .dropped = action.dropped};
@@ -293,13 +299,34 @@ void ShardExchange::write_crc(ShardPeer& peer, uint32_t bucket) {
   header.crc32c = crc32c(sent, bytes);
 }
 
-/// An answer with a checksum must not change while it is sent, but pushes of other workers change the parameters. It is
-/// copied into the worker's slot, because its gradient has been used. Without a region: the answer is not copied.
+/// Packs the parameters of an answer into the worker's slot, because its gradient has been used.
+void ShardExchange::pack_parameters(ShardPeer& peer, uint32_t bucket) {
+  const size_t count = partition_.bucket_range(bucket).count;
+  const absl::StatusOr<const float*> fresh = partition_.store().fresh_parameters(partition_.offset(bucket), count);
+  fail_shard_on_error(fresh.status());
+  if (!fresh.ok()) return;
+  std::byte* const target = peer.slots.memory.data() + private_copy(peer, bucket).offset;
+  const ReturnEncoder::Packed packed = peer.encoder->pack(bucket, partition_.offset(bucket), {*fresh, count}, target);
+  ReturnHeader& header = peer.return_headers()[bucket];
+  header.payload_bytes = packed.bytes;
+  header.answer = packed.answer;
+  if (header.has_crc != 0) header.crc32c = crc32c(target, packed.bytes);
+}
+
+uint64_t ShardExchange::answer_bytes(const ShardPeer& peer, uint32_t bucket) const {
+  return peer.encoder != nullptr ? peer.return_headers()[bucket].payload_bytes
+                                 : partition_.bucket_range(bucket).count * sizeof(float);
+}
+
+/// A packed answer, or one with a checksum, must not change while it is sent, but pushes of other workers change the
+/// parameters. It lies in the worker's slot, because its gradient has been used. Without a region: the answer is not
+/// copied.
 transport::LocalSlice ShardExchange::private_copy(const ShardPeer& peer, uint32_t bucket) const {
-  if (peer.return_headers()[bucket].has_crc == 0 || peer.parameters_mapped != nullptr || peer.uses_gpu()) return {};
+  if (peer.return_headers()[bucket].has_crc == 0 && peer.encoder == nullptr) return {};
+  if (peer.parameters_mapped != nullptr || peer.uses_gpu()) return {};
   return {.region = peer.slots.region.get(),
           .offset = partition_.bucket_count() * sizeof(SlotHeader) + partition_.places().payload_at(bucket),
-          .bytes = partition_.bucket_range(bucket).count * sizeof(float)};
+          .bytes = answer_bytes(peer, bucket)};
 }
 
 transport::LocalSlice ShardExchange::parameters_source(const ShardPeer& peer, uint32_t bucket) const {
@@ -309,14 +336,21 @@ transport::LocalSlice ShardExchange::parameters_source(const ShardPeer& peer, ui
           .bytes = partition_.bucket_range(bucket).count * sizeof(float)};
 }
 
+transport::RemoteSlice ShardExchange::parameters_target(const ShardPeer& peer, uint32_t bucket) const {
+  if (peer.encoder != nullptr) {
+    return {.region = peer.offer.returns,
+            .offset = return_payload_at(partition_.bucket_count(), bucket, partition_.offset(bucket))};
+  }
+  return {.region = peer.offer.parameters, .offset = partition_.bucket_range(bucket).first * sizeof(float)};
+}
+
 /// False: the transport has no room. Any other failure is followed by peer_lost.
 bool ShardExchange::post_answer(ShardPeer& peer, uint32_t bucket) {
   if (has_failed_) return true;
   assert(bucket < peer.parameters_sent.size());
   if (!peer.parameters_sent[bucket]) {
-    const uint64_t offset = partition_.bucket_range(bucket).first * sizeof(float);
     const transport::LocalSlice source = parameters_source(peer, bucket);
-    const absl::Status posted = peer.connection->put(source, {.region = peer.offer.parameters, .offset = offset}, {});
+    const absl::Status posted = peer.connection->put(source, parameters_target(peer, bucket), {});
     if (absl::IsResourceExhausted(posted)) return false;
     peer.parameters_sent[bucket] = true;  // when only the header has no room, the parameters are not sent twice
   }

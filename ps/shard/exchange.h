@@ -81,10 +81,13 @@ class ShardExchange {
   void apply(const Action& action);
   void write_header(ShardPeer& peer, const Action& action);
   void write_crc(ShardPeer& peer, uint32_t bucket);
+  void pack_parameters(ShardPeer& peer, uint32_t bucket);
+  uint64_t answer_bytes(const ShardPeer& peer, uint32_t bucket) const;
   void complete(const Action& action);
   bool post_answer(ShardPeer& peer, uint32_t bucket);
   const float* gradient(const ShardPeer& peer, uint32_t bucket, PushFormat format) const;
   transport::LocalSlice parameters_source(const ShardPeer& peer, uint32_t bucket) const;
+  transport::RemoteSlice parameters_target(const ShardPeer& peer, uint32_t bucket) const;
   transport::LocalSlice private_copy(const ShardPeer& peer, uint32_t bucket) const;
   void read_failure();
   void fail_shard_on_error(const absl::Status& stored);

@@ -22,8 +22,11 @@ absl::Status Handshake::map_host_memory(ShardPeer& peer) {
     return absl::Status(mapped.status().code(),
                         fmt::format("{} cannot be mapped: {}", name, message_of(mapped.status())));
   };
-  GRADRAIL_ASSIGN_OR_RETURN(std::byte* const parameters, map(peer.offer.parameters, "parameters"));
-  peer.parameters_mapped = reinterpret_cast<float*>(parameters);
+  // The worker unpacks answers in another format.
+  if (partition_.return_format() == ReturnFormat::fp32) {
+    GRADRAIL_ASSIGN_OR_RETURN(std::byte* const parameters, map(peer.offer.parameters, "parameters"));
+    peer.parameters_mapped = reinterpret_cast<float*>(parameters);
+  }
   if (!peer.offer.has_gradients) return absl::OkStatus();
   GRADRAIL_ASSIGN_OR_RETURN(std::byte* const gradients, map(peer.offer.gradients, "gradients"));
   peer.gradients_mapped = reinterpret_cast<const float*>(gradients);

@@ -23,6 +23,7 @@ struct ShardSetup {
   Mode mode;
   OptimizerConfig optimizer;
   PushFormat push = PushFormat::fp32;
+  ReturnFormat returns = ReturnFormat::fp32;
   /// The whole model, which the shards of a task share: it is read once. Null: training starts without a checkpoint.
   std::shared_ptr<const Checkpoint> restored;
 };
@@ -48,6 +49,7 @@ class Partition {
   const Mode& mode() const { return setup_.mode; }
   const OptimizerConfig& optimizer() const { return setup_.optimizer; }
   PushFormat push_format() const { return setup_.push; }
+  ReturnFormat return_format() const { return setup_.returns; }
   ElementRange range() const { return setup_.map.shard(setup_.shard_index); }
   uint32_t bucket_count() const { return setup_.map.bucket_count(setup_.shard_index); }
   ElementRange bucket_range(uint32_t bucket) const { return setup_.map.bucket(setup_.shard_index, bucket); }

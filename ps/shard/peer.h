@@ -10,6 +10,7 @@
 #include "ps/protocol/exchange_layout.h"
 #include "ps/protocol/mode.h"
 #include "ps/replication/backup_receiver.h"
+#include "ps/shard/return_encoder.h"
 #include "ps/store/device_memory.h"
 #include "transport/connection.h"
 #include "transport/registration.h"
@@ -66,6 +67,8 @@ struct ShardPeer {
     std::unique_ptr<transport::MemoryRegion> region;
   } payload;                        ///< in GPU memory; without a region the payload is behind the headers in `slots`
   std::vector<PinnedRange> pinned;  ///< slots and mapped memory; ends before they do
+
+  std::unique_ptr<ReturnEncoder> encoder;  ///< packs answers into `slots`; null: they are fp32
 
   std::vector<uint64_t> stored_version;  ///< per bucket: version already stored into parameters_mapped
   std::vector<TimePoint> arrived_at;     ///< per bucket: arrival of the last push; empty in a mode without waiting

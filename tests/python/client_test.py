@@ -80,9 +80,9 @@ with gradrail.join(SHAPES, learning_rate=0.01, mode="async", bucket_bytes=1024) 
 """)
 
     def test_statistics(self):
-        for push, element in (("fp32", 4), ("bf16", 2)):
+        for push, element, returns in (("fp32", 4, "fp32"), ("bf16", 2, "delta")):
             self.good_run("""
-with gradrail.join({"w": (1000,)}, push=os.environ["PUSH"]) as client:
+with gradrail.join({"w": (1000,)}, push=os.environ["PUSH"], return_format=os.environ["RETURN"]) as client:
     client.start()
     before = client.stats()
     for _ in range(10):
@@ -93,10 +93,14 @@ with gradrail.join({"w": (1000,)}, push=os.environ["PUSH"]) as client:
     pushed = after["bytes_pushed"] - before["bytes_pushed"]
     gradients = 10 * 1000 * int(os.environ["ELEMENT"])
     assert gradients <= pushed <= gradients + 10 * 100, pushed
+    returned, in_fp32 = (after[name] - before[name] for name in ("bytes_returned", "bytes_returned_fp32"))
+    assert in_fp32 == 10 * (4000 + 64), in_fp32
+    # The first answer to a push is whole. Then nothing changes: 16 masks.
+    assert returned == (in_fp32 if os.environ["RETURN"] == "fp32" else 2000 + 9 * 128 + 10 * 64), returned
     assert 0 < after["exchange_seconds"]["min"] <= after["exchange_seconds"]["max"] < 10, after
     assert after["global_step"] == client.global_step == 10
     assert len(after["paths"]) == 1 and "shm" in after["paths"][0], after["paths"]
-""", workers=1, environment={"PUSH": push, "ELEMENT": str(element)})
+""", workers=1, environment={"PUSH": push, "ELEMENT": str(element), "RETURN": returns})
 
     def test_arrays_are_valid_after_the_client(self):
         """A client that the program drops leaves. Its memory ends with the last array."""

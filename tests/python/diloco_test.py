@@ -1,4 +1,5 @@
 """gradrail.torch.DiLoCo beside a DiLoCo of plain torch, which has all workers in one process and no transport."""
+import re
 import unittest
 
 import torch_test
@@ -74,13 +75,15 @@ FORMATS = PROGRAM + """
 push = os.environ["PUSH"]
 model = network()
 optimizer = inner(model)
-with T.DiLoCo(model, optimizer, sync_every=EVERY, push=push) as diloco:
+with T.DiLoCo(model, optimizer, sync_every=EVERY, push=push, return_format=os.environ.get("RETURN", "fp32")) as diloco:
     for step in range(1, 6 * ROUNDS * EVERY + 1):
         train_step(model, optimizer, step, rank)
-    pushed = diloco.stats()["bytes_pushed"]
+    stats = diloco.stats()
+    pushed = stats["bytes_pushed"]
+    returned = stats["bytes_returned"] / stats["bytes_returned_fp32"]
 with torch.no_grad():
     cost = sum(loss(model, *batch(step)).item() for step in range(1000, 1050)) / 50
-print(f"cost {cost:.4f} pushed {pushed}", flush=True)
+print(f"cost {cost:.4f} pushed {pushed} returned {returned}", flush=True)
 """
 
 # A scheduler wraps the step() of the inner optimizer before or after the DiLoCo, and steps have a closure.
@@ -206,6 +209,18 @@ class DiLoCoTest(torch_test.TorchTest):
             for other_cost, _ in figures[push]:
                 self.assertLess(other_cost, cost * most, push)
             self.assertGreater(pushed["fp32"] / pushed[push], least, push)
+
+    def test_parameters_return_in_short_formats(self):
+        costs = {}
+        for format, least, most in (("fp32", 1.0, 1.0), ("bf16", 0.45, 0.65), ("delta", 0.1, 0.65)):
+            text = self.good_run(FORMATS, environment={"PUSH": "int4", "RETURN": format}).text()
+            found = re.findall(r"cost (\S+) pushed \d+ returned (\S+)", text)
+            self.assertEqual(len(found), 2, text)
+            costs[format] = {float(cost) for cost, _ in found}
+            for cost, returned in found:
+                self.assertTrue(least <= float(returned) <= most, text)
+                self.assertLess(float(cost), max(costs["fp32"]) * 1.1, format)
+        self.assertEqual(costs["bf16"], costs["delta"])
 
     def test_schedulers_and_closures_of_the_inner_optimizer(self):
         for first in ("scheduler", "diloco"):

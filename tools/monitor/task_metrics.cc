@@ -59,6 +59,16 @@ void add_path(Metric& bytes, const std::string& path, uint64_t in, uint64_t out)
   bytes.samples.push_back({.labels = {{"direction", "out"}, {"path", path}}, .value = static_cast<double>(out)});
 }
 
+Metric fp32_bytes_total(const worker::ClientStats& stats) {
+  Metric bytes{.name = "gradrail_fp32_bytes_total",
+               .help = "Bytes that the same exchanges would have if gradients and parameters were fp32.",
+               .kind = Metric::Kind::counter,
+               .samples = {}};
+  for (const worker::ClientStats::PathBytes& path : stats.path_bytes)
+    add_path(bytes, path.path, path.returned_fp32, path.pushed_fp32);
+  return bytes;
+}
+
 Metric global_step(uint64_t step) {
   return gauge("gradrail_global_step", "Updates applied to the parameters.", static_cast<double>(step));
 }
@@ -82,6 +92,7 @@ Metrics worker_metrics(const worker::ClientStats& stats, Duration under_way) {
           gauge("gradrail_exchange_under_way_seconds", "Age of the exchange under way; 0 between exchanges.",
                 std::chrono::duration<double>(under_way).count()),
           std::move(bytes),
+          fp32_bytes_total(stats),
           staleness(stats),
           global_step(stats.global_step),
           counter("gradrail_fallbacks_total", "Paths lost during the run and replaced by another.",

@@ -66,6 +66,7 @@ Row ps_row(size_t index, const PsAnswer& answer, const std::vector<PsAnswer>& be
   row.p50 = row.p99 = row.staleness = "-";
   row.path = answer.address;
   row.note = fmt::format("{} live, {} shards", stats.live_workers_size(), stats.shard_count());
+  if (!stats.formats().empty()) row.note += fmt::format(", {}", stats.formats());
   if (stats.waiting_for_size() > 0) row.note += fmt::format(", waits for {}", fmt::join(stats.waiting_for(), ", "));
   return row;
 }

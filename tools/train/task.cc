@@ -313,6 +313,7 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
        .mode_bound = options.mode.bound,
        .optimizer = options.optimizer,
        .push = options.push,
+       .returns = options.returns,
        .bucket_bytes = options.flags.bucket_kib * 1024,
        .agreement = agreement(options),
        .transports = options.transports,

@@ -129,10 +129,9 @@ absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
 /// A request that needs a parameter server is an error where there is none.
 absl::Status check_alone(const TrainFlags& flags, TrainOptions& options) {
   if (flags.ps > 0) return absl::OkStatus();
-  if (!options.local) {
+  if (!options.local)
     return absl::InvalidArgumentError(
         "--ps 0 trains in this process alone: leave out --cluster, --ps_hosts, --worker_hosts and TF_CONFIG");
-  }
   if (flags.workers_given && flags.workers != 1) {
     return absl::InvalidArgumentError(
         fmt::format("--workers {}: with --ps 0 this process is the only worker (--towers {} computes as much)",
@@ -142,14 +141,12 @@ absl::Status check_alone(const TrainFlags& flags, TrainOptions& options) {
     return absl::InvalidArgumentError(fmt::format(
         "--ps_device {}: parameter servers keep parameters on a GPU, and with --ps 0 there is none", flags.ps_device));
   }
-  if (flags.gpu_direct == "ipc" || flags.gpu_direct == "dmabuf" || flags.gpu_direct == "peermem") {
+  if (flags.gpu_direct == "ipc" || flags.gpu_direct == "dmabuf" || flags.gpu_direct == "peermem")
     return absl::InvalidArgumentError(
         fmt::format("--gpu-direct {}: with --ps 0 no gradient leaves this process", flags.gpu_direct));
-  }
-  if (flags.push != "fp32") {
-    return absl::InvalidArgumentError(
-        fmt::format("--push {}: with --ps 0 no gradient leaves this process", flags.push));
-  }
+  if (const bool pushes = flags.push != "fp32"; pushes || flags.returns != "fp32")
+    return absl::InvalidArgumentError(fmt::format("--{}: with --ps 0 no gradient leaves this process",
+                                                  pushes ? "push " + flags.push : "return " + flags.returns));
   if (!flags.checkpoint_dir.empty() || flags.save_steps > 0 || flags.save_secs.has_value()) {
     return absl::InvalidArgumentError(fmt::format(
         "{}: parameter servers keep checkpoints, and with --ps 0 there is none", given_checkpoint_flags(flags)));
@@ -275,6 +272,8 @@ void add_model_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   add("push", flags.push,
       "elements of a gradient on its way: fp32; bf16, fp16: half the bytes; int8, int4: a quarter, an eighth",
       CLI::IsMember(ps::push_format_names()));
+  add("return", flags.returns, "parameters on their way back: fp32; bf16: half; delta: bf16, what changed alone",
+      CLI::IsMember(ps::return_format_names()));
   add("shards", flags.shards, "shards (threads) in each parameter server", NumberIn(1u, 256u));
   add("log_every", flags.log_every, "batches between two progress lines", NumberIn(1u));
 }
@@ -452,6 +451,7 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   options.reduce = parse_reduce(flags.reduce);
   GRADRAIL_ASSIGN_OR_RETURN(options.mode, ps::parse_mode(flags.mode));
   GRADRAIL_ASSIGN_OR_RETURN(options.push, ps::parse_push_format(flags.push));
+  GRADRAIL_ASSIGN_OR_RETURN(options.returns, ps::parse_return_format(flags.returns));
   if (options.cluster.sparse && options.mode.waits()) {
     return absl::InvalidArgumentError(fmt::format(
         "--mode {}: it waits for every worker, and the cluster description leaves out workers: name all, or use async",

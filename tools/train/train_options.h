@@ -41,6 +41,7 @@ struct TrainFlags {
   uint32_t shards = 1;
   std::string mode = "async";
   std::string push = "fp32";
+  std::string returns = "fp32";
   std::string transport = "auto";
   bool no_fallback = false;
   std::string require;
@@ -95,6 +96,7 @@ struct TrainOptions {
   TrainFlags flags;
   ps::Mode mode;
   ps::PushFormat push = ps::PushFormat::fp32;
+  ps::ReturnFormat returns = ps::ReturnFormat::fp32;
   ps::OptimizerConfig optimizer;
   std::vector<std::string> transports;
   bool rdma_only = true;  ///< plug-ins may not carry the bytes over sockets: no flag names them

@@ -147,6 +147,8 @@ absl::StatusOr<ClientOptions> to_client_options(const gradrail_options* program)
   GRADRAIL_ASSIGN_OR_RETURN(const ps::OptimizerKind kind, ps::parse_optimizer(or_default(given.optimizer, "sgd")));
   const absl::StatusOr<ps::PushFormat> push = ps::parse_push_format(or_default(given.push, "fp32"));
   if (!push.ok()) return push.status();
+  const absl::StatusOr<ps::ReturnFormat> returns = ps::parse_return_format(or_default(given.returns, "fp32"));
+  if (!returns.ok()) return returns.status();
   absl::StatusOr<std::vector<std::string>> transports =
       transport::parse_transport_order(or_default(given.transports, "auto"));
   if (!transports.ok()) return in_member("transports", transports.status());
@@ -161,6 +163,7 @@ absl::StatusOr<ClientOptions> to_client_options(const gradrail_options* program)
   options.mode_bound = mode.bound;
   options.optimizer.kind = kind;
   options.push = *push;
+  options.returns = *returns;
   set_unless_zero(given.learning_rate, options.optimizer.learning_rate);
   set_unless_zero(given.momentum, options.optimizer.momentum);
   set_unless_zero(given.beta1, options.optimizer.beta1);

@@ -54,8 +54,8 @@ struct DeviceMemory {
   std::string why_no_key;
 };
 
-/// Options of one worker. All workers of a run must agree on mode, mode_bound, optimizer, push, bucket_bytes and
-/// agreement.
+/// Options of one worker. All workers of a run must agree on mode, mode_bound, optimizer, push, returns, bucket_bytes
+/// and agreement.
 struct ClientOptions {
   // The run.
   ps::ClusterSpec cluster;
@@ -66,6 +66,8 @@ struct ClientOptions {
   ps::OptimizerConfig optimizer;
   /// The elements of a gradient on its way. With another format than fp32, `device` needs room for packed gradients.
   ps::PushFormat push = ps::PushFormat::fp32;
+  /// The elements of parameters on their way back. Others than fp32 need variables in host memory, at both ends.
+  ps::ReturnFormat returns = ps::ReturnFormat::fp32;
   uint32_t bucket_bytes = 1 << 20;  ///< a positive multiple of 64
   std::string agreement;  ///< not async: further settings that all workers must share, as a text that is compared
 
@@ -123,14 +125,20 @@ struct ClientStats {
   uint64_t global_step = 0;  ///< as Client::global_step()
   uint64_t wait_ns = 0;      ///< of all exchanges: until the gradients of other workers had arrived
   uint64_t dropped = 0;      ///< exchanges with a gradient, or a bucket of it, that came too late to be summed
+  ps::PushFormat push_format = ps::PushFormat::fp32;
+  ps::ReturnFormat return_format = ps::ReturnFormat::fp32;
   uint64_t bytes_pushed = 0;
   uint64_t bytes_returned = 0;
-  std::string paths_in_use;        ///< their names, as in path_bytes
-  std::vector<std::string> paths;  ///< one line per shard: transport, address and the reason of the choice
+  uint64_t bytes_pushed_fp32 = 0;    ///< of the same exchanges, if gradients were fp32
+  uint64_t bytes_returned_fp32 = 0;  ///< … if parameters were fp32
+  std::string paths_in_use;          ///< their names, as in path_bytes
+  std::vector<std::string> paths;    ///< one line per shard: transport, address and the reason of the choice
   struct PathBytes {
     std::string path;
     uint64_t pushed = 0;
     uint64_t returned = 0;
+    uint64_t pushed_fp32 = 0;  ///< as above
+    uint64_t returned_fp32 = 0;
   };
   std::vector<PathBytes> path_bytes;
   transport::RegistrationBudget registered;

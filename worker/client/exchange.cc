@@ -42,6 +42,7 @@ absl::Status Exchange::cut_model() {
     link.map = shared;
     link.range = map.shard(index);
     link.bucket_count = map.bucket_count(index);
+    link.returns = options_.returns;
     shards_[index].link = &link;
     for (uint32_t i = 0; i < link.bucket_count; ++i) {
       shards_[index].buckets.push_back({.range = map.bucket(index, i), .fragment = map.fragment(index, i)});
@@ -230,11 +231,13 @@ void Exchange::submit(Shard& shard, uint32_t bucket_index) {
             .incarnation = identity_.incarnation(),
             .base_version = bucket.version,
             .rate = rate_,
-            .weight = weight_};
+            .weight = weight_,
+            .base_answer = bucket.answer};
   if (checksums) header.crc32c = crc32c(memory_.payload(bucket.range, format).data, payload_bytes);
   // A shard that maps the gradients reads them in place: only the header is put.
   bucket.sent = payload_elements == 0 || path.gradients_mapped() ? Sent::payload : Sent::nothing;
   shard.link->bytes->pushed += payload_bytes + sizeof(header);
+  shard.link->bytes->pushed_fp32 += payload_elements * sizeof(float) + sizeof(header);
   // Behind a backlog it waits, too: invariant 3.
   if (!backlog_.empty() || !post_bucket(shard, bucket_index)) backlog_.push_back({&shard, bucket_index});
 }
@@ -280,9 +283,9 @@ void Exchange::on_answer(ShardLink& link, uint64_t immediate) {
                         header.step == step(bucket.fragment) && bucket.outstanding;
   if (!expected) return;  // a repeated answer to an exchange that is over
   telemetry_.mark(Mark::Kind::answered, header.step, link.shard_index, bucket_index);
-  if (header.has_crc != 0 && memory_.parameter_crc32c(bucket.range) != header.crc32c) {
+  if (const absl::Status stored = store_answer(link, header, bucket_index); !stored.ok()) {
     failure_.fail(absl::DataLossError(
-        fmt::format("parameters of shard {}, bucket {} do not match their CRC32C", link.shard_index, bucket_index)));
+        fmt::format("parameters of shard {}, bucket {} {}", link.shard_index, bucket_index, message_of(stored))));
   }
   if (GpuVariables* gpu = memory_.gpu(); gpu != nullptr) {
     if (link.path->way() == GpuTransfer::staged) gpu->upload_parameters(bucket.range);
@@ -302,7 +305,9 @@ void Exchange::on_answer(ShardLink& link, uint64_t immediate) {
   bucket.outstanding = false;
   GRADRAIL_CHECK(fragment.outstanding > 0);
   --fragment.outstanding;
-  link.bytes->returned += bucket.range.count * sizeof(float) + sizeof(header);
+  const uint64_t fp32_bytes = bucket.range.count * sizeof(float);
+  link.bytes->returned_fp32 += fp32_bytes + sizeof(header);
+  link.bytes->returned += (header.payload_bytes > 0 ? header.payload_bytes : fp32_bytes) + sizeof(header);
   // One bucket stands for all: their staleness differs by the few updates that fall between two of them.
   if (bucket_index == 0 && link.shard_index == 0 && is_push(bucket.fragment))
     telemetry_.count_staleness(header.staleness);
@@ -326,6 +331,19 @@ void Exchange::repeat_late(Index index) {
   for_each_bucket(index, [&](Shard& shard, uint32_t i, Bucket&) { push_bucket(shard, i); });
 }
 
+/// The shard has stored fp32 parameters already.
+absl::Status Exchange::store_answer(const ShardLink& link, const ps::ReturnHeader& header, uint32_t bucket_index) {
+  Bucket& bucket = shards_[link.shard_index].buckets[bucket_index];
+  if (options_.returns == ps::ReturnFormat::fp32) {
+    const bool matches = header.has_crc == 0 || memory_.parameter_crc32c(bucket.range) == header.crc32c;
+    return matches ? absl::OkStatus() : absl::DataLossError("do not match their CRC32C");
+  }
+  const std::byte* const packed = link.path->packed_parameters(bucket_index, bucket.range);
+  GRADRAIL_RETURN_IF_ERROR(memory_.unpack(header, bucket.answer, packed, bucket.range));
+  bucket.answer = header.answer;
+  return absl::OkStatus();
+}
+
 void Exchange::on_path_lost(ShardLink& link) {
   GRADRAIL_CHECK(link.is_up() && link.shard_index < shards_.size());
   Shard& shard = shards_[link.shard_index];
@@ -333,6 +351,8 @@ void Exchange::on_path_lost(ShardLink& link) {
   // A push that waits for the lost path is pushed again below, with a header in the new path's memory.
   std::erase_if(backlog_, is_its);
   std::erase_if(prepared_, is_its);
+  // The shard numbers the answers of each path from 1.
+  for (Bucket& bucket : shard.buckets) bucket.answer = 0;
   // A bucket that was applied already is answered again and counts once: the shard compares (incarnation, step,
   // bucket).
   for (auto i = static_cast<uint32_t>(shard.buckets.size()); i-- > 0;) {

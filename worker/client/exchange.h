@@ -124,6 +124,7 @@ class Exchange final : public PathEvents {
     bool outstanding = false;  ///< no answer yet in this step
     bool is_late = false;      ///< quorum: its gradient has not been applied
     uint64_t version = 0;
+    uint32_t answer = 0;  ///< ReturnHeader::answer of the parameters that this worker has, over the path in use
   };
   struct Shard {
     ShardLink* link = nullptr;
@@ -167,6 +168,7 @@ class Exchange final : public PathEvents {
   void submit(Shard& shard, uint32_t bucket_index);
   bool post_bucket(Shard& shard, uint32_t bucket_index);
   bool submit_prepared();
+  absl::Status store_answer(const ShardLink& link, const ps::ReturnHeader& header, uint32_t bucket_index);
   void repeat_late(Index fragment);
   void catch_up(Index fragment);
 

@@ -10,8 +10,8 @@
 
 namespace gradrail::worker {
 
-ModelMemory::ModelMemory(ps::Schema schema, ps::PushFormat push)
-    : schema_(std::move(schema)), push_(push), layout_(ps::layout_of(schema_)) {}
+ModelMemory::ModelMemory(ps::Schema schema, ps::PushFormat push, ps::ReturnFormat returns)
+    : schema_(std::move(schema)), push_(push), returns_(returns), layout_(ps::layout_of(schema_)) {}
 
 absl::Status ModelMemory::allocate(const MemoryBinder& place, const DeviceMemory& device) {
   const size_t bytes = elements() * sizeof(float);
@@ -25,6 +25,7 @@ absl::Status ModelMemory::allocate(const MemoryBinder& place, const DeviceMemory
   }
   parameters_ = std::move(parameters);
   gradients_ = std::move(gradients);
+  GRADRAIL_RETURN_IF_ERROR(decoder_.allocate(returns_, elements(), place));
   if (device.device != nullptr) {
     GRADRAIL_ASSIGN_OR_RETURN(gpu_,
                               GpuVariables::create(device, elements(), push_, parameters_.span(), gradients_.span()));
@@ -48,6 +49,13 @@ absl::Span<float> ModelMemory::view(const SharedMemory& memory, size_t tensor_in
 uint32_t ModelMemory::parameter_crc32c(ps::ElementRange range) const {
   GRADRAIL_CHECK(range.first + range.count <= elements());
   return crc32c(parameters_.data() + range.first * sizeof(float), range.count * sizeof(float));
+}
+
+absl::Status ModelMemory::unpack(const ps::ReturnHeader& header, uint32_t base, const std::byte* packed,
+                                 ps::ElementRange range) {
+  GRADRAIL_CHECK(gpu_ == nullptr && range.first + range.count <= elements());
+  float* const parameters = reinterpret_cast<float*>(parameters_.data()) + range.first;
+  return decoder_.unpack(header, base, packed, range, {parameters, range.count});
 }
 
 gpu::CopyTicket ModelMemory::pack(ps::ElementRange range) {

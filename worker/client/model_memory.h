@@ -10,6 +10,7 @@
 #include "ps/protocol/exchange_layout.h"
 #include "ps/protocol/shard_map.h"
 #include "worker/client/gpu_variables.h"
+#include "worker/client/return_decoder.h"
 
 namespace gradrail::worker {
 
@@ -20,7 +21,7 @@ namespace gradrail::worker {
 /// Threads  Owner thread.
 class ModelMemory {
  public:
-  ModelMemory(ps::Schema schema, ps::PushFormat push);
+  ModelMemory(ps::Schema schema, ps::PushFormat push, ps::ReturnFormat returns = ps::ReturnFormat::fp32);
 
   /// `place` is called for both blocks before their first use; it may be empty. `device.device` may be null.
   /// Errors  RESOURCE_EXHAUSTED: no memory. Else as GpuVariables::create().
@@ -45,6 +46,9 @@ class ModelMemory {
   /// The place of a range in gradient_span(), in this format.
   MemorySpan payload(ps::ElementRange range, ps::PushFormat format) const;
 
+  /// Stores an answer in bf16 or delta, as ReturnDecoder::unpack().
+  absl::Status unpack(const ps::ReturnHeader& header, uint32_t base, const std::byte* packed, ps::ElementRange range);
+
   /// Checksum of a range in host memory, as the headers of the exchange carry it.
   uint32_t parameter_crc32c(ps::ElementRange range) const;
 
@@ -61,11 +65,13 @@ class ModelMemory {
 
   const ps::Schema schema_;
   const ps::PushFormat push_;
+  const ps::ReturnFormat returns_;
   const ps::Layout layout_;
   SharedMemory parameters_;
   SharedMemory gradients_;  ///< [gradients][gap][packed gradients]
   /// By element, fp32: what the rounding of all gradients so far has left out. Empty with a GPU, which has its own.
   SharedMemory rest_;
+  ReturnDecoder decoder_;
   std::unique_ptr<GpuVariables> gpu_;
 };
 

@@ -31,6 +31,8 @@ std::string to_json(const ClientStats& stats) {
       {"dropped", stats.dropped},
       {"bytes_pushed", stats.bytes_pushed},
       {"bytes_returned", stats.bytes_returned},
+      {"bytes_pushed_fp32", stats.bytes_pushed_fp32},
+      {"bytes_returned_fp32", stats.bytes_returned_fp32},
       {"path_bytes", paths},
       {"paths", stats.paths},
       {"moves", stats.moves},

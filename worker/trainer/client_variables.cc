@@ -45,6 +45,12 @@ std::vector<std::string> ClientVariables::summary(bool verbose) const {
       "Exchange: {} exchanges, p50 {:.1f}us, p99 {:.1f}us, {} bytes pushed, {} bytes returned", stats.exchange_count,
       static_cast<double>(stats.exchange.quantile_ns(0.5)) * 1e-3,
       static_cast<double>(stats.exchange.quantile_ns(0.99)) * 1e-3, stats.bytes_pushed, stats.bytes_returned)};
+  if (stats.push_format != ps::PushFormat::fp32 || stats.return_format != ps::ReturnFormat::fp32) {
+    lines.push_back(fmt::format("Formats: push {}, {} bytes, {} in fp32; return {}, {} bytes, {} in fp32",
+                                ps::push_format_name(stats.push_format), stats.bytes_pushed, stats.bytes_pushed_fp32,
+                                ps::return_format_name(stats.return_format), stats.bytes_returned,
+                                stats.bytes_returned_fp32));
+  }
   if (stats.exchange_count > 0) {
     lines.push_back(fmt::format("Staleness: mean {:.2f}, max {} updates ({})",
                                 static_cast<double>(stats.staleness_sum) / static_cast<double>(stats.exchange_count),

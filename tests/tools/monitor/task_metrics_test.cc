@@ -49,7 +49,7 @@ TEST(WorkerMetrics, StalenessIsCumulativeAndTheLastCellIsBeyondAllBounds) {
 
 TEST(WorkerMetrics, BytesHaveTheDirectionsOfTheWorker) {
   worker::ClientStats stats;
-  stats.path_bytes = {{.path = "tcp", .pushed = 10, .returned = 20}};
+  stats.path_bytes = {{.path = "tcp", .pushed = 10, .returned = 20, .pushed_fp32 = 30, .returned_fp32 = 40}};
   stats.wait_ns = 1'500'000'000;
   const Metrics metrics = worker_metrics(stats, std::chrono::milliseconds(250));
   const Metric& bytes = find(metrics, "gradrail_bytes_total");
@@ -58,6 +58,8 @@ TEST(WorkerMetrics, BytesHaveTheDirectionsOfTheWorker) {
     EXPECT_EQ(sample.labels[1].second, "tcp");
     EXPECT_EQ(sample.value, sample.labels[0].second == "out" ? 10 : 20);
   }
+  for (const Metric::Sample& sample : find(metrics, "gradrail_fp32_bytes_total").samples)
+    EXPECT_EQ(sample.value, sample.labels[0].second == "out" ? 30 : 40);
   EXPECT_EQ(find(metrics, "gradrail_wait_seconds_total").samples[0].value, 1.5);
   EXPECT_EQ(find(metrics, "gradrail_exchange_under_way_seconds").samples[0].value, 0.25);
 }

@@ -24,6 +24,7 @@ struct Plan {
   uint32_t bound = 0;
   ps::OptimizerConfig optimizer = {.kind = ps::OptimizerKind::sgd, .learning_rate = 1.0f};
   ps::PushFormat push = ps::PushFormat::fp32;
+  ps::ReturnFormat returns = ps::ReturnFormat::fp32;
   float scale = 1.0f;  ///< of the gradients
 };
 
@@ -41,6 +42,7 @@ class BackupRun {
   }
 
   std::vector<float> parameters[2];
+  std::vector<float> after_steps[2];  ///< before the pull, which returns whole buckets
   uint64_t global_step[2] = {};
   uint64_t takeovers[2] = {};
   std::atomic<uint64_t> dropped = 0;
@@ -52,6 +54,7 @@ class BackupRun {
     options.mode_bound = run.bound;
     options.optimizer = run.optimizer;
     options.push = run.push;
+    options.returns = run.returns;
     const std::unique_ptr<Client> client = join(options, odd_schema());
     ASSERT_NE(client, nullptr);
     fill_initial(*client);
@@ -69,6 +72,7 @@ class BackupRun {
       if (loss.joinable()) loss.join();
       ASSERT_TRUE(waited.ok()) << waited;
     }
+    after_steps[task] = flatten(*client);
     ASSERT_TRUE(client->finish_steps().ok());
     const absl::Status met = client->barrier("the end");
     ASSERT_TRUE(met.ok()) << met;
@@ -90,12 +94,16 @@ class ClientBackup : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(ClientBackup, SyncEndsInTheBitsOfAnUndisturbedRun) {
-  for (const ps::PushFormat push :
-       {ps::PushFormat::fp32, ps::PushFormat::bf16, ps::PushFormat::int8, ps::PushFormat::int4}) {
+  using Push = ps::PushFormat;
+  using Return = ps::ReturnFormat;
+  for (const auto [push, returns] : {std::pair(Push::fp32, Return::fp32), std::pair(Push::bf16, Return::fp32),
+                                     std::pair(Push::int8, Return::fp32), std::pair(Push::int4, Return::fp32),
+                                     std::pair(Push::fp32, Return::bf16), std::pair(Push::int4, Return::delta)}) {
     const Plan run{.transport = GetParam(),
                    .mode = ModeKind::sync,
                    .optimizer = {.kind = ps::OptimizerKind::adam, .learning_rate = 0.01f},
                    .push = push,
+                   .returns = returns,
                    .scale = 0.3f};
     const BackupRun undisturbed(run, 2, 0), disturbed(run, 2, 17);
     EXPECT_EQ(disturbed.takeovers[0], 1u);
@@ -103,6 +111,7 @@ TEST_P(ClientBackup, SyncEndsInTheBitsOfAnUndisturbedRun) {
     EXPECT_EQ(disturbed.global_step[0], kSteps);
     EXPECT_EQ(disturbed.parameters[0], undisturbed.parameters[0]);
     EXPECT_EQ(disturbed.parameters[1], undisturbed.parameters[0]);
+    for (const auto& after_steps : disturbed.after_steps) EXPECT_EQ(after_steps, undisturbed.parameters[0]);
   }
 }
 

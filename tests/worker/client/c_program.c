@@ -134,6 +134,11 @@ const char* c_program_has_an_older_header(const char* ps_hosts, const char* work
   options.push = "no format";
   EXPECT(gradrail_join(&options, tensors, 2, &client) == GRADRAIL_INVALID_ARGUMENT);
   EXPECT(strstr(gradrail_last_error(), "push format 'no format'") != NULL);
+  options.push = "bf16";
+  options.returns = "no format";
+  EXPECT(gradrail_join(&options, tensors, 2, &client) == GRADRAIL_INVALID_ARGUMENT);
+  EXPECT(strstr(gradrail_last_error(), "return format 'no format'") != NULL);
+  options.push = "no format";
   options.struct_bytes = offsetof(gradrail_options, push);
   EXPECT(gradrail_join(&options, tensors, 2, &client) == GRADRAIL_OK);
   gradrail_free(client);

@@ -110,7 +110,7 @@ TEST_P(ClientMove, ConnectionThatFailsWhileWaitingIsReplaced) {
 /// Cuts at random moments, both workers, two shards: the result is that of the undisturbed run, bit for bit.
 TEST_P(ClientMove, SyncRunUnderCutsEqualsTheUndisturbedOne) {
   const Watchdog watchdog;
-  const auto run = [&](bool disturbed, ps::PushFormat push) {
+  const auto run = [&](bool disturbed, ps::PushFormat push, ps::ReturnFormat returns = ps::ReturnFormat::fp32) {
     Cluster cluster({.shards_per_ps = 2, .worker_count = 2, .transports = {GetParam()}});
     std::vector<float> result[2];
     std::atomic<uint64_t> moves = 0;
@@ -134,6 +134,7 @@ TEST_P(ClientMove, SyncRunUnderCutsEqualsTheUndisturbedOne) {
       options.mode = ps::ModeKind::sync;
       options.bucket_bytes = 1024;
       options.push = push;
+      options.returns = returns;
       const std::unique_ptr<Client> client = join(options, odd_schema());
       ASSERT_NE(client, nullptr);
       if (index == 0) fill_initial(*client);
@@ -161,6 +162,8 @@ TEST_P(ClientMove, SyncRunUnderCutsEqualsTheUndisturbedOne) {
        {ps::PushFormat::fp32, ps::PushFormat::bf16, ps::PushFormat::int8, ps::PushFormat::int4}) {
     EXPECT_EQ(run(true, push), run(false, push)) << ps::push_format_name(push);
   }
+  EXPECT_EQ(run(true, ps::PushFormat::int4, ps::ReturnFormat::delta),
+            run(false, ps::PushFormat::int4, ps::ReturnFormat::bf16));
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, ClientMove, ::testing::Values("shm", "tcp"),

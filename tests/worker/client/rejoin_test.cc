@@ -64,10 +64,13 @@ TEST(ClientRejoin, AServerThatComesBackElsewhereIsFound) {
 /// which were offered afterwards. The restarted ps has no checkpoint.
 TEST(ClientRejoin, TheChiefOffersTheParametersThatItHas) {
   Watchdog watchdog;
-  for (const char* transport : {"shm", "tcp"}) {
+  for (const auto& [transport, returns] :
+       {std::pair("shm", ps::ReturnFormat::fp32), std::pair("tcp", ps::ReturnFormat::fp32),
+        std::pair("shm", ps::ReturnFormat::delta), std::pair("tcp", ps::ReturnFormat::delta)}) {
     Restart run({.shards_per_ps = 3, .worker_count = 1});
     ClientOptions options = run.options(0);
     options.transports = {transport};
+    options.returns = returns;
     const auto client = join(options, odd_schema());
     ASSERT_NE(client, nullptr);
     fill_initial(*client);

@@ -172,11 +172,15 @@ void PathManager::describe(ClientStats& stats) const {
         transport::explain(link->candidates, link->candidates[link->candidate].name, link->path->shown_path()),
         link->path->mapped_text()));
   }
+  stats.push_format = options_.push;
+  stats.return_format = options_.returns;
   // Bytes are counted by path, and not by shard: after a move, the former path keeps what it has carried.
   for (const auto& [path, bytes] : path_bytes_) {
-    stats.path_bytes.push_back({path, bytes.pushed, bytes.returned});
+    stats.path_bytes.push_back({path, bytes.pushed, bytes.returned, bytes.pushed_fp32, bytes.returned_fp32});
     stats.bytes_pushed += bytes.pushed;
     stats.bytes_returned += bytes.returned;
+    stats.bytes_pushed_fp32 += bytes.pushed_fp32;
+    stats.bytes_returned_fp32 += bytes.returned_fp32;
   }
 }
 

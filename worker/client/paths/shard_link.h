@@ -24,9 +24,10 @@ struct ShardLink {
   uint32_t bucket_count = 0;
   ps::ElementRange range;                   ///< in the whole model
   std::shared_ptr<const ps::ShardMap> map;  ///< all links share it
-  std::string server;                       ///< for people: "parameter server 0 (10.0.0.1:2222)"
-  std::string address;                      ///< of its control plane, "10.0.0.1:2222"
-  std::string token;                        ///< from the ps: the key of a data connection derives from it
+  ps::ReturnFormat returns = ps::ReturnFormat::fp32;
+  std::string server;   ///< for people: "parameter server 0 (10.0.0.1:2222)"
+  std::string address;  ///< of its control plane, "10.0.0.1:2222"
+  std::string token;    ///< from the ps: the key of a data connection derives from it
   struct Endpoint {
     std::string transport;
     std::string address;
@@ -45,6 +46,8 @@ struct ShardLink {
   struct Bytes {
     uint64_t pushed = 0;
     uint64_t returned = 0;
+    uint64_t pushed_fp32 = 0;  ///< ClientStats::bytes_pushed_fp32
+    uint64_t returned_fp32 = 0;
   };
   Bytes* bytes = nullptr;  ///< of all paths with the name of the path in use; PathManager owns them
 

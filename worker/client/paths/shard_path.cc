@@ -12,6 +12,7 @@
 #include "ps/protocol/data_message.h"
 #include "ps/protocol/mac.h"
 #include "ps/protocol/path_check.h"
+#include "ps/protocol/return_format.h"
 #include "worker/client/paths/shard_link.h"
 
 namespace gradrail::worker {
@@ -30,7 +31,7 @@ absl::StatusOr<std::unique_ptr<ShardPath>> ShardPath::open(ShardLink& link, Open
   GRADRAIL_ASSIGN_OR_RETURN(transport::RegisteredMemory headers,
                             transport::make_registered(budget, *context.context, "gradrail-headers", header_bytes,
                                                        transport::Access::local, place));
-  const size_t return_bytes = std::max(link.bucket_count * sizeof(ps::ReturnHeader), ps::kCheckBytes);
+  const size_t return_bytes = ps::return_region_bytes(link.bucket_count, link.range.count, link.returns);
   GRADRAIL_ASSIGN_OR_RETURN(transport::RegisteredMemory returns,
                             transport::make_registered(budget, *context.context, "gradrail-returns", return_bytes,
                                                        transport::Access::remote_write, place));
@@ -194,10 +195,19 @@ std::string ShardPath::compare_check() {
   return wrong.empty() ? wrong : fmt::format("in GPU memory: {}", wrong);
 }
 
+/// Packed parameters leave from the place of their gradient, also where the shard maps gradients.
+bool ShardPath::uses_places() const { return !gradients_mapped_ || link_.returns != ps::ReturnFormat::fp32; }
+
 transport::RemoteSlice ShardPath::slot(uint32_t bucket_index) const {
   const uint64_t offset = places_.payload_at(bucket_index);
   if (payload_on_gpu_) return {payload_, offset};
   return {slots_, link_.bucket_count * sizeof(ps::SlotHeader) + offset};
+}
+
+const std::byte* ShardPath::packed_parameters(uint32_t bucket_index, ps::ElementRange range) const {
+  assert(range.first >= link_.range.first);
+  return returns_.memory.data() +
+         ps::return_payload_at(link_.bucket_count, bucket_index, range.first - link_.range.first);
 }
 
 void ShardPath::on_check(uint64_t immediate) {
@@ -231,7 +241,8 @@ std::string ShardPath::connection_path() const {
 }
 
 std::string ShardPath::mapped_text() const {
-  return gradients_mapped_ && way_ == GpuTransfer::staged ? ", memory mapped both ways" : "";
+  if (!gradients_mapped_ || way_ != GpuTransfer::staged) return "";
+  return link_.returns == ps::ReturnFormat::fp32 ? ", memory mapped both ways" : ", gradients mapped";
 }
 
 std::string ShardPath::shown_path() const {

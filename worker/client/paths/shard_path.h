@@ -108,12 +108,12 @@ class ShardPath {
   /// `payload`: the gradients in the client's host memory; not used where a network device reads GPU memory.
   Sent send_bucket(uint32_t bucket_index, MemorySpan payload, Sent so_far);
   /// Buckets that share their place at the shard with this one. It leaves after the answer to the first one, and the
-  /// second one after its own answer. None where the shard maps the gradients.
+  /// second one after its own answer. None where the shard reads gradients and stores parameters in mapped memory.
   std::optional<uint32_t> bucket_before(uint32_t bucket_index) const {
-    return gradients_mapped_ ? std::nullopt : places_.before(bucket_index);
+    return uses_places() ? places_.before(bucket_index) : std::nullopt;
   }
   std::optional<uint32_t> bucket_after(uint32_t bucket_index) const {
-    return gradients_mapped_ ? std::nullopt : places_.after(bucket_index);
+    return uses_places() ? places_.after(bucket_index) : std::nullopt;
   }
   bool gradients_mapped() const { return gradients_mapped_; }
   /// How its bytes leave and reach GPU memory; staged as well where there is none.
@@ -125,8 +125,11 @@ class ShardPath {
   const ps::ReturnHeader* return_headers() const {
     return reinterpret_cast<const ps::ReturnHeader*>(returns_.memory.data());
   }
+  /// Where the shard puts the parameters of a bucket in bf16 or delta.
+  const std::byte* packed_parameters(uint32_t bucket_index, ps::ElementRange range) const;
 
  private:
+  bool uses_places() const;
   ShardPath(ShardLink& link, OpenContext& context, const ps::proto::JoinPath& join_path);
   void offer(const GpuOffer& offer);
   transport::LocalSlice gradients(MemorySpan payload) const;

@@ -147,6 +147,7 @@ ps::proto::JoinRequest Session::join_request(uint32_t first_shard) const {
                                                        .bound = options_.mode_bound},
                                               .optimizer = options_.optimizer,
                                               .push = options_.push,
+                                              .returns = options_.returns,
                                               .bucket_bytes = options_.bucket_bytes,
                                               .agreement = options_.agreement});
   request.set_first_shard(first_shard);

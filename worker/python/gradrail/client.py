@@ -359,9 +359,9 @@ def join(tensors: Mapping[str, Any], *, fragments: Optional[Mapping[str, Iterabl
          learning_rate: Optional[float] = None, momentum: Optional[float] = None, beta1: Optional[float] = None, beta2: Optional[float] = None,
          epsilon: Optional[float] = None, weight_decay: float = 0.0, mode: str = "async", ps_hosts: Union[None, str, Iterable[str]] = None,
          worker_hosts: Union[None, str, Iterable[str]] = None, task_index: Optional[int] = None,
-         backup_hosts: Union[None, str, Iterable[str]] = None, bucket_bytes: int = 0, push: str = "fp32", transports: str = "auto",
-         fallback: bool = True, checksums: bool = False, encrypt_data: bool = False, bind_host: Optional[str] = None,
-         join_timeout: float = 0.0, path_timeout: float = 0.0, rejoin_timeout: float = 0.0,
+         backup_hosts: Union[None, str, Iterable[str]] = None, bucket_bytes: int = 0, push: str = "fp32", return_format: str = "fp32",
+         transports: str = "auto", fallback: bool = True, checksums: bool = False, encrypt_data: bool = False,
+         bind_host: Optional[str] = None, join_timeout: float = 0.0, path_timeout: float = 0.0, rejoin_timeout: float = 0.0,
          secret_file: Optional[str] = None, trusted_ca_file: Optional[str] = None, cert_file: Optional[str] = None,
          key_file: Optional[str] = None, insecure: bool = False) -> Client:
     """Joins a run as a worker and returns its client. It waits until all parameter servers have started.
@@ -381,14 +381,14 @@ def join(tensors: Mapping[str, Any], *, fragments: Optional[Mapping[str, Iterabl
         "adamw" decays the parameters themselves, the others add weight_decay * parameter to the gradient.
     mode : "async", "sync", "ssp:K", "backup:B" or "quorum:K"
     ps_hosts, worker_hosts : "host:port,…" or a list
-        The cluster, with this worker's `task_index`. Without ps_hosts the cluster comes from the environment, where
-        `gradrail run` has put it.
+        The cluster, with this worker's `task_index`. Default: the environment, where `gradrail run` has put it.
     backup_hosts : "host:port,…" or a list
         The backup of each parameter server.
     bucket_bytes : int
         Size of the pieces that travel, a multiple of 64; 0: 1 MiB.
-    push : "fp32", "bf16", "fp16", "int8" or "int4"
-        The elements of a gradient on its way. What the rounding leaves out is added to the next gradient.
+    push : "fp32", "bf16", "fp16", "int8" or "int4"; return_format : "fp32", "bf16" or "delta"
+        The elements of a gradient on its way, and of parameters on their way back. What the rounding of a gradient leaves
+        out is added to the next one. "delta" gives the values of "bf16" and sends the changed ones only.
     transports : str
         In order of preference, such as "shm,tcp". fallback=False makes the first refusal an error.
     join_timeout, path_timeout, rejoin_timeout : seconds
@@ -414,6 +414,7 @@ def join(tensors: Mapping[str, Any], *, fragments: Optional[Mapping[str, Iterabl
     options.bucket_bytes = _arguments.whole("bucket_bytes", bucket_bytes, (1 << 32) - 1)
     options.mode = _arguments.text("mode", mode)
     options.push = _arguments.text("push", push)
+    options.returns = _arguments.text("return_format", return_format)
     options.optimizer = _arguments.text("optimizer", optimizer)
     options.transports = _arguments.text("transports", transports)
     for name, value in (("learning_rate", learning_rate), ("momentum", momentum), ("beta1", beta1), ("beta2", beta2),
@@ -421,8 +422,7 @@ def join(tensors: Mapping[str, Any], *, fragments: Optional[Mapping[str, Iterabl
         if value is not None:
             setattr(options, name, _arguments.constant(name, value))
     options.weight_decay = _arguments.number("weight_decay", weight_decay)
-    for name, value in (("join_timeout", join_timeout), ("path_timeout", path_timeout),
-                        ("rejoin_timeout", rejoin_timeout)):
+    for name, value in (("join_timeout", join_timeout), ("path_timeout", path_timeout), ("rejoin_timeout", rejoin_timeout)):
         setattr(options, name + "_s", _arguments.number(name, value))
     for name, value in (("bind_host", bind_host), ("secret_file", secret_file), ("trusted_ca_file", trusted_ca_file),
                         ("cert_file", cert_file), ("key_file", key_file)):

@@ -129,6 +129,8 @@ class DiLoCo:
         the delay are not lost.
     push : "fp32", "bf16", "fp16", "int8" or "int4"
         The elements of the difference on its way. What the rounding leaves out is added to the next difference.
+    return_format : "fp32", "bf16" or "delta"
+        The elements of the common parameters on their way back. The servers keep them in float32.
     outer : Nesterov, SGD or Adam
         The optimizer of the parameter servers.
     mode : "sync", "async", "ssp:K", "backup:B" or "quorum:K"
@@ -144,9 +146,9 @@ class DiLoCo:
     Source: Douillard et al. 2023, arXiv 2311.08105 (DiLoCo); Douillard et al. 2025, arXiv 2501.18512 (delayed merges).
     """
 
-    def __init__(self, model: torch.nn.Module, inner_optimizer: torch.optim.Optimizer, *, sync_every: int, fragments: int = 1, delay: int = 0,
-                 keep: Optional[float] = None, push: str = "fp32", outer: Union[Nesterov, SGD, Adam] = Nesterov(),
-                 mode: str = "sync", **options: Any):
+    def __init__(self, model: torch.nn.Module, inner_optimizer: torch.optim.Optimizer, *, sync_every: int,
+                 fragments: int = 1, delay: int = 0, keep: Optional[float] = None, push: str = "fp32",
+                 return_format: str = "fp32", outer: Union[Nesterov, SGD, Adam] = Nesterov(), mode: str = "sync", **options: Any):
         if not isinstance(inner_optimizer, torch.optim.Optimizer):
             raise errors.InvalidArgument(f"inner_optimizer: must be a torch.optim.Optimizer, not "
                                          f"{type(inner_optimizer).__name__}")
@@ -175,7 +177,8 @@ class DiLoCo:
         self._lr = outer.lr
         self._fragments = _cut(self._locals, fragments)
         self._is_common = mode.partition(":")[0] not in ("async", "ssp")  # all workers count the steps of a fragment alike
-        self.client = client.join({one.name: shape_of(one.parameter) for one in self._locals}, push=push, mode=mode,
+        self.client = client.join({one.name: shape_of(one.parameter) for one in self._locals}, push=push,
+                                  return_format=return_format, mode=mode,
                                   fragments={name: [one.name for one in part] for name, part in self._fragments.items()},
                                   **outer.options(), **options)
         start(self.client, self._locals)

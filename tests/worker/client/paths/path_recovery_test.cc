@@ -127,6 +127,7 @@ TEST(PathRecovery, PushesAreRepeatedAlsoIfAPsIsLostDuringTheReplacement) {
   auto link = std::make_unique<ShardLink>();
   link->bucket_count = 1;
   link->range = {0, 4};
+  link->map = std::make_shared<const ps::ShardMap>(ps::ShardMap::cut(4, 1, 64).value());
   link->candidates = {{.name = "loopback"}};
   link->endpoints = {{"loopback", shard.address()}};
   paths.add(std::move(link));

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/types/span.h"
+#include "ps/optimizer/isa.h"
+
+namespace gradrail::ps {
+
+// Parameters on their way back to a worker (ps/protocol/return_format.h draws the bytes). All instruction sets give the
+// same bits; buffers may not overlap.
+
+/// The upper half of each value, rounded to nearest even. Infinity stays; each NaN becomes 0x7fc0.
+/// Shapes   rounded: [values.size()].
+void round_to_bf16(absl::Span<const float> values, uint16_t* rounded);
+void widen_bf16(const uint16_t* rounded, absl::Span<float> values);
+
+/// Rounds the values to bf16, writes those that differ from `held` as a delta, and makes `held` equal to the rounded
+/// values. Returns the bytes of the delta; 0 where it has as many as the whole bucket, and `packed` is then undefined.
+/// Shapes   held: [values.size()]; packed: whole_return_bytes(values.size()).
+size_t pack_delta(absl::Span<const float> values, uint16_t* held, void* packed);
+
+/// Changes `held` as a delta states, and widens it to `values`. For any bytes it writes within both.
+/// Shapes   held: [values.size()]; packed: masks and room for all elements, and 64 bytes more, which may be read.
+void unpack_delta(const void* packed, uint16_t* held, absl::Span<float> values);
+
+/// With a given instruction set.
+void round_to_bf16_with(Isa isa, absl::Span<const float> values, uint16_t* rounded);
+void widen_bf16_with(Isa isa, const uint16_t* rounded, absl::Span<float> values);
+size_t pack_delta_with(Isa isa, absl::Span<const float> values, uint16_t* held, void* packed);
+void unpack_delta_with(Isa isa, const void* packed, uint16_t* held, absl::Span<float> values);
+
+}  // namespace gradrail::ps
