@@ -14,8 +14,8 @@ namespace gradrail::publish {
 ///
 ///   chunk of a delta: [kind and bytes u32: kind in the upper 2 bits][payload]
 ///     0 same      no payload
-///     1 gaps      for each changed element [gap varint][difference varint]; the gap counts unchanged elements before it
-///     2 bitmap    [a bit for each element, lowest first][difference varint of each set bit]
+///     1 gaps      for each changed element [gap varint: unchanged elements before it][difference varint]
+///     2 bitmap    [a bit for each element, lowest first][difference varint of each changed element]
 ///     3 raw       the new bits
 ///
 /// A difference is the new bits less the old bits, as integers modulo 2^16 or 2^32. In zigzag order, neighbors on the

@@ -1,5 +1,7 @@
 #include "worker/publish/publisher.h"
 
+#include <chrono>
+
 #include "base/status.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
@@ -7,6 +9,15 @@
 #include "ps/protocol/security.h"
 
 namespace gradrail::publish {
+
+namespace {
+
+uint64_t unix_ns() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(now).count());
+}
+
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<Publisher>> Publisher::open(PublisherOptions options, ps::Schema schema) {
   GRADRAIL_ASSIGN_OR_RETURN(Model model, Model::create(options.format, std::move(schema)));
@@ -29,6 +40,7 @@ absl::StatusOr<std::unique_ptr<Publisher>> Publisher::open(PublisherOptions opti
 Publisher::~Publisher() { close(Duration::zero()); }
 
 absl::Status Publisher::publish(uint64_t version, absl::Span<const float* const> arrays) {
+  const uint64_t start = unix_ns();
   const MutexLock lock(publishing_);
   if (closed_) return absl::FailedPreconditionError("publish after close: open another publisher");
   const size_t tensors = model().schema().size();
@@ -37,7 +49,7 @@ absl::Status Publisher::publish(uint64_t version, absl::Span<const float* const>
   GRADRAIL_RETURN_IF_ERROR(store_.check_number(version));
   GRADRAIL_ASSIGN_OR_RETURN(std::shared_ptr<std::byte[]> bits, store_.new_bits());
   store_.model().to_bits(arrays, bits.get());
-  store_.add(version, std::move(bits));
+  store_.add(version, start, std::move(bits));
   return absl::OkStatus();
 }
 

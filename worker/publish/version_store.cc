@@ -1,7 +1,6 @@
 #include "worker/publish/version_store.h"
 
 #include <algorithm>
-#include <chrono>
 #include <new>
 
 #include "fmt/format.h"
@@ -11,12 +10,6 @@ namespace gradrail::publish {
 namespace {
 
 constexpr size_t kSpareBits = 2;  // one is written while the encoder reads the other
-
-uint64_t unix_ns() {
-  return static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
-          .count());
-}
 
 }  // namespace
 
@@ -64,7 +57,7 @@ absl::Status VersionStore::check_number(uint64_t version) const {
       fmt::format("version {}: must be more than {}, the last published version", version, *last_number_));
 }
 
-void VersionStore::add(uint64_t version, Bits bits) {
+void VersionStore::add(uint64_t version, uint64_t published_unix_ns, Bits bits) {
   const MutexLock lock(mutex_);
   last_number_ = version;
   ++published_;
@@ -72,7 +65,7 @@ void VersionStore::add(uint64_t version, Bits bits) {
     pending_.pop_front();
     ++superseded_;
   }
-  pending_.push_back({.number = version, .published_unix_ns = unix_ns(), .bits = std::move(bits)});
+  pending_.push_back({.number = version, .published_unix_ns = published_unix_ns, .bits = std::move(bits)});
   changed_.notify_all();
 }
 

@@ -67,8 +67,9 @@ class VersionStore {
   absl::StatusOr<std::shared_ptr<std::byte[]>> new_bits();
   /// Errors  INVALID_ARGUMENT: `version` is not more than the last one.
   absl::Status check_number(uint64_t version) const;
-  /// Takes a version over. It waits for no encoder and no reader. check_number() must have succeeded.
-  void add(uint64_t version, Bits bits);
+  /// Takes a version over, with the time at which it was published. It waits for no encoder and no reader.
+  /// check_number() must have succeeded.
+  void add(uint64_t version, uint64_t published_unix_ns, Bits bits);
 
   /// Waits for a version, then makes its delta and its hash. False after stop().
   bool encode_next();
