@@ -46,6 +46,7 @@ struct Arrival {
   pid_t process = 0;
   uint64_t version = 0;
   double lag_s = 0.0;
+  double verify_s = 0.0;
   uint64_t full_bytes = 0;  ///< received up to now
   uint64_t delta_bytes = 0;
   uint64_t wrong = 0;  ///< versions with a wrong hash
@@ -66,6 +67,7 @@ absl::Status follow(uint32_t reader, int address, int arrivals) {
                           .process = getpid(),
                           .version = subscriber->have()->version,
                           .lag_s = stats.last_lag_s,
+                          .verify_s = stats.last_verify_s,
                           .full_bytes = stats.full_bytes,
                           .delta_bytes = stats.delta_bytes,
                           .wrong = stats.hash_failures};
@@ -146,6 +148,8 @@ class Audience {
 struct Phase {
   std::vector<double> publish_us;
   std::vector<double> lag_us;
+  double encode_s = 0.0;  ///< of the last version, as the next one
+  double verify_s = 0.0;  ///< of the last reader
 };
 
 absl::StatusOr<Phase> play(Audience& audience, const PublishScene& scene, int suspended) {
@@ -158,6 +162,8 @@ absl::StatusOr<Phase> play(Audience& audience, const PublishScene& scene, int su
     GRADRAIL_ASSIGN_OR_RETURN(const std::vector<double> lags, audience.wait_for_readers(suspended));
     phase.lag_us.insert(phase.lag_us.end(), lags.begin(), lags.end());
   }
+  phase.encode_s = nlohmann::json::parse(audience.publisher().stats_json()).value("last_encode_s", 0.0);
+  phase.verify_s = audience.last().back().verify_s;
   return phase;
 }
 
@@ -202,7 +208,10 @@ absl::StatusOr<std::vector<Figure>> measure_audience(Audience& audience, const P
   full_row.more = {{"version_bytes", static_cast<double>(full_bytes)}};
   full_row.wrong = wrong;
   Figure delta_row = row(scene, "lag, delta", live.lag_us, bits);
-  delta_row.more = {{"version_bytes", delta_bytes}, {"of_full", delta_bytes / static_cast<double>(full_bytes)}};
+  delta_row.more = {{"version_bytes", delta_bytes},
+                    {"of_full", delta_bytes / static_cast<double>(full_bytes)},
+                    {"encode_s", live.encode_s},
+                    {"verify_s", live.verify_s}};
   Figure beside_row = row(scene, "lag, 1 suspended", beside->lag_us, bits);
   return std::vector<Figure>{publish_row, suspended_row, full_row, delta_row, beside_row};
 }

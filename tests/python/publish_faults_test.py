@@ -221,7 +221,8 @@ with gradrail.Publisher(values(0), max_readers=3) as publisher:
     subscriber = gradrail.Subscriber(publisher.address)
     publish_all(publisher, 1)
     subscriber.next(20)
-    more = gradrail.Subscriber(publisher.address)
+    more = [gradrail.Subscriber(publisher.address) for _ in range(2)]  # in the place of the other connection
+    assert others[1].recv(4096) and not others[1].recv(4096)
     refused(gradrail.ResourceExhausted, "max_readers", gradrail.Subscriber, publisher.address)
     publish_all(publisher, 2)
     subscriber.next(20)

@@ -32,6 +32,7 @@ absl::StatusOr<std::unique_ptr<Publisher>> Publisher::open(PublisherOptions opti
   std::unique_ptr<Publisher> publisher(new Publisher(std::move(model), options.keep));
   GRADRAIL_ASSIGN_OR_RETURN(publisher->server_, Server::start(std::move(options.server), publisher->store_));
   publisher->encoder_ = std::thread([raw = publisher.get()] {
+    raw->store_.prepare();
     while (raw->store_.encode_next()) raw->server_->notify();
   });
   return publisher;

@@ -31,7 +31,7 @@ class ReaderLink {
 
   int fd() const { return socket_.get(); }
   const std::string& peer() const { return peer_; }
-  bool is_reader() const { return state_ == State::idle || state_ == State::waiting; }
+  bool is_greeting() const { return state_ == State::greeting; }
   bool has_output() const { return !output_.empty(); }
   /// The events that the server polls for.
   short events() const;

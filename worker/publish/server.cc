@@ -122,7 +122,13 @@ void Server::accept_readers() {
     keep_alive(socket.get());
     std::string peer = peer_address(socket.get()).text();
     readers_.push_back(std::make_unique<ReaderLink>(std::move(socket), std::move(peer), options_.secret));
-    if (readers_.size() > options_.max_readers) {
+    if (readers_.size() <= options_.max_readers) continue;
+    // A connection that has proven nothing does not take the place of a reader.
+    const auto unproven =
+        std::find_if(readers_.begin(), readers_.end() - 1, [](const auto& one) { return one->is_greeting(); });
+    if (unproven != readers_.end() - 1) {
+      readers_.erase(unproven);
+    } else {
       readers_.back()->end(absl::ResourceExhaustedError(fmt::format(
           "the publisher at {} has {} readers already, its limit (max_readers)", address_, options_.max_readers)));
     }

@@ -1,6 +1,7 @@
 #include "worker/publish/version_store.h"
 
 #include <algorithm>
+#include <cstring>
 #include <new>
 
 #include "fmt/format.h"
@@ -48,6 +49,15 @@ absl::StatusOr<std::shared_ptr<std::byte[]>> VersionStore::new_bits() {
   }
   return std::shared_ptr<std::byte[]>(
       bits.release(), [spare = spare_](std::byte* data) { spare->give(std::unique_ptr<std::byte[]>(data)); });
+}
+
+void VersionStore::prepare() {
+  for (size_t i = 0; i < kSpareBits; ++i) {
+    std::unique_ptr<std::byte[]> bits(new (std::nothrow) std::byte[model_.bytes()]);
+    if (bits == nullptr) return;
+    std::memset(bits.get(), 0, model_.bytes());  // the kernel gives a page at its first write
+    spare_->give(std::move(bits));
+  }
 }
 
 absl::Status VersionStore::check_number(uint64_t version) const {

@@ -71,6 +71,9 @@ class VersionStore {
   /// check_number() must have succeeded.
   void add(uint64_t version, uint64_t published_unix_ns, Bits bits);
 
+  /// Takes memory for the first versions in advance, in the thread of the encoder: publish() then does not wait for the
+  /// kernel.
+  void prepare();
   /// Waits for a version, then makes its delta and its hash. False after stop().
   bool encode_next();
   /// Whether each version is encoded, at the deadline at the latest.
