@@ -127,6 +127,22 @@ with gradrail.Publisher(values(0), keep=2) as publisher:
     assert slow.stats()["delta_versions"] == 1
 """)
 
+    def test_the_end_of_a_program_is_the_end_for_its_readers(self):
+        publisher = self.start_program(MODEL + """
+publisher = gradrail.Publisher(values(0))
+publisher.itself = publisher  # a cycle: no one frees it
+print("at", publisher.address, flush=True)
+publish_all(publisher, 1)
+until(lambda: os.path.exists(os.environ["RECEIVED"]))
+""", {"RECEIVED": str(self.folder / "received")}, name="publisher")
+        address = publisher.wait_for(r"at (\S+)").group(1)
+        reader = self.start_program(READER, {"ADDRESS": address}, name="reader")
+        reader.wait_for("receives")
+        (self.folder / "received").touch()
+        self.assert_ends(publisher, cluster.GOOD)
+        self.assert_ends(reader, cluster.GOOD)
+        self.assertTrue(reader.has("last 1 "), reader.transcript())
+
     def test_ctrl_c_ends_a_wait(self):
         task = self.start_program("""
 publisher = gradrail.Publisher({"w": 1.0})

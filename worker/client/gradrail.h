@@ -217,7 +217,7 @@ GRADRAIL_API const char* gradrail_publisher_address(const gradrail_publisher* pu
 /* Copies fp32 arrays, one for each tensor, as a new version. It waits for no reader. `version` must increase. */
 GRADRAIL_API gradrail_status gradrail_publisher_publish(gradrail_publisher* publisher, uint64_t version,
                                                         const float* const* arrays, size_t array_count);
-/* Counters. The text is valid until the next call with this publisher. */
+/* Counters. The text is valid until the next call of this function by this thread. */
 GRADRAIL_API const char* gradrail_publisher_stats_json(gradrail_publisher* publisher);
 /* Waits up to `wait_s` until each reader has the last version, and reports the end to all. */
 GRADRAIL_API gradrail_status gradrail_publisher_close(gradrail_publisher* publisher, double wait_s);

@@ -15,7 +15,6 @@
 
 struct gradrail_publisher {
   std::unique_ptr<gradrail::publish::Publisher> publisher;
-  std::string stats;
 };
 
 struct gradrail_subscriber {
@@ -27,6 +26,8 @@ struct gradrail_subscriber {
 
 namespace gradrail::publish {
 namespace {
+
+thread_local std::string publisher_stats;  // one per thread: any thread may ask a publisher
 
 constexpr double kLongestTimeS = 1e9;  // 64 bits of nanoseconds end at 292 years
 
@@ -75,7 +76,7 @@ absl::Status open(const gradrail_publish_options* given, const gradrail_tensor* 
   }
   GRADRAIL_ASSIGN_OR_RETURN(ps::Schema schema, worker::to_schema("gradrail_publisher_open", tensors, count));
   GRADRAIL_ASSIGN_OR_RETURN(auto opened, Publisher::open(std::move(options), std::move(schema)));
-  *out = new gradrail_publisher{.publisher = std::move(opened), .stats = {}};
+  *out = new gradrail_publisher{.publisher = std::move(opened)};
   return absl::OkStatus();
 }
 
@@ -168,10 +169,10 @@ gradrail_status gradrail_publisher_publish(gradrail_publisher* publisher, uint64
 const char* gradrail_publisher_stats_json(gradrail_publisher* publisher) {
   const gradrail_status written = guarded([&]() -> absl::Status {
     if (publisher == nullptr) return absl::InvalidArgumentError("gradrail_publisher_stats_json: publisher is NULL");
-    publisher->stats = publisher->publisher->stats_json();
+    publisher_stats = publisher->publisher->stats_json();
     return absl::OkStatus();
   });
-  return written == GRADRAIL_OK ? publisher->stats.c_str() : nullptr;
+  return written == GRADRAIL_OK ? publisher_stats.c_str() : nullptr;
 }
 
 gradrail_status gradrail_publisher_close(gradrail_publisher* publisher, double wait_s) {

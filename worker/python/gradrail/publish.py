@@ -1,10 +1,13 @@
 """Weight publishing: a Publisher serves versions of the parameters to any number of Subscribers over TCP."""
+import atexit
 import collections.abc
+import contextlib
 import ctypes
 import json
 import os
 import threading
 import time
+import weakref
 from typing import Any, Dict, Iterator, Mapping, Optional, Tuple, Union
 
 import numpy as np
@@ -92,6 +95,17 @@ class _Handle:
             self._free(self._pointer)
 
 
+_publishers: "weakref.WeakSet[Publisher]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """The readers of a program that ends without close() learn the end, and no thread of the library outlives it."""
+    for publisher in list(_publishers):
+        with contextlib.suppress(errors.Error):
+            publisher.close(0.0)
+
+
 class Publisher:
     """Serves versions of named parameters to any number of readers.
 
@@ -135,6 +149,7 @@ class Publisher:
         _check(LIBRARY.gradrail_publisher_open(ctypes.byref(options), described, len(self._shapes),
                                                ctypes.byref(pointer)))
         self._handle = _Handle(pointer, LIBRARY.gradrail_publisher_free)
+        _publishers.add(self)
 
     @property
     def address(self) -> str:
