@@ -13,6 +13,7 @@ void try_model(std::string_view text) {
     return;
   }
   GRADRAIL_CHECK(model->text() == text);
+  GRADRAIL_CHECK(*parse_format(name_of(model->format())) == model->format());
   GRADRAIL_CHECK(model->bytes() > 0 && model->offset(model->schema().size()) == model->bytes());
 }
 
