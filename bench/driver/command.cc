@@ -104,6 +104,11 @@ const std::vector<Suite>& suites() {
        add_straggler_flags,
        run_straggler_suite,
        {"-n", "-w", "-c"}},
+      {"publish",
+       "measure the publishing of weights to readers: time, lag, bytes, a suspended reader",
+       add_publish_flags,
+       run_publish_suite,
+       {"-w", "-c", "--transport"}},
       {"peers", "compare exchanges and puts with other libraries in the same run", add_peers_flags, run_peers_suite},
   };
   return list;

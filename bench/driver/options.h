@@ -54,6 +54,10 @@ struct Options {
   RankCoordinator* coordinator = nullptr;  ///< null: everything is forked on this host
   double step_ms = 2.0;                    ///< straggler
   double slowdown = 10.0;                  ///< straggler
+  uint32_t readers = 8;                    ///< publish, as for the next three
+  double changed = 0.01;
+  std::string weights = "bf16";
+  uint32_t keep = 2;
   bool touch = false;
   bool stages = false;     ///< exchange says them anyway …
   bool no_stages = false;  ///< … but for this

@@ -33,5 +33,7 @@ absl::StatusOr<int> run_replay_suite(const Options& options);
 absl::StatusOr<int> run_peers_suite(const Options& options);
 absl::StatusOr<int> run_straggler_suite(const Options& options);
 void add_straggler_flags(CLI::App& app, Options& options);
+absl::StatusOr<int> run_publish_suite(const Options& options);
+void add_publish_flags(CLI::App& app, Options& options);
 
 }  // namespace gradrail::bench

@@ -18,6 +18,7 @@ SUITES = {
     "apply": ["-b", "64K", "-e", "64K"],
     "register": ["-b", "64K", "-e", "64K", *BUILT_IN],
     "replay": ["mnist-mlp", *BUILT_IN],
+    "publish": ["-b", "1M", "-e", "1M", "--readers", "3"],
     "straggler": ["-b", "4K", "-e", "4K", "--step-ms", "1"],
     "peers": ["-b", "4K", "-e", "4K", "--part", "exchange"],
 }
@@ -52,6 +53,7 @@ class Bench(cluster.ClusterTest):
         wanted = {"paths": ["shm", "tcp"], "exchange": ["shm", "tcp"], "put": ["shm", "tcp"],
                   "incast": ["shm mapped worker/2", "tcp worker/0"], "apply": ["sgd, 1 gradient", "momentum, 1 gradient", "adam, 4 gradients"],
                   "register": ["shm register, fresh", "tcp deregister"], "replay": ["shm", "tcp"],
+                  "publish": ["bf16 publish()", "bf16 publish(), 1 suspended", "bf16 lag, full", "bf16 lag, delta"],
                   "straggler": ["sync, one slow", "backup:1, one slow", "ssp:4, in turn", "async, in turn"],
                   "peers": ["bound: memcpy", "gradrail shm", "gradrail tcp", "raw socket"]}
         for suite, paths in wanted.items():
@@ -162,7 +164,8 @@ class Bench(cluster.ClusterTest):
 
     def test_flags_without_an_effect_are_refused(self):
         refused = {"peers": ["--cluster", "--job_name", "--rendezvous", "--ps_hosts"], "apply": ["-w"],
-                   "register": ["-w", "-c"], "replay": ["-b", "-e", "-f"], "staged": ["-n", "-w", "-c"], "straggler": ["-n", "-w", "-c"]}
+                   "register": ["-w", "-c"], "replay": ["-b", "-e", "-f"],
+                   "publish": ["-w", "-c", "--transport"], "staged": ["-n", "-w", "-c"], "straggler": ["-n", "-w", "-c"]}
         for suite, flags in refused.items():
             for flag in flags:
                 with self.subTest(suite=suite, flag=flag):

@@ -1,13 +1,12 @@
 // The C interface over Client. It checks arguments and the order of calls, translates texts, and stops exceptions; all
 // else is the class's.
-#include <exception>
-#include <new>
 #include <string>
 #include <vector>
 
 #include "base/log.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "worker/client/c_call.h"
 #include "worker/client/c_options.h"
 #include "worker/client/client.h"
 #include "worker/client/gradrail.h"
@@ -31,23 +30,15 @@ namespace {
 
 thread_local std::string last_error;  // one per thread, as errno: a C function returns a code only
 
+}  // namespace
+
 gradrail_status report(const absl::Status& status) {
   if (status.ok()) return GRADRAIL_OK;
   last_error = std::string(message_of(status));
   return static_cast<gradrail_status>(status.raw_code());
 }
 
-/// Runs `body`; no exception may unwind into C.
-template <typename Body>
-gradrail_status guarded(Body body) noexcept {
-  try {
-    return report(body());
-  } catch (const std::bad_alloc&) {
-    return report(absl::ResourceExhaustedError("out of memory"));
-  } catch (const std::exception& error) {
-    return report(absl::InternalError(error.what()));
-  }
-}
+namespace {
 
 absl::Status join(const gradrail_options* given, const gradrail_tensor* tensors, const char* const* fragments,
                   size_t tensor_count, gradrail_client** client) {
@@ -55,7 +46,7 @@ absl::Status join(const gradrail_options* given, const gradrail_tensor* tensors,
   // gradrail_free(NULL) is harmless, so that a program may free after an error.
   *client = nullptr;
   GRADRAIL_ASSIGN_OR_RETURN(ClientOptions options, to_client_options(given));
-  GRADRAIL_ASSIGN_OR_RETURN(ps::Schema schema, to_schema(tensors, tensor_count));
+  GRADRAIL_ASSIGN_OR_RETURN(ps::Schema schema, to_schema("gradrail_join", tensors, tensor_count));
   for (size_t i = 0; fragments != nullptr && i < tensor_count; ++i) {
     if (fragments[i] != nullptr) schema[i].fragment = fragments[i];
   }

@@ -195,13 +195,13 @@ absl::StatusOr<ClientOptions> to_client_options(const gradrail_options* program)
   return options;
 }
 
-absl::StatusOr<ps::Schema> to_schema(const gradrail_tensor* tensors, size_t tensor_count) {
+absl::StatusOr<ps::Schema> to_schema(std::string_view call, const gradrail_tensor* tensors, size_t tensor_count) {
   ps::Schema schema;
-  if (tensors == nullptr) return absl::InvalidArgumentError("gradrail_join: tensors is NULL");
+  if (tensors == nullptr) return absl::InvalidArgumentError(fmt::format("{}: tensors is NULL", call));
   for (size_t i = 0; i < tensor_count; ++i) {
     const gradrail_tensor& tensor = tensors[i];
     if (tensor.name == nullptr || (tensor.shape == nullptr && tensor.dimension_count > 0)) {
-      return absl::InvalidArgumentError(fmt::format("gradrail_join: tensor {} has no name or no shape", i));
+      return absl::InvalidArgumentError(fmt::format("{}: tensor {} has no name or no shape", call, i));
     }
     schema.push_back({tensor.name, {tensor.shape, tensor.shape + tensor.dimension_count}});
   }

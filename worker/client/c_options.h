@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "worker/client/client.h"
@@ -13,7 +14,7 @@ namespace gradrail::worker {
 ///         files.
 absl::StatusOr<ClientOptions> to_client_options(const gradrail_options* program);
 
-/// Errors  INVALID_ARGUMENT: a pointer is NULL.
-absl::StatusOr<ps::Schema> to_schema(const gradrail_tensor* tensors, size_t tensor_count);
+/// Errors  INVALID_ARGUMENT: a pointer is NULL. `call` is the function that the program has called.
+absl::StatusOr<ps::Schema> to_schema(std::string_view call, const gradrail_tensor* tensors, size_t tensor_count);
 
 }  // namespace gradrail::worker

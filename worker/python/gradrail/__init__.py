@@ -13,9 +13,10 @@ from ._library import LIBRARY as _LIBRARY
 from .client import Client, Tensors, join
 from .errors import (Aborted, AlreadyExists, Cancelled, DataLoss, DeadlineExceeded, Error, FailedPrecondition, Internal,
                      InvalidArgument, ResourceExhausted, Unavailable)
+from .publish import Publisher, Subscriber
 
 __version__ = _LIBRARY.gradrail_version().decode()
 __all__ = [
     "Aborted", "AlreadyExists", "Cancelled", "Client", "DataLoss", "DeadlineExceeded", "Error", "FailedPrecondition",
-    "Internal", "InvalidArgument", "ResourceExhausted", "Tensors", "Unavailable", "join"
+    "Internal", "InvalidArgument", "Publisher", "ResourceExhausted", "Subscriber", "Tensors", "Unavailable", "join"
 ]

@@ -38,6 +38,21 @@ class Options(ctypes.Structure):
     ]
 
 
+class PublishOptions(ctypes.Structure):
+    """gradrail_publish_options."""
+
+    _fields_ = [("struct_bytes", ctypes.c_size_t), ("listen", ctypes.c_char_p), ("format", ctypes.c_char_p),
+                ("keep", ctypes.c_uint32), ("max_readers", ctypes.c_uint32), ("reader_timeout_s", ctypes.c_double),
+                ("secret_file", ctypes.c_char_p), ("insecure", ctypes.c_int64)]
+
+
+class SubscribeOptions(ctypes.Structure):
+    """gradrail_subscribe_options."""
+
+    _fields_ = [("struct_bytes", ctypes.c_size_t), ("address", ctypes.c_char_p), ("follow", ctypes.c_char_p),
+                ("silence_timeout_s", ctypes.c_double), ("secret_file", ctypes.c_char_p), ("insecure", ctypes.c_int64)]
+
+
 def _path() -> str:
     """Returns the library of this package, or that of GRADRAIL_LIBRARY; else the system has it."""
     chosen = os.environ.get("GRADRAIL_LIBRARY")
@@ -79,6 +94,23 @@ def _load() -> ctypes.CDLL:
         ("give_up", status, client, ctypes.c_char_p),
         ("leave", status, client),
         ("free", None, client),
+        ("publisher_open", status, ctypes.POINTER(PublishOptions), ctypes.POINTER(Tensor), size,
+         ctypes.POINTER(client)),
+        ("publisher_address", ctypes.c_char_p, client),
+        ("publisher_publish", status, client, ctypes.c_uint64, ctypes.POINTER(client), size),
+        ("publisher_stats_json", ctypes.c_char_p, client),
+        ("publisher_close", status, client, ctypes.c_double),
+        ("publisher_free", None, client),
+        ("subscriber_open", status, ctypes.POINTER(SubscribeOptions), ctypes.POINTER(client)),
+        ("subscriber_connect", status, client, ctypes.c_double),
+        ("subscriber_tensors", ctypes.POINTER(Tensor), client, ctypes.POINTER(size)),
+        ("subscriber_format", ctypes.c_char_p, client),
+        ("subscriber_bits", client, client, size, ctypes.POINTER(size)),
+        ("subscriber_resume", status, client, ctypes.c_uint64, ctypes.POINTER(client), size),
+        ("subscriber_next", status, client, ctypes.c_double, ctypes.POINTER(ctypes.c_uint64)),
+        ("subscriber_hash", ctypes.c_char_p, client),
+        ("subscriber_stats_json", ctypes.c_char_p, client),
+        ("subscriber_free", None, client),
         ("set_log", None, _LOG, ctypes.c_int, ctypes.c_void_p),
         ("version", ctypes.c_char_p),
         ("last_error", ctypes.c_char_p),
