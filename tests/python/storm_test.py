@@ -22,15 +22,16 @@ import storm_learner
 SECONDS = float(os.environ.get("GRADRAIL_SOAK_SECONDS", "40"))
 EVERY = float(os.environ.get("GRADRAIL_SOAK_EVERY", "8"))
 WORKERS = 3
-PAUSE = 0.03  # seconds before an inner step: the machine has other work, and an undisturbed run repeats the steps without it
+PAUSE = 0.03  # seconds before an inner step; the undisturbed run has no pause
 LONGEST_GAP = 5.0 * cluster.PATIENCE  # seconds between two merges
 RECOVERY = 60 * cluster.PATIENCE
 AS_GOOD = 1.03  # loss / loss of the undisturbed run
 ROUNDING = 0.5  # of float32 parameters of some 100,000; a contribution is at least 4
 
-# Times of the begin and the end of the exchange, and the global step after it. `contributed`: the learner has contributed
-# to exactly this step. `steps` are the least and the largest element of the last column of the ledger: it counts the
-# steps. `rows` are rows of the ledger from each bucket, without the last column.
+# Times of the begin and the end of the exchange, and the global step after it.
+# contributed: the learner has contributed to exactly this step.
+# steps: the least and the largest element of the last column of the ledger, which counts the steps.
+# rows: rows of the ledger from each bucket, without the last column.
 Merge = collections.namedtuple("Merge", "began time step contributed steps rows")
 
 
