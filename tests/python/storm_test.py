@@ -56,10 +56,12 @@ def is_near(value, other):
 
 
 class Ledger:
-    """The merges of all learners of a run, by step."""
+    """The merges of all learners of a run, by step. The first line of a learner is its join. It counts for step 0 only: in
+    the parameters that a later learner takes, and in its first step, some buckets can be one step ahead of the others."""
 
     def __init__(self, folder):
-        self.learners = {file: merges_of(file) for file in sorted(folder.glob("*-*.jsonl"))}
+        self.learners = {file: [merge for i, merge in enumerate(merges_of(file)) if i > 0 or merge.step == 0]
+                         for file in sorted(folder.glob("*-*.jsonl"))}
         self.first = {}  # step: its earliest merge
         for merge in sorted((merge for merges in self.learners.values() for merge in merges), key=lambda merge: merge.time):
             self.first.setdefault(merge.step, merge)
@@ -87,8 +89,8 @@ class Ledger:
                  if not is_near(gradient, storm_learner.UNIT)]
         seen = collections.defaultdict(set)
         for file, lines in self.learners.items():
-            for merge in lines:
-                if merge.contributed:
+            for before, merge in zip(lines, lines[1:]):  # not the first step of a later learner
+                if merge.contributed and before.step == merge.step - 1:
                     seen[merge.step].add(int(file.name.split("-")[0]))
         for row in range(len(merges[0].rows)):
             columns = [gradients([merge.rows[row][learner] for merge in merges]) for learner in range(WORKERS)]
