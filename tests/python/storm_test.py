@@ -56,8 +56,8 @@ def is_near(value, other):
 
 
 class Ledger:
-    """The merges of all learners of a run, by step. The first line of a learner is its join. It counts for step 0 only: in
-    the parameters that a later learner takes, and in its first step, some buckets can be one step ahead of the others."""
+    """The merges of all learners of a run, by step. The first line of a learner is its join, and counts for step 0 only.
+    In the parameters that a later learner takes, and in its first step, some buckets can be one step ahead."""
 
     def __init__(self, folder):
         self.learners = {file: [merge for i, merge in enumerate(merges_of(file)) if i > 0 or merge.step == 0]
