@@ -63,7 +63,8 @@ def main():
                 inner.zero_grad()
                 task.loss(task.model, begun * EVERY + i, rank).backward()
                 if i == EVERY - 1:
-                    task.model.ledger.data[:, [rank, WIDTH - 1]] -= UNIT
+                    for column in (rank, WIDTH - 1):
+                        task.model.ledger.data[:, column] -= UNIT
                 began = time.monotonic()
                 inner.step()
             record(began, contributed=diloco.global_step == begun + 1)

@@ -155,8 +155,10 @@ class StormTest(package.PackageTest):
         pids = self.pids()
         name = chance.choice(sorted(pids))
         job, index = name.split("/")
-        kind = {"worker/0": "chief", name: "learner"}[name] if job == "worker" else (
-            "primary" if int(index) == self.serving() else "backup")
+        if job == "worker":
+            kind = "chief" if index == "0" else "learner"
+        else:
+            kind = "primary" if int(index) == self.serving() else "backup"
         os.kill(pids[name], signal.SIGKILL)
         return kind
 
