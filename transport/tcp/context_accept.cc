@@ -54,6 +54,7 @@ void TcpContext::adopt(FileDescriptor fd) {
     return close_lingering(std::move(fd), refusal_frame("too many connections"));
   }
   tune(fd.get(), tuning_.socket);
+  adapt_to_path(fd.get());
   auto seal = seal_ ? std::make_unique<seal::SealedStream>(*seal_, *static_pair_) : nullptr;
   pending_connections_.push_back(
       std::make_unique<TcpConnection>(*this, std::move(fd), TcpConnection::Side::accepted, std::move(seal)));

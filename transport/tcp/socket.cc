@@ -4,6 +4,7 @@
 #include <netinet/tcp.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <optional>
 
@@ -18,6 +19,9 @@ namespace {
 /// Bounds what the kernel holds of ours beyond the peer's window: a message overtakes bulk only before that point. One
 /// frame; on loopback no value from 16 KiB to unbounded changed throughput or latency.
 constexpr int kMaxUnsentBytes = 256 * 1024;
+
+/// Round trips within a site are shorter, also through several switches. The handshake has measured it.
+constexpr uint32_t kLongPathUs = 5000;
 
 void set(int fd, int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof(value)); }
 
@@ -67,6 +71,19 @@ void tune(int fd, const SocketOptions& options) {
   }
 }
 
+void adapt_to_path(int fd) {
+  static constexpr std::string_view kLongPathControl = "bbr";
+  tcp_info info{};
+  socklen_t bytes = sizeof(info);
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0 || info.tcpi_rtt < kLongPathUs) return;
+  std::array<char, 16> name{};  // TCP_CA_NAME_MAX
+  bytes = name.size();
+  if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), &bytes) != 0) return;
+  const std::string_view chosen(name.data());
+  if (chosen != "cubic" && chosen != "reno") return;  // an operator has chosen another one
+  setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kLongPathControl.data(), kLongPathControl.size());
+}
+
 bool unanswered(int fd) {
   tcp_info info{};
   socklen_t bytes = sizeof(info);
@@ -101,6 +118,7 @@ absl::StatusOr<FileDescriptor> connect_to(const Address& address, const Address*
         fmt::format("tcp: {}: no answer in time (host down, or a firewall that drops?)", doing));
   }
   if (error != 0) return native_error(doing, error);
+  adapt_to_path(fd.get());
   return fd;
 }
 
