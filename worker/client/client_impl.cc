@@ -179,7 +179,7 @@ absl::Status Client::Impl::wait(Exchange::Index fragment) {
     telemetry_.answer_dump();
     GRADRAIL_RETURN_IF_ERROR(recover());
     if (!exchange_.is_under_way(fragment)) return absl::OkStatus();  // rejoined: the trainer continues at position()
-    if (exchange_.is_pull(fragment) && !session_.is_initialised() && session_.is_chief())
+    if (exchange_.kind(fragment) == ps::ArrivalKind::pull && !session_.is_initialised() && session_.is_chief())
       exchange_.offer_instead_of_pull();
     // The end of a copy from a GPU is no event of the wait set: it is polled.
     const bool is_staging = exchange_.post_backlog();
@@ -252,7 +252,7 @@ absl::Status Client::Impl::on_idle(Exchange::Index fragment) {
 
 absl::Status Client::Impl::finish(Exchange::Index fragment) {
   GRADRAIL_RETURN_IF_ERROR(exchange_.finish(fragment));
-  if (!exchange_.is_push(fragment)) return absl::OkStatus();
+  if (exchange_.kind(fragment) != ps::ArrivalKind::push) return absl::OkStatus();
   rejoin_.record_position();
   if (telemetry_.publish_is_due(exchange_.ended_at())) telemetry_.publish(stats(), exchange_.ended_at());
   return absl::OkStatus();
@@ -262,7 +262,7 @@ void Client::Impl::log_missing_peers(Exchange::Index fragment) {
   // One task stands for all: every shard waits for the same workers.
   const absl::StatusOr<ps::proto::StatsReply> stats = session_.control(0).stats();
   if (!stats.ok()) return;  // the heartbeat reports a lost ps
-  if (exchange_.is_pull(fragment) && !session_.is_initialised()) {
+  if (exchange_.kind(fragment) == ps::ArrivalKind::pull && !session_.is_initialised()) {
     return options_.log(
         fmt::format("waiting for the chief (worker {}) to initialize the parameters", session_.chief()));
   }

@@ -309,7 +309,7 @@ void Exchange::on_answer(ShardLink& link, uint64_t immediate) {
   link.bytes->returned_fp32 += fp32_bytes + sizeof(header);
   link.bytes->returned += (header.payload_bytes > 0 ? header.payload_bytes : fp32_bytes) + sizeof(header);
   // One bucket stands for all: their staleness differs by the few updates that fall between two of them.
-  if (bucket_index == 0 && link.shard_index == 0 && is_push(bucket.fragment))
+  if (bucket_index == 0 && link.shard_index == 0 && kind(bucket.fragment) == ps::ArrivalKind::push)
     telemetry_.count_staleness(header.staleness);
   start_next_at_place(shard, bucket_index);
   if (fragment.outstanding == 0 && fragment.late_count > 0) repeat_late(bucket.fragment);
@@ -366,7 +366,7 @@ void Exchange::on_path_lost(ShardLink& link) {
 void Exchange::offer_instead_of_pull() {
   backlog_.clear();
   for (Index index = 0; index < fragment_count(); ++index) {
-    GRADRAIL_CHECK(is_under_way(index) && is_pull(index));
+    GRADRAIL_CHECK(is_under_way(index) && kind(index) == ps::ArrivalKind::pull);
     fragments_[index].kind = ps::ArrivalKind::initialise;
     for_each_bucket(index, [&](Shard& shard, uint32_t i, Bucket& bucket) {
       bucket.kind = ps::ArrivalKind::initialise;
@@ -393,7 +393,7 @@ absl::Status Exchange::finish(Index index) {
     }
   }
   telemetry_.mark(Mark::Kind::done, fragment.step);
-  if (!is_push(index)) return absl::OkStatus();
+  if (kind(index) != ps::ArrivalKind::push) return absl::OkStatus();
   ended_at_ = Clock::now();
   telemetry_.count_exchange(ended_at_ - fragment.begun_at, fragment.waited_ns);
   if (fragment.dropped) catch_up(index);
@@ -433,7 +433,7 @@ void Exchange::lower_first_steps(const std::vector<uint64_t>& first_steps) {
 }
 
 bool Exchange::is_unanswered_push() const {
-  if (!is_under_way(0) || !is_push(0)) return false;
+  if (!is_under_way(0) || kind(0) != ps::ArrivalKind::push) return false;
   return std::all_of(shards_.begin(), shards_.end(), [](const Shard& shard) {
     return std::all_of(shard.buckets.begin(), shard.buckets.end(),
                        [](const Bucket& b) { return b.fragment != 0 || b.outstanding; });

@@ -87,8 +87,7 @@ class Exchange final : public PathEvents {
   bool is_declared(Index fragment) const { return fragments_[fragment].undeclared == 0; }
   size_t outstanding(Index fragment) const { return fragments_[fragment].outstanding; }
   bool has_backlog() const { return !backlog_.empty(); }
-  bool is_push(Index fragment) const { return fragments_[fragment].kind == ps::ArrivalKind::push; }
-  bool is_pull(Index fragment) const { return fragments_[fragment].kind == ps::ArrivalKind::pull; }
+  ps::ArrivalKind kind(Index fragment) const { return fragments_[fragment].kind; }
   TimePoint begun_at(Index fragment) const { return fragments_[fragment].begun_at; }
   /// End of the last exchange that pushed gradients.
   TimePoint ended_at() const { return ended_at_; }
