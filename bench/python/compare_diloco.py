@@ -6,6 +6,7 @@
     reference    DiLoCo of plain torch: all workers in one process, no transport
     FORMAT       gradrail.torch.DiLoCo in sync, with this push format
     back_bf16, back_delta    the same in int4, with parameters that return in bf16 or delta
+    fragments    int4 that returns in bf16, with the model in five fragments that are exchanged in turns
     quorum, async, delay     the same in int8, with another mode or with merges that are half a round late
 
 The text is that of the documents of this project; its last tenth is the test. README.md derives the columns.
@@ -24,6 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 GRADRAIL = {
     **{push: {"push": push} for push in ("fp32", "bf16", "fp16", "int8", "int4")},
     **{f"back_{format}": {"push": "int4", "return_format": format} for format in ("bf16", "delta")},
+    "fragments": {"push": "int4", "return_format": "bf16", "fragments": 5},
     "quorum": {"push": "int8", "mode": "quorum"},
     "async": {"push": "int8", "mode": "async"},
     "delay": {"push": "int8", "delay": True},
@@ -126,7 +128,7 @@ def train_reference(task):
     task.result()
 
 
-def train_gradrail(task, push, mode="sync", delay=False, return_format="fp32"):
+def train_gradrail(task, push, mode="sync", delay=False, return_format="fp32", fragments=1):
     import gradrail.torch
     flags, rank = task.flags, int(os.environ["GRADRAIL_TASK_INDEX"])
     optimizer = task.optimizer(task.model)
@@ -138,7 +140,7 @@ def train_gradrail(task, push, mode="sync", delay=False, return_format="fp32"):
         task.record(common, step)
 
     with gradrail.torch.DiLoCo(task.model, optimizer, sync_every=flags.every, delay=flags.every // 2 if delay else 0,
-                               push=push, return_format=return_format,
+                               push=push, return_format=return_format, fragments=fragments,
                                mode=f"quorum:{max(1, flags.workers - 1)}" if mode == "quorum" else mode,
                                outer=gradrail.torch.Nesterov(OUTER_LR, OUTER_MOMENTUM), transports="tcp") as diloco:
         merged = 0
