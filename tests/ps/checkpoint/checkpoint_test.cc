@@ -136,16 +136,33 @@ TEST(Checkpoint, DamageIsPlaced) {
   EXPECT_THAT(damaged_at(whole.size() - 1), HasSubstr("chunk 8 of 9 (state 1"));
 }
 
-/// Turns a file with one state vector of `count` elements into one of an older format.
+/// Turns a file with one state vector of `count` elements, and without fragments, into one of an older format.
 std::string in_older_format(std::string bytes, uint32_t format, size_t count) {
   constexpr size_t kPrologueBytes = 24, kDecayAt = kPrologueBytes + 1 + 5 * 4, kRunAt = kDecayAt + 4 * 8;
+  constexpr size_t kTensorsAt = kDecayAt + 4 + 5 * 8 + 3 * 4;
   const auto put32 = [&](size_t at, uint32_t value) { std::memcpy(bytes.data() + at, &value, sizeof(value)); };
   uint32_t field_bytes = 0;
   std::memcpy(&field_bytes, bytes.data() + 12, sizeof(field_bytes));
-  bytes.erase(kDecayAt, 4);
+  const auto get32 = [&](size_t at) {
+    uint32_t value = 0;
+    std::memcpy(&value, bytes.data() + at, sizeof(value));
+    return value;
+  };
+  bytes.erase(kPrologueBytes + field_bytes - 4, 4);  // the number of fragments with a step, 0
   field_bytes -= 4;
+  size_t tensor_at = kTensorsAt + 4;
+  for (uint32_t tensor = get32(kTensorsAt); tensor > 0; --tensor) {
+    tensor_at += 4 + get32(tensor_at);      // its name
+    tensor_at += 4 + 8 * get32(tensor_at);  // its shape
+    bytes.erase(tensor_at, 4);              // the length of the name of its fragment, 0
+    field_bytes -= 4;
+  }
+  if (format < 4) {
+    bytes.erase(kDecayAt, 4);
+    field_bytes -= 4;
+  }
   if (format == 2) {
-    bytes.erase(kRunAt, 8);
+    bytes.erase(kRunAt, 8);  // the weight decay before it is not there any more
     field_bytes -= 8;
   }
   put32(8, format);
@@ -163,19 +180,20 @@ std::string in_older_format(std::string bytes, uint32_t format, size_t count) {
   return bytes;
 }
 
-/// Format 2 has no number of the run, and format 3 no weight decay.
+/// Format 2 has no number of the run, format 3 no weight decay, and format 4 no fragments.
 TEST(Checkpoint, FilesOfTheFormatsBeforeAreRead) {
   const TemporaryFolder folder;
   Checkpoint written = make_checkpoint(OptimizerKind::momentum, {0, 9}, 9, 7);
   written.header.optimizer.weight_decay = 0.25f;
   ASSERT_TRUE(write_checkpoint(folder.file("c"), view(written)).ok());
   EXPECT_EQ(read_checkpoint(folder.file("c"))->header.optimizer.weight_decay, 0.25f);
-  for (const uint32_t format : {2u, 3u}) {
+  for (const uint32_t format : {2u, 3u, 4u}) {
     write_bytes(folder.file("old"), in_older_format(read_bytes(folder.file("c")), format, 9));
     const absl::StatusOr<Checkpoint> read = read_checkpoint(folder.file("old"));
     ASSERT_TRUE(read.ok()) << read.status();
     EXPECT_EQ(read->header.run, format == 2 ? 0 : written.header.run);
-    EXPECT_EQ(read->header.optimizer.weight_decay, 0.0f);
+    EXPECT_EQ(read->header.optimizer.weight_decay, format == 4 ? 0.25f : 0.0f);
+    EXPECT_EQ(read->header.schema, written.header.schema);
     EXPECT_EQ(read->parameters, written.parameters);
     EXPECT_EQ(read->state, written.state);
   }
