@@ -103,6 +103,7 @@ with T.DiLoCo(model, optimizer, sync_every=3) as diloco:
         assert optimizer.step(closure) > 0
         scheduler.step()
     diloco.lr = 0.5
+    diloco.set_weight(3)
     assert diloco.lr == 0.5 and diloco.global_step == 2 and diloco.inner_steps == 6
 optimizer.step(closure)
 scheduler.step()

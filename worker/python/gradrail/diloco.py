@@ -256,6 +256,11 @@ class DiLoCo:
         self.client.set_learning_rate(rate)
         self._lr = rate
 
+    def set_weight(self, weight: float) -> None:
+        """Sets the weight of the next differences in their mean, such as the number of samples. As Client.set_weight()."""
+        self._finish(self._keep)
+        self.client.set_weight(weight)
+
     @property
     def inner_steps(self) -> int:
         """The inner steps of this worker."""
