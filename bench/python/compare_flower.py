@@ -2,8 +2,8 @@
 """Time and bytes of a round of Flower: with its own FedAvg, and with gradrail as the transport.
 
 Each run has a SuperLink, SuperNodes and a ServerApp of Flower, and the same ClientApp. Runs take turns. The bytes are those
-of the loopback interface; `unshare -n` gives the program an interface of its own. The train function adds random numbers, because
-Flower compresses arrays, and sends equal ones once.
+of the loopback interface; `unshare -n` gives the program an interface of its own. The train function adds random numbers,
+because Flower compresses arrays, and sends equal ones once.
 """
 import argparse
 import json
