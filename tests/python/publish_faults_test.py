@@ -240,6 +240,7 @@ for words, model, options in (
     refused(wrong, words, gradrail.Publisher, model, **options)
 refused(wrong, "follow 'all'", gradrail.Subscriber, "127.0.0.1:1", follow="all")
 refused(wrong, "", gradrail.Subscriber, "127.0.0.1:x")
+refused(wrong, "port 0: give the port", gradrail.Subscriber, "127.0.0.1:0")
 publisher = gradrail.Publisher(values(0))
 refused(gradrail.AlreadyExists, "in use", gradrail.Publisher, values(0), listen=publisher.address)
 publish_all(publisher, 5)

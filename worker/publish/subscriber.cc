@@ -40,7 +40,11 @@ absl::Status no_memory(size_t bytes) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Subscriber>> Subscriber::open(SubscriberOptions options) {
-  GRADRAIL_RETURN_IF_ERROR(ps::parse_host_port(options.address).status());
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::HostPort place, ps::parse_host_port(options.address));
+  if (place.port == 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("address '{}': port 0: give the port of the publisher, such as 10.0.0.1:7000", options.address));
+  }
   const ps::Security security{.secret = options.secret, .insecure = options.insecure};
   if (!ps::check_exposure(security, options.address).ok()) {
     return absl::FailedPreconditionError(fmt::format(

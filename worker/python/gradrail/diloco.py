@@ -240,7 +240,7 @@ class DiLoCo:
         self._merge([name for name in self._fragments if name != self._current and self._steps[name] != before[name]], 0.0)
 
     def _merge(self, names: Iterable[str], keep: float) -> None:
-        self._global_step = max(self._steps.values())
+        self._global_step = min(self._steps.values())
         for name in names:
             for one in self._fragments[name]:
                 one.merge(keep)
@@ -268,7 +268,7 @@ class DiLoCo:
 
     @property
     def global_step(self) -> int:
-        """The outer steps of the common parameters at the last merge. With several fragments: of the one that is ahead."""
+        """The outer steps of the common parameters at the last merge. With several fragments: steps that all of them have made."""
         return self._global_step
 
     @property
