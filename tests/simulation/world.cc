@@ -198,7 +198,14 @@ absl::Status World::train(uint32_t task) {
     scheduler().trace(fmt::format("worker/{} step {} -> {} version {}{}", worker, before, client->position(),
                                   client->global_step(), returned ? " returned" : ""));
     if (shape_.checkpoints && client->is_chief() && !client->checkpoint_under_way() && pace.below(4) == 0) {
+      const uint64_t rejoins_before = client->stats().rejoins;
       save(*client, worker, saving);
+      // The servers have restored a checkpoint in the meantime: the parameters are other ones.
+      if (client->stats().rejoins != rejoins_before) {
+        has_return_ = true;
+        check_restored();
+        ledger_.on_start(worker, client->position(), parameters);
+      }
     }
     const uint64_t compute_ms = pace.below(100) == 0 ? pace.below(6000) : pace.below(60);
     scheduler().sleep_until(scheduler().now() + static_cast<int64_t>(compute_ms) * kMs);
