@@ -9,6 +9,7 @@
 #include "fmt/format.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/training.h"
+#include "worker/client/session/stop.h"
 
 namespace gradrail::worker {
 namespace {
