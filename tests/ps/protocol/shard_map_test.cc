@@ -212,14 +212,21 @@ TEST(Layout, AFragmentBeginsWithABlock) {
   EXPECT_EQ(plain.elements, 73u);
 }
 
+/// Up to `most_tensors` tensors of up to `most_elements` elements, in three fragments.
+Schema random_schema(Random& random, uint64_t most_tensors, uint64_t most_elements) {
+  Schema schema;
+  for (uint64_t tensor = 0; tensor < 1 + random.below(most_tensors); ++tensor) {
+    schema.push_back({std::to_string(tensor),
+                      {static_cast<int64_t>(1 + random.below(most_elements))},
+                      std::to_string(random.below(3))});
+  }
+  return schema;
+}
+
 TEST(ShardMap, NoBucketHasTwoFragments) {
   Random random(20261126, 1);
   for (int round = 0; round < 300; ++round) {
-    Schema schema;
-    for (uint64_t tensor = 0; tensor < 1 + random.below(9); ++tensor) {
-      schema.push_back(
-          {std::to_string(tensor), {static_cast<int64_t>(1 + random.below(900))}, std::to_string(random.below(3))});
-    }
+    const Schema schema = random_schema(random, 9, 900);
     const Layout layout = layout_of(schema);
     const auto shard_count = static_cast<uint32_t>(1 + random.below(4));
     const ShardMap map = ShardMap::cut(layout, shard_count, 256, PushFormat::int8).value();
@@ -246,11 +253,7 @@ TEST(ShardMap, NoBucketHasTwoFragments) {
 TEST(SlotPlaces, BucketsOfOneFragmentShareAPlaceInTurns) {
   Random random(20261126, 2);
   for (int round = 0; round < 300; ++round) {
-    Schema schema;
-    for (uint64_t tensor = 0; tensor < 1 + random.below(6); ++tensor) {
-      schema.push_back(
-          {std::to_string(tensor), {static_cast<int64_t>(1 + random.below(3000))}, std::to_string(random.below(3))});
-    }
+    const Schema schema = random_schema(random, 6, 3000);
     const ShardMap map = ShardMap::cut(layout_of(schema), 2, 256).value();
     const uint64_t limit = random.below(20) * 256;
     for (const uint32_t shard : {0u, 1u}) {
