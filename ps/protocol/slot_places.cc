@@ -29,6 +29,8 @@ SlotPlaces::SlotPlaces(const ShardMap& map, uint32_t shard_index, uint64_t limit
   }
 }
 
-uint64_t SlotPlaces::region_bytes() const { return places_.size() * sizeof(SlotHeader) + count_ * place_bytes_; }
+uint64_t SlotPlaces::header_bytes() const { return places_.size() * sizeof(SlotHeader); }
+
+uint64_t SlotPlaces::region_bytes() const { return header_bytes() + count_ * place_bytes_; }
 
 }  // namespace gradrail::ps

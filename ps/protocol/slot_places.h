@@ -25,13 +25,15 @@ class SlotPlaces {
   uint32_t count() const { return count_; }
   /// Bytes of the slot region: headers and places.
   uint64_t region_bytes() const;
-  /// Byte of the place of a bucket behind the headers.
+  /// Byte of the place of a bucket behind the headers, and in the slot region.
   uint64_t payload_at(uint32_t bucket) const { return places_[bucket] * place_bytes_; }
+  uint64_t region_payload_at(uint32_t bucket) const { return header_bytes() + payload_at(bucket); }
   /// The bucket that leaves before this one from its place in a step, and the one that leaves after it.
   std::optional<uint32_t> before(uint32_t bucket) const { return neighbor(before_[bucket]); }
   std::optional<uint32_t> after(uint32_t bucket) const { return neighbor(after_[bucket]); }
 
  private:
+  uint64_t header_bytes() const;
   static constexpr uint32_t kNone = UINT32_MAX;
   static std::optional<uint32_t> neighbor(uint32_t bucket) {
     return bucket == kNone ? std::nullopt : std::optional(bucket);

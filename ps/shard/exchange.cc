@@ -111,10 +111,10 @@ const float* ShardExchange::gradient(const ShardPeer& peer, uint32_t bucket, Pus
     const uint64_t first = partition_.bucket_range(bucket).first;
     return reinterpret_cast<const float*>(peer.mapped_gradient(partition_.map().elements(), first, format));
   }
-  const std::byte* const places = peer.uses_gpu()
-                                      ? peer.payload.slots.memory.data
-                                      : peer.slots.memory.data() + partition_.bucket_count() * sizeof(SlotHeader);
-  return reinterpret_cast<const float*>(places + partition_.places().payload_at(bucket));
+  const SlotPlaces& places = partition_.places();
+  const std::byte* const payload = peer.uses_gpu() ? peer.payload.slots.memory.data + places.payload_at(bucket)
+                                                   : peer.slots.memory.data() + places.region_payload_at(bucket);
+  return reinterpret_cast<const float*>(payload);
 }
 
 void ShardExchange::change_membership(const std::function<void(ShardProtocol&, Actions&)>& change) {
@@ -325,7 +325,7 @@ transport::LocalSlice ShardExchange::private_copy(const ShardPeer& peer, uint32_
   if (peer.return_headers()[bucket].has_crc == 0 && peer.encoder == nullptr) return {};
   if (peer.parameters_mapped != nullptr || peer.uses_gpu()) return {};
   return {.region = peer.slots.region.get(),
-          .offset = partition_.bucket_count() * sizeof(SlotHeader) + partition_.places().payload_at(bucket),
+          .offset = partition_.places().region_payload_at(bucket),
           .bytes = answer_bytes(peer, bucket)};
 }
 

@@ -199,9 +199,8 @@ std::string ShardPath::compare_check() {
 bool ShardPath::uses_places() const { return !gradients_mapped_ || link_.returns != ps::ReturnFormat::fp32; }
 
 transport::RemoteSlice ShardPath::slot(uint32_t bucket_index) const {
-  const uint64_t offset = places_.payload_at(bucket_index);
-  if (payload_on_gpu_) return {payload_, offset};
-  return {slots_, link_.bucket_count * sizeof(ps::SlotHeader) + offset};
+  if (payload_on_gpu_) return {payload_, places_.payload_at(bucket_index)};
+  return {slots_, places_.region_payload_at(bucket_index)};
 }
 
 const std::byte* ShardPath::packed_parameters(uint32_t bucket_index, ps::ElementRange range) const {
