@@ -116,13 +116,17 @@ void Exchange::begin(Index index, ps::ArrivalKind kind, TimePoint now) {
   fragment.outstanding = fragment.bucket_count;
   for_each_bucket(index, [&](Shard&, uint32_t, Bucket& bucket) {
     bucket.tensors_missing = bucket.tensors;
-    bucket.kind = kind;
-    bucket.pushed = false;
     bucket.packed.reset();
-    bucket.sent = Sent::nothing;
-    bucket.outstanding = true;
-    bucket.is_late = false;
+    bucket.begin_step(kind);
   });
+}
+
+void Exchange::Bucket::begin_step(ps::ArrivalKind step_kind) {
+  kind = step_kind;
+  pushed = false;
+  sent = Sent::nothing;
+  outstanding = true;
+  is_late = false;
 }
 
 void Exchange::ready(size_t tensor_index) {
@@ -322,11 +326,7 @@ void Exchange::repeat_late(Index index) {
   fragment.late_count = 0;
   fragment.outstanding = fragment.bucket_count;
   for_each_bucket(index, [&](Shard&, uint32_t, Bucket& bucket) {
-    bucket.kind = bucket.is_late ? ps::ArrivalKind::push : ps::ArrivalKind::absent;
-    bucket.is_late = false;
-    bucket.pushed = false;
-    bucket.sent = Sent::nothing;
-    bucket.outstanding = true;
+    bucket.begin_step(bucket.is_late ? ps::ArrivalKind::push : ps::ArrivalKind::absent);
   });
   for_each_bucket(index, [&](Shard& shard, uint32_t i, Bucket&) { push_bucket(shard, i); });
 }

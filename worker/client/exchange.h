@@ -124,6 +124,8 @@ class Exchange final : public PathEvents {
     bool is_late = false;      ///< quorum: its gradient has not been applied
     uint64_t version = 0;
     uint32_t answer = 0;  ///< ReturnHeader::answer of the parameters that this worker has, over the path in use
+
+    void begin_step(ps::ArrivalKind step_kind);
   };
   struct Shard {
     ShardLink* link = nullptr;
