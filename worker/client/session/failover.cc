@@ -75,8 +75,10 @@ absl::Status Failover::switch_to_successor(uint32_t ps_index, const absl::Status
   GRADRAIL_ASSIGN_OR_RETURN(Successor successor, find_successor(ps_index));
   // From here on the successor counts this worker as a member, and its heartbeat must start.
   session_.switch_to(ps_index, std::move(successor.control), successor.is_at_backup_address);
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> first_steps,
+                            session_.first_steps_in(successor.joined, ps_index));
   GRADRAIL_RETURN_IF_ERROR(connect_shards(ps_index, *successor.described, successor.joined));
-  exchange_.lower_first_steps({successor.joined.first_steps().begin(), successor.joined.first_steps().end()});
+  exchange_.lower_first_steps(first_steps);
   telemetry_.count_takeover();
   options_.log(fmt::format("{}; {} ({}) has taken over at step {}, no step lost", message_of(cause),
                            successor.is_at_backup_address ? "its backup" : "a new task at its address",

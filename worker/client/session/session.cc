@@ -198,18 +198,25 @@ absl::StatusOr<std::vector<uint64_t>> Session::join(TimePoint deadline, bool aga
     start_heartbeat(i);
     // One uninitialized ps is enough: the chief then offers values to all of them.
     initialised_ = initialised_ && reply.initialised();
-    if (static_cast<size_t>(reply.first_steps_size()) != first_steps.size())
-      return absl::InternalError(
-          fmt::format("{}: its reply to the join has the steps of {} fragments, and the model has {}",
-                      controls_[i]->name(), reply.first_steps_size(), first_steps.size()));
+    GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> named, first_steps_in(reply, i));
     for (size_t fragment = 0; fragment < first_steps.size(); ++fragment)
-      first_steps[fragment] = std::min(first_steps[fragment], reply.first_steps(static_cast<int>(fragment)));
+      first_steps[fragment] = std::min(first_steps[fragment], named[fragment]);
     ++joined_count_;
     saves_checkpoints_ = saves_checkpoints_ && reply.saves_checkpoints();
     GRADRAIL_RETURN_IF_ERROR(take_shards(i, reply, next_link));
   }
   GRADRAIL_CHECK(joined_count_ == controls_.size());
   return first_steps;
+}
+
+absl::StatusOr<std::vector<uint64_t>> Session::first_steps_in(const ps::proto::JoinReply& reply,
+                                                              uint32_t ps_index) const {
+  const size_t fragment_count = memory_.layout().fragments.size();
+  if (static_cast<size_t>(reply.first_steps_size()) != fragment_count)
+    return absl::InternalError(
+        fmt::format("{}: its reply to the join has the steps of {} fragments, and the model has {}",
+                    controls_[ps_index]->name(), reply.first_steps_size(), fragment_count));
+  return std::vector<uint64_t>(reply.first_steps().begin(), reply.first_steps().end());
 }
 
 /// Finds the task that continues for a process that was lost between its description and the join.

@@ -45,6 +45,9 @@ class Session {
   /// `again`: after the loss of a ps, with a shorter deadline.
   /// Errors  UNAVAILABLE: a ps was lost, or has started again since describe().
   absl::StatusOr<std::vector<uint64_t>> join(TimePoint deadline, bool again);
+  /// The first steps that a reply names, by fragment.
+  /// Errors  INTERNAL: it has another number of them.
+  absl::StatusOr<std::vector<uint64_t>> first_steps_in(const ps::proto::JoinReply& reply, uint32_t ps_index) const;
   /// Gives up the membership, all links and the incarnation, before this worker joins once more.
   void release();
   /// Stops the heartbeats: no thread but the owner's uses this or what it refers to.
