@@ -49,7 +49,7 @@ class ReaderLink {
   /// Whether the reader has received this version in whole, or has it already.
   bool is_at(const Digest& digest) const { return !has_output() && sent_ && *sent_ == digest; }
   bool is_ended() const { return state_ == State::ended; }
-  /// Whether the reader has closed its end after the end of ours.
+  /// Whether the reader has closed the connection after the publisher has ended it.
   bool is_closed() const { return closed_; }
 
  private:
