@@ -240,7 +240,7 @@ class Worker {
     for (size_t i = 0; i < pushes.size(); ++i) buckets.push_back(&packed[i * kPatterns]);
     for (uint64_t update = 1; update <= client_->global_step(); ++update) {
       for (size_t i = 0; i < pushes.size(); ++i) pushes[i].next(load_.push, &packed[i * kPatterns]);
-      ps::mean_of(buckets, load_.push, absl::MakeSpan(mean));
+      ps::mean_of(buckets, {}, load_.push, absl::MakeSpan(mean));
       // Then each push of a worker is the same, whatever the order.
       GRADRAIL_CHECK(load_.mode.sums() || pushes[0].rest[0] == 0.0f);
       ps::apply(optimizer(), {.count = kPatterns,

@@ -18,13 +18,14 @@ struct KernelArguments {
   float* state[2] = {nullptr, nullptr};
   const float* const* gradients = nullptr;
   size_t gradient_count = 0;
+  const float* shares = nullptr;                 ///< a factor for each gradient; nullptr: all are 1
   GradientFormat format = GradientFormat::fp32;  ///< of the gradients; each is a whole bucket of `count` elements
   float* const* targets = nullptr;
   size_t target_count = 0;
   /// Decided by the caller, equal for all strips of a call.
   bool targets_bypass_cache = false;
 
-  float gradient_scale = 1.0f;  ///< 1/N
+  float gradient_scale = 1.0f;  ///< 1/N; with shares 1
   float rate = 0.0f;            ///< with the bias correction of adam, adamw and torch_adam
   float momentum = 0.0f;
   /// 1 − β is passed as well, so that all kernels use one rounding of it.
@@ -36,7 +37,7 @@ struct KernelArguments {
 };
 
 using ApplyKernel = void (*)(const KernelArguments&);
-/// The mean of the gradients.
+/// The sum of the gradients, times gradient_scale.
 using SumKernel = void (*)(const KernelArguments&, float* sum);
 /// As pack().
 using PackKernel = void (*)(GradientFormat format, const float* gradient, float* rest, void* packed, size_t count);

@@ -169,7 +169,10 @@ void update_blocks(const KernelArguments& arguments, size_t first, size_t count,
       });
 }
 
+void sum_with_shares(const KernelArguments& a, size_t first, size_t count, float* sum);
+
 void sum_strip(const KernelArguments& a, size_t first, size_t count, float* sum) {
+  if (a.shares != nullptr) return sum_with_shares(a, first, count, sum);
   switch (a.format) {
     case GradientFormat::fp32:
       return sum_elements<Fp32>(a, first, count, sum);
@@ -184,8 +187,33 @@ void sum_strip(const KernelArguments& a, size_t first, size_t count, float* sum)
   }
 }
 
-/// A lone fp32 gradient is read where it lies.
-bool is_read_in_place(const KernelArguments& a) { return a.gradient_count == 1 && a.format == GradientFormat::fp32; }
+void multiply(float* __restrict values, float factor, size_t count) {
+  for (size_t i = 0; i < count; ++i) values[i] *= factor;
+}
+
+void add_share(float* __restrict sum, const float* __restrict gradient, float share, size_t count) {
+  for (size_t i = 0; i < count; ++i) sum[i] += share * gradient[i];
+}
+
+/// Each gradient is decoded into a strip of its own first: shares are rare, and one code serves all formats.
+void sum_with_shares(const KernelArguments& arguments, size_t first, size_t count, float* sum) {
+  alignas(64) float decoded[kStripElements];
+  KernelArguments lone = arguments;
+  lone.gradient_count = 1;
+  lone.shares = nullptr;
+  sum_strip(lone, first, count, sum);
+  multiply(sum, arguments.shares[0], count);
+  for (size_t i = 1; i < arguments.gradient_count; ++i) {
+    lone.gradients = arguments.gradients + i;
+    sum_strip(lone, first, count, decoded);
+    add_share(sum, decoded, arguments.shares[i], count);
+  }
+}
+
+/// A lone fp32 gradient without a share is read where it lies.
+bool is_read_in_place(const KernelArguments& a) {
+  return a.gradient_count == 1 && a.format == GradientFormat::fp32 && a.shares == nullptr;
+}
 
 void sum_all(const KernelArguments& a, float* sum) {
   for (size_t first = 0; first < a.count; first += kStripElements) {
@@ -193,7 +221,7 @@ void sum_all(const KernelArguments& a, float* sum) {
     const size_t count = left < kStripElements ? left : kStripElements;
     sum_strip(a, first, count, sum + first);
     // Now: the strip is in the cache.
-    for (size_t i = first; i < first + count; ++i) sum[i] *= a.gradient_scale;
+    multiply(sum + first, a.gradient_scale, count);
   }
 }
 
@@ -213,9 +241,9 @@ void copy_past_cache(float* target, const float* source, size_t count) {
 template <typename Rule, bool kHasTarget, bool kDecays>
 void update_strip(const KernelArguments& a, size_t first, size_t count, float* sum, float* parameters, float* state0,
                   float* state1, float* target) {
-  if (a.format == GradientFormat::int8)
+  if (a.format == GradientFormat::int8 && a.shares == nullptr)
     return update_blocks<Blocks<127>, Rule, kHasTarget, kDecays>(a, first, count, parameters, state0, state1, target);
-  if (a.format == GradientFormat::int4)
+  if (a.format == GradientFormat::int4 && a.shares == nullptr)
     return update_blocks<Blocks<7>, Rule, kHasTarget, kDecays>(a, first, count, parameters, state0, state1, target);
   const float* const gradient = is_read_in_place(a) ? a.gradients[0] + first : sum;
   if (gradient == sum) sum_strip(a, first, count, sum);

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "absl/container/inlined_vector.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "ps/optimizer/isa.h"
@@ -62,6 +63,24 @@ ApplyKernel kernel_for(OptimizerKind kind, const KernelTable& table) {
   GRADRAIL_CHECK(false);
 }
 
+/// The factors of weighted gradients; empty: their sum has one factor.
+using Shares = absl::InlinedVector<float, kMaxGradients>;
+
+Shares shares_of(absl::Span<const float* const> gradients, absl::Span<const float> weights) {
+  GRADRAIL_CHECK(weights.empty() || weights.size() == gradients.size());
+  double total = 0.0;
+  for (const float weight : weights) total += weight;
+  Shares shares;
+  for (const float weight : weights) shares.push_back(static_cast<float>(weight / total));
+  return shares;
+}
+
+const float* pointer_to(const Shares& shares) { return shares.empty() ? nullptr : shares.data(); }
+
+float scale_of(absl::Span<const float* const> gradients, absl::Span<const float> weights) {
+  return weights.empty() ? 1.0f / static_cast<float>(gradients.size()) : 1.0f;
+}
+
 static_assert(static_cast<int>(GradientFormat::int4) == static_cast<int>(PushFormat::int4));
 GradientFormat kernel_format(PushFormat format) { return static_cast<GradientFormat>(format); }
 
@@ -99,7 +118,7 @@ KernelArguments kernel_arguments(const OptimizerConfig& config, const ApplyArgum
       .targets = a.targets.data(),
       .target_count = a.targets.size(),
       .targets_bypass_cache = bypass_cache(a),
-      .gradient_scale = 1.0f / static_cast<float>(a.gradients.size()),
+      .gradient_scale = scale_of(a.gradients, a.weights),
       .rate = is_adam(config.kind) ? adam_rate(config, rate, a.update_index) : rate,
       .momentum = config.momentum,
       .beta1 = config.beta1,
@@ -120,37 +139,27 @@ void apply_with(Isa isa, const OptimizerConfig& config, const ApplyArguments& ar
   GRADRAIL_CHECK(arguments.update_index > 0);  // adam divides by 1 − β1^t
   // A shard without elements takes part in each step like the others.
   if (arguments.count == 0) return;
-  kernel_for(config.kind, kernels(isa))(kernel_arguments(config, arguments));
+  const Shares shares = shares_of(arguments.gradients, arguments.weights);
+  KernelArguments for_kernel = kernel_arguments(config, arguments);
+  for_kernel.shares = pointer_to(shares);
+  kernel_for(config.kind, kernels(isa))(for_kernel);
 }
 
 void apply(const OptimizerConfig& config, const ApplyArguments& arguments) {
   apply_with(chosen_isa(), config, arguments);
 }
 
-void mean_of(absl::Span<const float* const> gradients, PushFormat format, absl::Span<float> mean) {
+void mean_of(absl::Span<const float* const> gradients, absl::Span<const float> weights, PushFormat format,
+             absl::Span<float> mean) {
   GRADRAIL_CHECK(!gradients.empty());
+  const Shares shares = shares_of(gradients, weights);
   const KernelArguments arguments = {.count = mean.size(),
                                      .gradients = gradients.data(),
                                      .gradient_count = gradients.size(),
+                                     .shares = pointer_to(shares),
                                      .format = kernel_format(format),
-                                     .gradient_scale = 1.0f / static_cast<float>(gradients.size())};
+                                     .gradient_scale = scale_of(gradients, weights)};
   kernels(chosen_isa()).sum(arguments, mean.data());
-}
-
-void weighted_mean_of(absl::Span<const float* const> gradients, absl::Span<const float> weights, PushFormat format,
-                      absl::Span<float> mean, absl::Span<float> decoded) {
-  GRADRAIL_CHECK(weights.size() == gradients.size() && decoded.size() == mean.size());
-  double total = 0.0;
-  for (const float weight : weights) total += weight;
-  std::fill(mean.begin(), mean.end(), 0.0f);
-  for (size_t i = 0; i < gradients.size(); ++i) {
-    mean_of(gradients.subspan(i, 1), format, decoded);
-    const auto share = static_cast<float>(weights[i] / total);
-    for (size_t j = 0; j < mean.size(); ++j) {
-      const float part = share * decoded[j];  // a variable: no fused multiply-add, as in the kernels
-      mean[j] += part;
-    }
-  }
 }
 
 void pack_with(Isa isa, PushFormat format, absl::Span<const float> gradient, float* rest, void* packed) {

@@ -22,8 +22,10 @@ struct ApplyArguments {
   float* parameters = nullptr;
   float* state[2] = {nullptr, nullptr};      ///< momentum: velocity; adam, adamw, torch_adam: m, v
   absl::Span<const float* const> gradients;  ///< 1–16, summed in this order, then divided by their number
-  PushFormat format = PushFormat::fp32;      ///< of the gradients: others than fp32 begin at the same pointers
-  absl::Span<float* const> targets;          ///< fresh parameters are also stored here; 0–16 (workers' mapped memory)
+  /// For each gradient, more than 0; empty: all are equal. The sum is then that of (weight / sum of all weights) × g.
+  absl::Span<const float> weights;
+  PushFormat format = PushFormat::fp32;  ///< of the gradients: others than fp32 begin at the same pointers
+  absl::Span<float* const> targets;      ///< fresh parameters are also stored here; 0–16 (workers' mapped memory)
   uint64_t update_index = 1;
   float rate = kAgreedRate;  ///< in the place of OptimizerConfig::learning_rate
   /// Elements that this call and its neighbors read before the first of them is read again (a shard: all its buckets).
@@ -50,13 +52,9 @@ struct ApplyArguments {
 void apply(const OptimizerConfig& config, const ApplyArguments& arguments);
 
 /// The mean of gradients in any number and format, with the bits that apply() gives it.
-/// Shapes   every gradient: a bucket of [sum.size()] elements.
-void mean_of(absl::Span<const float* const> gradients, PushFormat format, absl::Span<float> mean);
-
-/// Their weighted mean: sum of (weight / sum of all weights) × gradient, in this order.
-/// Shapes   weights: one for each gradient, more than 0. decoded: [mean.size()], overwritten.
-void weighted_mean_of(absl::Span<const float* const> gradients, absl::Span<const float> weights, PushFormat format,
-                      absl::Span<float> mean, absl::Span<float> decoded);
+/// Shapes   every gradient: a bucket of [mean.size()] elements; weights: as those of apply().
+void mean_of(absl::Span<const float* const> gradients, absl::Span<const float> weights, PushFormat format,
+             absl::Span<float> mean);
 
 /// Rounds gradient + rest to the format, to nearest even, and keeps what the rounding has left out in `rest`. NaN stays
 /// NaN; infinity, and a finite value that rounds to it, leave a rest of 0. int8 and int4: the error of an element is at

@@ -42,14 +42,10 @@ class HostStore final : public ParameterStore {
     GRADRAIL_CHECK(!gradients.empty() && offset + count <= count_);
     const size_t in_pass = std::min(targets.size(), kMaxTargets);
     const float* mean = nullptr;
-    if (gradients.size() > kMaxGradients || !step.weights.empty()) {
+    if (gradients.size() > kMaxGradients) {
       mean_.resize(count);
-      if (step.weights.empty()) {
-        mean_of(gradients, step.format, absl::MakeSpan(mean_));
-      } else {
-        decoded_.resize(count);
-        weighted_mean_of(gradients, step.weights, step.format, absl::MakeSpan(mean_), absl::MakeSpan(decoded_));
-      }
+      mean_of(gradients, step.weights, step.format, absl::MakeSpan(mean_));
+      step.weights = {};
       // A lone gradient keeps its scale of 1 in apply().
       mean = mean_.data();
       step.format = PushFormat::fp32;
@@ -59,6 +55,7 @@ class HostStore final : public ParameterStore {
                        .parameters = mutable_parameters() + offset,
                        .state = {state_at(0, offset), state_at(1, offset)},
                        .gradients = gradients,
+                       .weights = step.weights,
                        .format = step.format,
                        .targets = targets.first(in_pass),
                        .update_index = step.index,
@@ -87,8 +84,7 @@ class HostStore final : public ParameterStore {
 
   const SharedMemory memory_;
   std::vector<float> state_[2];
-  std::vector<float> mean_;     // scratch for gradients with weights, or more of them than the kernels take at once
-  std::vector<float> decoded_;  // scratch for gradients with weights
+  std::vector<float> mean_;  // scratch for more gradients than the kernels take at once
 };
 
 }  // namespace

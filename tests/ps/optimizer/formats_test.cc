@@ -241,6 +241,51 @@ TEST_P(Formats, AnUpdateGivesTheBitsOfTheUnpackedGradients) {
   }
 }
 
+/// In all formats, for updates and for means of any number: the weighted sum of the unpacked gradients, in order.
+TEST_P(Formats, WeightsAreSharesOfTheSum) {
+  constexpr size_t kCount = 1100;
+  for (const PushFormat format : {PushFormat::fp32, PushFormat::bf16, PushFormat::int8, PushFormat::int4}) {
+    for (const size_t gradient_count : {1, 2, 5, 16, 19}) {
+      std::vector<std::vector<float>> gradients;
+      std::vector<Packed> packs;
+      std::vector<const float*> at;
+      std::vector<float> weights;
+      double total = 0.0;
+      for (size_t g = 0; g < gradient_count; ++g) {
+        std::vector<float>& gradient = gradients.emplace_back(kCount);
+        Random random(g + 1);
+        for (float& value : gradient) value = static_cast<float>(random.normal());
+        if (format != PushFormat::fp32) {
+          packs.push_back(packed(GetParam(), format, gradient));
+          gradient = unpacked(GetParam(), format, kCount, packs.back());
+        }
+        total += weights.emplace_back(static_cast<float>(g % 3) + 0.3f);
+      }
+      for (size_t g = 0; g < gradient_count; ++g)
+        at.push_back(format == PushFormat::fp32 ? gradients[g].data() : bucket(packs[g].bytes.data()));
+      std::vector<float> expected(kCount);
+      for (size_t g = 0; g < gradient_count; ++g) {
+        const auto share = static_cast<float>(weights[g] / total);
+        for (size_t i = 0; i < kCount; ++i) {
+          const float part = share * gradients[g][i];
+          expected[i] = g == 0 ? part : expected[i] + part;
+        }
+      }
+      std::vector<float> mean(kCount);
+      mean_of(at, weights, format, absl::MakeSpan(mean));
+      ASSERT_TRUE(same_floats(mean, expected)) << push_format_name(format) << ", gradients: " << gradient_count;
+      if (gradient_count > kMaxGradients) continue;
+      std::vector<float> parameters(kCount);
+      ApplyArguments arguments = {.count = kCount, .parameters = parameters.data()};
+      arguments.gradients = at;
+      arguments.weights = weights;
+      arguments.format = format;
+      apply_with(GetParam(), {.kind = OptimizerKind::mean}, arguments);
+      ASSERT_TRUE(same_floats(parameters, expected)) << push_format_name(format) << ", gradients: " << gradient_count;
+    }
+  }
+}
+
 /// The sum of all pushes follows the sum of all gradients: what a push leaves out, a later one carries.
 TEST_P(Formats, ErrorFeedbackLosesNothingOverManySteps) {
   constexpr size_t kCount = 130;
@@ -280,7 +325,7 @@ TEST(MeanOf, MoreGradientsThanOnePassTakesAreSummedInOrder) {
     for (const auto& gradient : gradients) pointers.push_back(gradient.data());
     for (float& value : expected) value *= 1.0f / static_cast<float>(gradient_count);
     std::vector<float> mean(kCount);
-    mean_of(pointers, PushFormat::fp32, absl::MakeSpan(mean));
+    mean_of(pointers, {}, PushFormat::fp32, absl::MakeSpan(mean));
     EXPECT_TRUE(same_floats(mean, expected)) << gradient_count;
   }
 }
