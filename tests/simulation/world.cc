@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "ps/control/control_plane.h"
 #include "ps/server.h"
 #include "tests/simulation/disk.h"
@@ -52,12 +54,49 @@ Shape draw_shape(Random& random) {
   return shape;
 }
 
+/// Drawn apart: a run without them is the same with and without this function.
+void draw_options(Random random, Shape& shape) {
+  if (random.below(3) == 0) return;
+  if (random.below(2) == 0) shape.fragments = 1 + static_cast<uint32_t>(random.below(shape.buckets));
+  shape.weights = random.below(2) == 0;
+  shape.few_slots = random.below(2) == 0;
+  constexpr ps::PushFormat kPushes[] = {ps::PushFormat::fp32, ps::PushFormat::bf16, ps::PushFormat::fp16,
+                                        ps::PushFormat::int8, ps::PushFormat::int4};
+  constexpr ps::ReturnFormat kReturns[] = {ps::ReturnFormat::fp32, ps::ReturnFormat::bf16, ps::ReturnFormat::delta};
+  shape.push = kPushes[random.below(std::size(kPushes))];
+  shape.returns = kReturns[random.below(std::size(kReturns))];
+}
+
+Shape shape_of(uint64_t seed, Random& random) {
+  Shape shape = draw_shape(random);
+  draw_options(Random(seed, 6), shape);
+  return shape;
+}
+
+/// Each fragment is one tensor; a model without fragments has two.
+ps::Schema schema_of(const Shape& shape) {
+  const auto elements = static_cast<int64_t>(shape.elements());
+  if (shape.fragments == 1) return {{"a", {elements - 5}}, {"b", {5}}};
+  ps::Schema schema;
+  for (uint32_t i = 0; i < shape.fragments; ++i) {
+    const std::string name = fmt::format("f{}", i);
+    schema.push_back({name, {static_cast<int64_t>(shape.fragment(i).count)}, name});
+  }
+  return schema;
+}
+
+std::vector<int64_t> positions_of(const worker::Client& client, const Shape& shape) {
+  std::vector<int64_t> positions(shape.fragments);
+  for (uint32_t i = 0; i < shape.fragments; ++i) positions[i] = client.position(i);
+  return positions;
+}
+
 }  // namespace
 
 World::World(uint64_t seed, uint32_t fault_limit)
     : seed_(seed),
       random_(seed, 5),
-      shape_(draw_shape(random_)),
+      shape_(shape_of(seed, random_)),
       net_(seed),
       control_(net_),
       ledger_(shape_),
@@ -128,6 +167,7 @@ void World::run_server(uint32_t task) {
   }
   if (shape_.checkpoints) options.checkpoint_dir = folder_;
   options.keep_checkpoints = 3;
+  if (shape_.few_slots) options.slot_bytes = 1;
   options.wait.spin = Duration::zero();
   options.dialer = control_.dialer();
   options.listen = [this, task](ps::ControlPlane& plane, const ps::ServerOptions&) {
@@ -158,7 +198,9 @@ absl::Status World::train(uint32_t task) {
   options.mode = shape_.mode;
   options.mode_bound = shape_.bound;
   options.optimizer = {.kind = ps::OptimizerKind::sgd, .learning_rate = 1.0f};
-  options.bucket_bytes = 64;
+  options.push = shape_.push;
+  options.returns = shape_.returns;
+  options.bucket_bytes = static_cast<uint32_t>(shape_.bucket_elements() * sizeof(float));
   options.transports = {"loopback"};
   options.wait.spin = Duration::zero();
   options.join_timeout = std::chrono::seconds(120);
@@ -167,45 +209,26 @@ absl::Status World::train(uint32_t task) {
     if (text.find("it has to join again") != std::string::npos) ledger_.stop_exact(text);  // steps were made without it
   };
   options.dialer = control_.dialer();
-  GRADRAIL_ASSIGN_OR_RETURN(
-      const std::unique_ptr<worker::Client> client,
-      worker::Client::join(options, {{"a", {static_cast<int64_t>(shape_.elements()) - 5}}, {"b", {5}}}));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<worker::Client> client,
+                            worker::Client::join(options, schema_of(shape_)));
   // One block: the tensors follow each other.
   const absl::Span<float> parameters(client->parameters(0).data(), shape_.elements());
-  const absl::Span<float> gradients(client->gradients(0).data(), shape_.elements());
   const std::vector<float> initial = ledger_.initial();
   std::copy(initial.begin(), initial.end(), parameters.begin());
   GRADRAIL_RETURN_IF_ERROR(client->start());
-  ledger_.on_start(worker, client->position(), parameters);
+  std::vector<int64_t> positions = positions_of(*client, shape_);
+  ledger_.on_start(worker, positions, parameters);
   tasks_[task].has_begun = true;
-  scheduler().trace(fmt::format("worker/{} begins at {}", worker, client->position()));
+  scheduler().trace(fmt::format("worker/{} begins at {}", worker, fmt::join(positions, " ")));
   Random pace(seed_, 100 + next_process_);
   uint64_t saving = 0;  // version of the save under way; 0: none
-  while (client->position() < shape_.steps && ledger_.violation().empty()) {
-    const uint64_t before = client->position();
-    const uint64_t rejoins = client->stats().rejoins;
-    ledger_.fill_gradient(worker, before, parameters, gradients);
-    ledger_.on_push(worker);
-    if (pace.below(2) == 0) client->ready(pace.below(2));
-    client->exchange();
-    GRADRAIL_RETURN_IF_ERROR(client->wait());
-    const bool returned = client->stats().rejoins != rejoins;
-    if (returned) has_return_ = true;
-    check_restored();
-    ledger_.on_step(worker, before, client->position(), returned, parameters);
-    // A lost worker may be a member again before its own next step.
-    if (lost_members_.empty()) lost_members_ = why_not_exact();
-    scheduler().trace(fmt::format("worker/{} step {} -> {} version {}{}", worker, before, client->position(),
-                                  client->global_step(), returned ? " returned" : ""));
+  while (*std::min_element(positions.begin(), positions.end()) < int64_t{shape_.steps} && ledger_.violation().empty()) {
+    GRADRAIL_RETURN_IF_ERROR(exchange(*client, worker, pace, positions));
     if (shape_.checkpoints && client->is_chief() && !client->checkpoint_under_way() && pace.below(4) == 0) {
       const uint64_t rejoins_before = client->stats().rejoins;
       save(*client, worker, saving);
       // The servers have restored a checkpoint in the meantime: the parameters are other ones.
-      if (client->stats().rejoins != rejoins_before) {
-        has_return_ = true;
-        check_restored();
-        ledger_.on_start(worker, client->position(), parameters);
-      }
+      if (client->stats().rejoins != rejoins_before) begin_again(*client, worker, positions);
     }
     const uint64_t compute_ms = pace.below(100) == 0 ? pace.below(6000) : pace.below(60);
     scheduler().sleep_until(scheduler().now() + static_cast<int64_t>(compute_ms) * kMs);
@@ -215,6 +238,53 @@ absl::Status World::train(uint32_t task) {
   GRADRAIL_RETURN_IF_ERROR(client->finish_steps());
   GRADRAIL_RETURN_IF_ERROR(client->barrier_live("end", std::chrono::seconds(30)));
   return client->leave();
+}
+
+/// One step of the fragment with the lowest position, and at times of the next ones beside it, without a gap.
+absl::Status World::exchange(worker::Client& client, uint32_t worker, Random& pace, std::vector<int64_t>& positions) {
+  const int64_t position = *std::min_element(positions.begin(), positions.end());
+  std::vector<uint32_t> chosen;
+  const auto most = 1 + pace.below(shape_.fragments);
+  for (uint32_t i = 0; i < shape_.fragments && chosen.size() < most; ++i) {
+    if (positions[i] == position) chosen.push_back(i);
+  }
+  const uint64_t rejoins = client.stats().rejoins;
+  if (shape_.weights) GRADRAIL_RETURN_IF_ERROR(client.set_weight(shape_.weight(worker, position)));
+  const absl::Span<const float> parameters(client.parameters(0).data(), shape_.elements());
+  const absl::Span<float> gradients(client.gradients(0).data(), shape_.elements());
+  for (const uint32_t fragment : chosen) {
+    ledger_.fill_gradient(worker, position, shape_.fragment(fragment), parameters, gradients);
+    ledger_.on_push(worker, fragment);
+    if (pace.below(2) == 0) client.ready(shape_.fragments == 1 ? pace.below(2) : fragment);
+    client.exchange(fragment);
+  }
+  for (const uint32_t fragment : chosen) {
+    GRADRAIL_RETURN_IF_ERROR(client.wait(fragment));
+    check_restored();
+    // A lost worker may be a member again before its own next step.
+    if (lost_members_.empty()) lost_members_ = why_not_exact();
+    // All exchanges under way are dropped.
+    if (client.stats().rejoins != rejoins) {
+      begin_again(client, worker, positions);
+      break;
+    }
+    const int64_t before = std::exchange(positions[fragment], client.position(fragment));
+    ledger_.on_step(worker, fragment, before, positions[fragment], parameters);
+    scheduler().trace(fmt::format("worker/{} fragment {} step {} -> {} version {}", worker, fragment, before,
+                                  positions[fragment], client.global_step(fragment)));
+  }
+  return absl::OkStatus();
+}
+
+/// The worker has joined again.
+void World::begin_again(worker::Client& client, uint32_t worker, std::vector<int64_t>& positions) {
+  has_return_ = true;
+  check_restored();
+  // The rests of the steps that are repeated are not those of their first time.
+  if (ps::has_scales(shape_.push)) ledger_.stop_exact("a worker has joined again with other rests");
+  positions = positions_of(client, shape_);
+  ledger_.on_start(worker, positions, {client.parameters(0).data(), shape_.elements()});
+  scheduler().trace(fmt::format("worker/{} returned to {}", worker, fmt::join(positions, " ")));
 }
 
 /// Ends the save under way, and begins another one. A checkpoint that cannot be saved does not end a run.

@@ -86,6 +86,8 @@ class World {
   void run_server(uint32_t task);
   void run_worker(uint32_t task);
   absl::Status train(uint32_t task);
+  absl::Status exchange(worker::Client& client, uint32_t worker, Random& pace, std::vector<int64_t>& positions);
+  void begin_again(worker::Client& client, uint32_t worker, std::vector<int64_t>& positions);
   void end_process(uint32_t task, const absl::Status& status);
   std::string name_of_task(uint32_t task) const;
   uint32_t server_tasks() const { return shape_.servers * (shape_.backups ? 2 : 1); }

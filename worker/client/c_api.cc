@@ -268,6 +268,11 @@ uint32_t gradrail_task_index(const gradrail_client* client) { return client == n
 
 int gradrail_is_chief(const gradrail_client* client) { return client != nullptr && client->client->is_chief() ? 1 : 0; }
 
+int64_t gradrail_fragment_position(const gradrail_client* client, size_t fragment) {
+  if (!check_fragment("gradrail_fragment_position", client, fragment).ok()) return -1;
+  return client->client->position(static_cast<uint32_t>(fragment));
+}
+
 uint64_t gradrail_position(const gradrail_client* client) { return client == nullptr ? 0 : client->client->position(); }
 
 const char* gradrail_stats_json(gradrail_client* client) {

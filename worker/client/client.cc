@@ -45,6 +45,10 @@ absl::Status Client::fetch() { return impl_->model().fetch_parameters(); }
 uint64_t Client::global_step() const { return impl_->buckets().global_step(); }
 uint64_t Client::global_step(uint32_t fragment) const { return impl_->buckets().global_step(fragment); }
 uint64_t Client::position() const { return impl_->position(); }
+int64_t Client::position(uint32_t fragment) const {
+  const Exchange& exchange = impl_->buckets();
+  return static_cast<int64_t>(impl_->position() + exchange.step(fragment) - exchange.step());
+}
 bool Client::is_chief() const { return impl_->session().is_chief(); }
 absl::Status Client::barrier(const std::string& name) { return impl_->barrier(name, TimePoint::max()); }
 absl::Status Client::barrier_live(const std::string& name, Duration timeout_for_absent) {

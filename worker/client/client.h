@@ -271,6 +271,10 @@ class GRADRAIL_EXPORT Client {
   /// a worker continues at the position of the other workers after a late join or a dropped gradient. With several
   /// fragments: steps of the first one.
   uint64_t position() const;
+  /// The same for a fragment, counted from where position() counts: -1 where it was a step behind at a restart.
+  /// Workers take the fragment with the lowest position next, and the first of equal ones. Then they never wait for
+  /// each other in different fragments.
+  int64_t position(uint32_t fragment) const;
   /// Whether this worker is the chief now.
   /// Threads  Any thread.
   bool is_chief() const;

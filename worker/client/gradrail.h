@@ -163,6 +163,10 @@ GRADRAIL_API int gradrail_is_chief(const gradrail_client* client);
 /* Steps that this worker has completed. async: its own. Otherwise the common steps of all workers: after a late join or
  * a dropped gradient the worker continues at the position of the others. */
 GRADRAIL_API uint64_t gradrail_position(const gradrail_client* client);
+/* The same for a fragment, counted from where gradrail_position counts: -1 where it was one step behind at a restart.
+ * All workers take the fragment with the lowest position next, and the first of equal ones. Then they never wait for
+ * each other in different fragments. -1 as well: there is no such fragment. */
+GRADRAIL_API int64_t gradrail_fragment_position(const gradrail_client* client, size_t fragment);
 
 /* The statistics of this client up to now, as JSON: counters, exchange times in seconds, paths and their reasons. The
  * text is valid until the next call with this client. NULL: out of memory, or `client` is NULL. */

@@ -81,6 +81,7 @@ def _load() -> ctypes.CDLL:
         ("set_learning_rate", status, client, ctypes.c_float),
         ("set_weight", status, client, ctypes.c_float),
         ("fragment_step", ctypes.c_uint64, client, size),
+        ("fragment_position", ctypes.c_int64, client, size),
         ("global_step", ctypes.c_uint64, client),
         ("task_index", ctypes.c_uint32, client),
         ("is_chief", ctypes.c_int, client),

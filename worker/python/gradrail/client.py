@@ -247,6 +247,11 @@ class Client:
         index = self._fragment(fragment)
         return self._number(lambda pointer: LIBRARY.gradrail_fragment_step(pointer, index))
 
+    def fragment_position(self, fragment: str) -> int:
+        """Steps of this fragment that this worker has completed, counted from where `position` counts."""
+        index = self._fragment(fragment)
+        return self._number(lambda pointer: LIBRARY.gradrail_fragment_position(pointer, index))
+
     def set_weight(self, weight: float) -> None:
         """Sets the weight of the next gradients in the mean of a step, such as the number of samples. At first 1.
 
