@@ -240,9 +240,7 @@ Contestant isolated(const std::string& path, const Options& options, const Measu
 
 std::vector<Contestant> contestants_of(const Options& options) {
   std::vector<UpdateCase> cases = update_cases();
-  if (options.on == "host") {
-    for (const UpdateCase& c : format_cases()) cases.push_back(c);
-  }
+  for (const UpdateCase& c : format_cases()) cases.push_back(c);
   std::vector<Contestant> contestants;
   for (const UpdateCase& c : cases) {
     contestants.push_back(

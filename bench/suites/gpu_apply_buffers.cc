@@ -8,6 +8,7 @@
 #include "fmt/format.h"
 #include "ps/optimizer/optimizer.h"
 #include "ps/protocol/push_format.h"
+#include "ps/store/gpu_format.h"
 
 namespace gradrail::bench {
 namespace {
@@ -36,10 +37,12 @@ std::vector<float> values(size_t count, uint32_t buffer) {
   return result;
 }
 
-/// Cuts the low bits off: values() leaves nothing to round there.
-std::vector<uint16_t> to_bf16(const std::vector<float>& wide) {
-  std::vector<uint16_t> result(wide.size());
-  for (size_t i = 0; i < wide.size(); ++i) result[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(wide[i]) >> 16);
+/// Shapes  packed_bytes() of the values, rounded up to floats.
+std::vector<float> packed(PushFormat format, const std::vector<float>& gradient) {
+  if (format == PushFormat::fp32) return gradient;
+  std::vector<float> rest(gradient.size());
+  std::vector<float> result((ps::packed_bytes(gradient.size(), format) + sizeof(float) - 1) / sizeof(float));
+  ps::pack(format, gradient, rest.data(), result.data());
   return result;
 }
 
@@ -50,7 +53,7 @@ gpu::UpdateArguments coefficients(const UpdateCase& c) {
   const double adam_rate =
       static_cast<double>(config.learning_rate) * std::sqrt(correction(config.beta2)) / correction(config.beta1);
   return {.rule = c.rule,
-          .gradients_are_bf16 = c.format == PushFormat::bf16,
+          .format = ps::gpu_format(c.format),
           .gradient_scale = 1.0f / static_cast<float>(c.gradients),
           .rate = c.rule == UpdateRule::adam ? static_cast<float>(adam_rate) : config.learning_rate,
           .momentum = config.momentum,
@@ -70,13 +73,14 @@ std::vector<float> expected(const UpdateCase& c, size_t count) {
   std::vector<std::vector<float>> gradients;
   std::vector<const float*> addresses;
   for (size_t i = 0; i < c.gradients; ++i) {
-    gradients.push_back(values(count, static_cast<uint32_t>(3 + i)));
+    gradients.push_back(packed(c.format, values(count, static_cast<uint32_t>(3 + i))));
     addresses.push_back(gradients.back().data());
   }
   ps::apply(config_of(c.rule), {.count = count,
                                 .parameters = parameters.data(),
                                 .state = {state[0].data(), state[1].data()},
                                 .gradients = addresses,
+                                .format = c.format,
                                 .update_index = kUpdateIndex});
   return parameters;
 }
@@ -151,9 +155,8 @@ absl::StatusOr<UpdateBuffers> UpdateBuffers::create(gpu::Compute& compute, const
   buffers.parameters_ = add_floats(0);
   for (size_t i = 0; i < state_vectors(c.rule); ++i) buffers.state_[i] = add_floats(static_cast<uint32_t>(1 + i));
   for (size_t i = 0; i < c.gradients; ++i) {
-    const std::vector<float> gradient = values(count, static_cast<uint32_t>(3 + i));
-    buffers.gradients_.push_back(c.format == PushFormat::bf16 ? add(to_bf16(gradient).data(), count * sizeof(uint16_t))
-                                                              : add(gradient.data(), count * sizeof(float)));
+    const std::vector<float> gradient = packed(c.format, values(count, static_cast<uint32_t>(3 + i)));
+    buffers.gradients_.push_back(add(gradient.data(), gradient.size() * sizeof(float)));
   }
   for (size_t i = 0; i < c.targets; ++i) {
     buffers.targets_.push_back(reinterpret_cast<float*>(add(nullptr, count * sizeof(float))));

@@ -25,7 +25,7 @@ struct UpdateCase {
 /// Every optimizer with one gradient; with more of them, in bf16, with a target, for the cheapest and the dearest. They
 /// run on a host and on a GPU.
 std::vector<UpdateCase> update_cases();
-/// The formats of a push, for the cheapest and the dearest optimizer. A GPU takes only some of them.
+/// The formats of a push, for the cheapest and the dearest optimizer.
 std::vector<UpdateCase> format_cases();
 std::string describe(const UpdateCase& c);
 

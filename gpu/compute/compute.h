@@ -71,6 +71,9 @@ struct ImageShape {
 /// Gradients, targets and sources of one call: kernels take their addresses by value.
 inline constexpr size_t kMaxBuffers = 64;
 
+/// The elements of a gradient, as ps/protocol/push_format.h draws them. int8 and int4 are whole buckets.
+enum class GradientFormat : uint8_t { fp32, bf16, fp16, int8, int4 };
+
 enum class UpdateRule : uint8_t { sgd, momentum, nesterov, adam, mean };
 
 /// One update of a run of parameters. The arithmetic is that of ps::apply; its header has the formulae. Addresses are
@@ -82,7 +85,7 @@ struct UpdateArguments {
   float* parameters = nullptr;
   float* state[2] = {nullptr, nullptr};
   absl::Span<const void* const> gradients;  ///< 1 to kMaxBuffers, summed in this order
-  bool gradients_are_bf16 = false;
+  GradientFormat format = GradientFormat::fp32;  ///< of the gradients
   absl::Span<float* const> targets;  ///< fresh parameters are also stored here; 0 to kMaxBuffers
   float gradient_scale = 1.0f;       ///< 1/N
   float rate = 0.0f;                 ///< adam: with the bias correction of this update
@@ -155,7 +158,6 @@ class Compute {
                                  float* gradient) = 0;
   /// target = (((source[0] + source[1]) + …) · scale; 1 to kMaxBuffers sources; target may be source[0].
   virtual void sum(absl::Span<const float* const> sources, size_t count, float scale, float* target) = 0;
-  virtual void from_bf16(size_t count, const uint16_t* source, float* target) = 0;
   /// One pass over memory.
   virtual void update(const UpdateArguments& arguments) = 0;
   /// CRC32C (as base/crc32c.h) of a buffer; waits for it.

@@ -57,18 +57,17 @@ class DeviceCompute final : public Compute {
   void max_pool_backward(const ImageShape& shape, const float* images, const float* pooled_gradient,
                          float* gradient) override;
   void sum(absl::Span<const float* const> sources, size_t count, float scale, float* target) override;
-  void from_bf16(size_t count, const uint16_t* source, float* target) override;
   void update(const UpdateArguments& arguments) override;
   absl::StatusOr<uint32_t> crc32c(const void* data, size_t bytes) override;
 
   /// For others of gpu/ that enqueue on this device: its first error is this Compute's.
   void fail(const absl::Status& error);
-  /// The kernel of StagedCopies::pack_bf16(), for a thread that does not own this object.
-  absl::StatusOr<cuda::Function> pack_kernel() { return module_.find("gradrail_pack_bf16"); }
+  /// The kernel of StagedCopies::pack(), for a thread that does not own this object. Not for fp32.
+  absl::StatusOr<cuda::Function> pack_kernel(GradientFormat format);
   /// Enqueues it on another stream. An error is the caller's.
   /// Threads  Any thread: it only reads what is set once.
-  cuda::Result pack_bf16(const Stream& stream, cuda::Function kernel, size_t count, const float* gradient, float* rest,
-                         uint16_t* packed) const;
+  cuda::Result pack(const Stream& stream, cuda::Function kernel, GradientFormat format, size_t count,
+                    const float* gradient, float* rest, void* packed) const;
 
  private:
   DeviceCompute(SharedContext context, Module module, Stream compute, Stream copies, Event behind,

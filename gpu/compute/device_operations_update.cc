@@ -7,6 +7,7 @@
 #include "gpu/compute/device_compute.h"
 #include "gpu/compute/device_operations_run.h"
 #include "gpu/kernels/arguments.h"
+#include "gpu/kernels/formats.h"
 
 namespace gradrail::gpu {
 namespace {
@@ -15,14 +16,24 @@ using kernels::Buffer;
 
 constexpr size_t kQuadsPerThread = 2;  // kQuadsInFlight of kernels/update.cuh
 
+// In the order of GradientFormat.
+#define GRADRAIL_KERNELS_OF(rule)                                                                              \
+  {                                                                                                            \
+    "gradrail_update_" rule "_fp32", "gradrail_update_" rule "_bf16", "gradrail_update_" rule "_fp16",         \
+        "gradrail_update_" rule "_int8", "gradrail_update_" rule "_int4"                                       \
+  }
 // In the order of UpdateRule.
-constexpr std::array<std::array<const char*, 2>, 5> kUpdateKernels = {{
-    {"gradrail_update_sgd_f32", "gradrail_update_sgd_bf16"},
-    {"gradrail_update_momentum_f32", "gradrail_update_momentum_bf16"},
-    {"gradrail_update_nesterov_f32", "gradrail_update_nesterov_bf16"},
-    {"gradrail_update_adam_f32", "gradrail_update_adam_bf16"},
-    {"gradrail_update_mean_f32", "gradrail_update_mean_bf16"},
-}};
+constexpr std::array<std::array<const char*, 5>, 5> kUpdateKernels = {
+    {GRADRAIL_KERNELS_OF("sgd"), GRADRAIL_KERNELS_OF("momentum"), GRADRAIL_KERNELS_OF("nesterov"),
+     GRADRAIL_KERNELS_OF("adam"), GRADRAIL_KERNELS_OF("mean")}};
+#undef GRADRAIL_KERNELS_OF
+
+bool is_in_blocks(GradientFormat format) { return format == GradientFormat::int8 || format == GradientFormat::int4; }
+
+/// Of the elements that a kernel reads at once; blocks are read byte by byte.
+size_t aligned_bytes(GradientFormat format) {
+  return format == GradientFormat::fp32 ? sizeof(float) : sizeof(kernels::Bits16);
+}
 
 size_t state_vectors(UpdateRule rule) {
   // As ps::state_vectors(), which this folder may not include.
@@ -35,8 +46,11 @@ kernels::Run update_run(const UpdateArguments& a) {
   std::vector<Buffer> buffers = {{a.parameters}};
   for (size_t i = 0; i < state_vectors(a.rule); ++i) buffers.push_back({a.state[i]});
   for (const float* target : a.targets) buffers.push_back({target});
-  const size_t gradient_bytes = a.gradients_are_bf16 ? sizeof(kernels::Bits16) : sizeof(float);
-  for (const void* gradient : a.gradients) buffers.push_back({gradient, gradient_bytes});
+  if (is_in_blocks(a.format)) {
+    const kernels::Run run = kernels::run_of(a.count, buffers);
+    return run.head == 0 ? run : kernels::Run{.count = run.count};  // a quad is within one block
+  }
+  for (const void* gradient : a.gradients) buffers.push_back({gradient, aligned_bytes(a.format)});
   return kernels::run_of(a.count, buffers);
 }
 
@@ -68,7 +82,7 @@ void DeviceCompute::update(const UpdateArguments& a) {
   static_assert(kMaxBuffers == kernels::kMaxBuffers);
   GRADRAIL_CHECK(!a.gradients.empty() && a.gradients.size() <= kMaxBuffers && a.targets.size() <= kMaxBuffers);
   const kernels::UpdateArguments arguments = update_arguments(a);
-  const char* const kernel = kUpdateKernels[static_cast<size_t>(a.rule)][a.gradients_are_bf16 ? 1 : 0];
+  const char* const kernel = kUpdateKernels[static_cast<size_t>(a.rule)][static_cast<size_t>(a.format)];
   launch(kernel, kernels::threads_for(arguments.run, kQuadsPerThread), arguments);
 }
 
@@ -84,24 +98,25 @@ void DeviceCompute::sum(absl::Span<const float* const> sources, size_t count, fl
   launch("gradrail_sum", kernels::threads_for(arguments.run), arguments);
 }
 
-cuda::Result DeviceCompute::pack_bf16(const Stream& stream, cuda::Function kernel, size_t count, const float* gradient,
-                                      float* rest, uint16_t* packed) const {
-  kernels::PackBf16Arguments arguments = {
-      .run = kernels::run_of(count, {Buffer{gradient}, Buffer{rest}, Buffer{packed, sizeof(uint16_t)}}),
-      .gradient = gradient,
-      .rest = rest,
-      .packed = packed};
-  void* addresses[] = {&arguments};
-  context_->make_current();
-  return enqueue(stream, kernel, kernels::threads_for(arguments.run), addresses);
+absl::StatusOr<cuda::Function> DeviceCompute::pack_kernel(GradientFormat format) {
+  constexpr const char* kPackKernels[] = {"gradrail_pack_bf16", "gradrail_pack_fp16", "gradrail_pack_int8",
+                                          "gradrail_pack_int4"};
+  GRADRAIL_CHECK(format != GradientFormat::fp32);
+  return module_.find(kPackKernels[static_cast<size_t>(format) - 1]);
 }
 
-void DeviceCompute::from_bf16(size_t count, const uint16_t* source, float* target) {
-  const kernels::FromBf16Arguments arguments = {
-      .run = kernels::run_of(count, {Buffer{source, sizeof(uint16_t)}, Buffer{target}}),
-      .source = source,
-      .target = target};
-  launch("gradrail_from_bf16", kernels::threads_for(arguments.run), arguments);
+cuda::Result DeviceCompute::pack(const Stream& stream, cuda::Function kernel, GradientFormat format, size_t count,
+                                 const float* gradient, float* rest, void* packed) const {
+  kernels::PackArguments arguments = {.run = {.count = count}, .gradient = gradient, .rest = rest, .packed = packed};
+  size_t threads = kernels::Blocks<127>::block_count(count);
+  if (!is_in_blocks(format)) {
+    arguments.run =
+        kernels::run_of(count, {Buffer{gradient}, Buffer{rest}, Buffer{packed, aligned_bytes(format)}});
+    threads = kernels::threads_for(arguments.run);
+  }
+  void* addresses[] = {&arguments};
+  context_->make_current();
+  return enqueue(stream, kernel, threads, addresses);
 }
 
 }  // namespace gradrail::gpu

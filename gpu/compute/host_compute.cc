@@ -88,9 +88,6 @@ class HostCompute final : public Compute {
   void sum(absl::Span<const float* const> sources, size_t count, float scale, float* target) override {
     if (error_.ok()) host::sum(sources, count, scale, target);
   }
-  void from_bf16(size_t count, const uint16_t* source, float* target) override {
-    if (error_.ok()) host::from_bf16(count, source, target);
-  }
   void update(const UpdateArguments& arguments) override {
     if (error_.ok()) host::update(arguments);
   }

@@ -25,7 +25,6 @@ void max_pool(const ImageShape& shape, const float* images, float* pooled);
 void max_pool_backward(const ImageShape& shape, const float* images, const float* pooled_gradient, float* gradient);
 
 void sum(absl::Span<const float* const> sources, size_t count, float scale, float* target);
-void from_bf16(size_t count, const uint16_t* source, float* target);
 void update(const UpdateArguments& arguments);
 
 }  // namespace gradrail::gpu::host

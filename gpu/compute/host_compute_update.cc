@@ -1,10 +1,10 @@
 // Compiled without contraction into fused multiply-adds (CMakeLists.txt): update() gives the bits of ps::apply.
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 #include "base/check.h"
 #include "gpu/compute/host_compute_loops.h"
+#include "gpu/kernels/formats.h"
 
 namespace gradrail::gpu::host {
 namespace {
@@ -12,20 +12,44 @@ namespace {
 // Stays in the first cache from one gradient to the next, and to the update.
 constexpr size_t kStripElements = 1024;
 
-float widen(float value) { return value; }
-float widen(uint16_t bf16) { return std::bit_cast<float>(static_cast<uint32_t>(bf16) << 16); }
-
-/// target[i] = ((s0 + s1) + …) · scale of one strip; T: float or the bits of a bf16.
-template <typename T>
-void sum_strip(absl::Span<const void* const> sources, size_t first, size_t count, float scale, float* target) {
-  const auto source = [&](size_t s) { return static_cast<const T*>(sources[s]) + first; };
-  for (size_t i = 0; i < count; ++i) target[i] = widen(source(0)[i]);
-  for (size_t s = 1; s < sources.size(); ++s) {
-    const T* added = source(s);
-    for (size_t i = 0; i < count; ++i) target[i] += widen(added[i]);
+/// target[i] = ((s0 + s1) + …) · scale of one strip. value(s, i) is that of a source.
+template <typename Value>
+void sum_strip(size_t source_count, size_t first, size_t count, float scale, float* target, const Value& value) {
+  for (size_t i = 0; i < count; ++i) target[i] = value(0, first + i);
+  for (size_t s = 1; s < source_count; ++s) {
+    for (size_t i = 0; i < count; ++i) target[i] += value(s, first + i);
   }
   // After the sum, as in the kernels: a scale for each gradient would round differently.
   for (size_t i = 0; i < count; ++i) target[i] *= scale;
+}
+
+template <typename Element>
+void sum_elements(const UpdateArguments& a, size_t first, size_t count, float* target) {
+  sum_strip(a.gradients.size(), first, count, a.gradient_scale, target,
+            [&](size_t s, size_t i) { return kernels::widen(static_cast<const Element*>(a.gradients[s])[i]); });
+}
+
+template <int kCodes>
+void sum_blocks(const UpdateArguments& a, size_t first, size_t count, float* target) {
+  sum_strip(a.gradients.size(), first, count, a.gradient_scale, target, [&](size_t s, size_t i) {
+    const auto block = kernels::Blocks<kCodes>::block_at(a.gradients[s], a.count, i / kernels::kBlock);
+    return block.value(i % kernels::kBlock);
+  });
+}
+
+void sum_gradients(const UpdateArguments& a, size_t first, size_t count, float* target) {
+  switch (a.format) {
+    case GradientFormat::fp32:
+      return sum_elements<kernels::F32>(a, first, count, target);
+    case GradientFormat::bf16:
+      return sum_elements<kernels::Bf16>(a, first, count, target);
+    case GradientFormat::fp16:
+      return sum_elements<kernels::F16>(a, first, count, target);
+    case GradientFormat::int8:
+      return sum_blocks<127>(a, first, count, target);
+    case GradientFormat::int4:
+      return sum_blocks<7>(a, first, count, target);
+  }
 }
 
 /// The order of operations is that of ps/optimizer/kernel_body.h.
@@ -60,26 +84,20 @@ float fresh(const UpdateArguments& a, size_t i, float p, float g) {
 
 void sum(absl::Span<const float* const> sources, size_t count, float scale, float* target) {
   GRADRAIL_CHECK(!sources.empty() && sources.size() <= kMaxBuffers);
-  const void* addresses[kMaxBuffers];
-  std::copy(sources.begin(), sources.end(), addresses);
   for (size_t first = 0; first < count; first += kStripElements) {
     const size_t length = std::min(kStripElements, count - first);
-    sum_strip<float>({addresses, sources.size()}, first, length, scale, target + first);
+    sum_strip(sources.size(), first, length, scale, target + first,
+              [&](size_t s, size_t i) { return sources[s][i]; });
   }
-}
-
-void from_bf16(size_t count, const uint16_t* source, float* target) {
-  for (size_t i = 0; i < count; ++i) target[i] = widen(source[i]);
 }
 
 void update(const UpdateArguments& a) {
   GRADRAIL_CHECK(!a.gradients.empty() && a.gradients.size() <= kMaxBuffers && a.targets.size() <= kMaxBuffers);
   // 4 KiB on the stack: the mean of a strip needs no allocation.
   float mean[kStripElements];
-  const auto sum_gradients = a.gradients_are_bf16 ? sum_strip<uint16_t> : sum_strip<float>;
   for (size_t first = 0; first < a.count; first += kStripElements) {
     const size_t length = std::min(kStripElements, a.count - first);
-    sum_gradients(a.gradients, first, length, a.gradient_scale, mean);
+    sum_gradients(a, first, length, mean);
     float* const parameters = a.parameters + first;
     for (size_t i = 0; i < length; ++i) parameters[i] = fresh(a, first + i, parameters[i], mean[i]);
     // While the strip is still in the first cache.

@@ -1,17 +1,18 @@
 #include "gpu/direct/staged_copies.h"
 
-#include <bit>
+#include <array>
 #include <chrono>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
+#include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "gpu/compute/device_compute.h"
 #include "gpu/compute/device_memory.h"
 #include "gpu/compute/stream_marks.h"
 #include "gpu/driver/native_error.h"
+#include "gpu/kernels/formats.h"
 
 namespace gradrail::gpu {
 namespace {
@@ -40,11 +41,14 @@ class Lane {
   CopyTicket last_ = 0;
 };
 
+/// By GradientFormat; fp32 has none.
+using PackKernels = std::array<cuda::Function, 5>;
+
 class DeviceCopies final : public StagedCopies {
  public:
-  DeviceCopies(const DeviceCompute& compute, cuda::Function pack_kernel, Stream down, Stream up)
+  DeviceCopies(const DeviceCompute& compute, const PackKernels& pack_kernels, Stream down, Stream up)
       : compute_(compute),
-        pack_kernel_(pack_kernel),
+        pack_kernels_(pack_kernels),
         context_(compute.context()),
         down_(context_, std::move(down)),
         up_(context_, std::move(up)) {}
@@ -56,9 +60,10 @@ class DeviceCopies final : public StagedCopies {
     start(down_, to, from, bytes, to);
     return down_.last();
   }
-  CopyTicket pack_bf16(size_t count, const float* gradient, float* rest, uint16_t* packed) override {
+  CopyTicket pack(GradientFormat format, size_t count, const float* gradient, float* rest, void* packed) override {
     if (count == 0 || !error_.ok()) return down_.last();
-    const cuda::Result enqueued = compute_.pack_bf16(down_.stream(), pack_kernel_, count, gradient, rest, packed);
+    const cuda::Function kernel = pack_kernels_[static_cast<size_t>(format)];
+    const cuda::Result enqueued = compute_.pack(down_.stream(), kernel, format, count, gradient, rest, packed);
     check(enqueued == cuda::kSuccess ? down_.mark() : enqueued, 0);
     return down_.last();
   }
@@ -104,17 +109,28 @@ class DeviceCopies final : public StagedCopies {
   }
 
   const DeviceCompute& compute_;
-  const cuda::Function pack_kernel_;
+  const PackKernels pack_kernels_;
   const SharedContext context_;
   Lane down_, up_;
   absl::Status error_;  // the first
 };
 
-uint16_t narrow(float value) {
-  if (std::isnan(value)) return 0x7fc0;  // as on a GPU, which does not keep the bits of a NaN in a sum
-  const auto bits = std::bit_cast<uint32_t>(value);
-  // To nearest, ties to even: the added half is one less where the kept part is even.
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+template <typename Element>
+void pack_elements(size_t count, const float* gradient, float* rest, void* packed) {
+  for (size_t i = 0; i < count; ++i)
+    static_cast<Element*>(packed)[i] = kernels::pack_element<Element>(gradient[i], rest[i]);
+}
+
+template <int kCodes>
+void pack_blocks(size_t count, const float* gradient, float* rest, void* packed) {
+  using Format = kernels::Blocks<kCodes>;
+  for (size_t block = 0; block < Format::block_count(count); ++block) {
+    const size_t first = block * kernels::kBlock;
+    static_cast<kernels::Bits16*>(packed)[block] =
+        Format::pack_block(gradient + first, rest + first,
+                           static_cast<signed char*>(packed) + Format::codes_at(count, block),
+                           Format::elements_of(count, block));
+  }
 }
 
 /// The host twin: done when it returns.
@@ -124,12 +140,22 @@ class HostCopies final : public StagedCopies {
     if (bytes > 0) std::memcpy(to, from, bytes);
     return 1;
   }
-  CopyTicket pack_bf16(size_t count, const float* gradient, float* rest, uint16_t* packed) override {
-    for (size_t i = 0; i < count; ++i) {
-      const float exact = gradient[i] + rest[i];
-      packed[i] = narrow(exact);
-      const float left_out = exact - std::bit_cast<float>(static_cast<uint32_t>(packed[i]) << 16);
-      rest[i] = std::isfinite(left_out) ? left_out : 0.0f;
+  CopyTicket pack(GradientFormat format, size_t count, const float* gradient, float* rest, void* packed) override {
+    switch (format) {
+      case GradientFormat::fp32:
+        GRADRAIL_CHECK(false);
+      case GradientFormat::bf16:
+        pack_elements<kernels::Bf16>(count, gradient, rest, packed);
+        break;
+      case GradientFormat::fp16:
+        pack_elements<kernels::F16>(count, gradient, rest, packed);
+        break;
+      case GradientFormat::int8:
+        pack_blocks<127>(count, gradient, rest, packed);
+        break;
+      case GradientFormat::int4:
+        pack_blocks<7>(count, gradient, rest, packed);
+        break;
     }
     return 1;
   }
@@ -144,11 +170,15 @@ class HostCopies final : public StagedCopies {
 absl::StatusOr<std::unique_ptr<StagedCopies>> staged_copies(Compute& compute) {
   auto* device = dynamic_cast<DeviceCompute*>(&compute);
   if (device == nullptr) return std::make_unique<HostCopies>();
-  GRADRAIL_ASSIGN_OR_RETURN(const cuda::Function pack_kernel, device->pack_kernel());
+  PackKernels pack_kernels = {};
+  for (const GradientFormat format :
+       {GradientFormat::bf16, GradientFormat::fp16, GradientFormat::int8, GradientFormat::int4}) {
+    GRADRAIL_ASSIGN_OR_RETURN(pack_kernels[static_cast<size_t>(format)], device->pack_kernel(format));
+  }
   // A stream for each direction: a GPU has a copy engine for each of them.
   GRADRAIL_ASSIGN_OR_RETURN(Stream down, Stream::create(device->context()));
   GRADRAIL_ASSIGN_OR_RETURN(Stream up, Stream::create(device->context()));
-  return std::make_unique<DeviceCopies>(*device, pack_kernel, std::move(down), std::move(up));
+  return std::make_unique<DeviceCopies>(*device, pack_kernels, std::move(down), std::move(up));
 }
 
 }  // namespace gradrail::gpu

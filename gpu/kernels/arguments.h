@@ -6,7 +6,7 @@
 namespace gradrail::gpu::kernels {
 
 using Bytes = unsigned char;
-using Bits16 = unsigned short;  ///< a bf16 as it lies in memory
+using Bits16 = unsigned short;
 using Bits32 = unsigned int;
 using Count = unsigned long long;
 
@@ -47,17 +47,12 @@ struct SumArguments {
   float* target;
 };
 
-struct PackBf16Arguments {
+/// int8 and int4 walk blocks, and need no quads.
+struct PackArguments {
   Run run;
   const float* gradient;
   float* rest;
-  Bits16* packed;
-};
-
-struct FromBf16Arguments {
-  Run run;
-  const Bits16* source;
-  float* target;
+  void* packed;
 };
 
 enum class Function : Bits32 { none, sigmoid, relu };

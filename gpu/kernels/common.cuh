@@ -2,15 +2,7 @@
 
 #include <math.h>
 
-#include "gpu/kernels/arguments.h"
-
-#ifdef __CUDACC__
-#define GRADRAIL_UNROLL _Pragma("unroll")
-#define GRADRAIL_UNROLL_BY_4 _Pragma("unroll 4")
-#else
-#define GRADRAIL_UNROLL
-#define GRADRAIL_UNROLL_BY_4
-#endif
+#include "gpu/kernels/formats.h"
 
 // Eight warps: as many blocks fit a multiprocessor as its registers allow, in fine steps.
 #define GRADRAIL_KERNEL_BOUNDS __launch_bounds__(256)
@@ -48,16 +40,6 @@ __device__ void for_singles(const Run& run, Visit visit) {
 template <typename Visit>
 __device__ void for_quads(const Run& run, Visit visit) {
   for (Count q = thread_index(); q < run.quads; q += thread_count()) visit(q);
-}
-
-__device__ inline float widen(float value) { return value; }
-__device__ inline float widen(Bits16 bf16) { return __builtin_bit_cast(float, static_cast<Bits32>(bf16) << 16); }
-
-/// To nearest, ties to even. Each NaN becomes the same one: a sum on a GPU does not keep its bits.
-__device__ inline Bits16 narrow(float value) {
-  const Bits32 bits = __builtin_bit_cast(Bits32, value);
-  const Bits32 rounded = value != value ? 0x7fc00000u : bits + 0x7fffu + (bits >> 16 & 1u);
-  return static_cast<Bits16>(rounded >> 16);
 }
 
 /// Divides `value` and returns the remainder. Nearly all values fit 32 bits, where division takes a fourth of the time.

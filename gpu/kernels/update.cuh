@@ -52,10 +52,42 @@ __device__ float fresh_of(const UpdateArguments& a, float p, float g, float& s0,
   return Rule::fresh(a, p, g, s0, s1);
 }
 
-template <typename Rule, typename Gradient>
+/// Gradients of one element behind the other.
+template <typename Element>
+struct Elements {
+  using Read = Quad<Element>;
+  __device__ static Read read(const UpdateArguments& a, Bits32 gradient, Count quad) {
+    return quads(static_cast<const Element*>(a.gradients[gradient]) + a.run.head)[quad];
+  }
+  __device__ static float value(const Read& read, int e) { return widen(read.at[e]); }
+  __device__ static float single(const UpdateArguments& a, Bits32 gradient, Count i) {
+    return widen(static_cast<const Element*>(a.gradients[gradient])[i]);
+  }
+};
+
+/// Gradients in blocks. The codes begin at any even byte, so that they are read one by one.
+template <int kCodes>
+struct InBlocks {
+  using Read = Quad<float>;
+  /// All four are in one block: the head is a multiple of 4.
+  __device__ static Read read(const UpdateArguments& a, Bits32 gradient, Count quad) {
+    const Count first = a.run.head + 4 * quad;
+    const auto block = Blocks<kCodes>::block_at(a.gradients[gradient], a.run.count, first / kBlock);
+    Read read;
+    GRADRAIL_UNROLL
+    for (int e = 0; e < 4; ++e) read.at[e] = block.value(static_cast<Bits32>(first % kBlock) + static_cast<Bits32>(e));
+    return read;
+  }
+  __device__ static float value(const Read& read, int e) { return read.at[e]; }
+  __device__ static float single(const UpdateArguments& a, Bits32 gradient, Count i) {
+    return Blocks<kCodes>::block_at(a.gradients[gradient], a.run.count, i / kBlock).value(i % kBlock);
+  }
+};
+
+template <typename Rule, typename Gradients>
 __device__ void update_single(const UpdateArguments& a, Count i) {
-  float sum = widen(static_cast<const Gradient*>(a.gradients[0])[i]);
-  for (Bits32 s = 1; s < a.gradient_count; ++s) sum += widen(static_cast<const Gradient*>(a.gradients[s])[i]);
+  float sum = Gradients::single(a, 0, i);
+  for (Bits32 s = 1; s < a.gradient_count; ++s) sum += Gradients::single(a, s, i);
   float s0 = 0.0f;
   float s1 = 0.0f;
   if constexpr (Rule::kState > 0) s0 = a.state[0][i];
@@ -75,7 +107,7 @@ __device__ void update_single(const UpdateArguments& a, Count i) {
 constexpr int kQuadsInFlight = 2;
 
 /// A thread's quads of one round, `blockDim.x` apart, so that each access of a warp is one run of 512 bytes.
-template <typename Rule, typename Gradient>
+template <typename Rule, typename Gradients>
 class QuadUpdate {
  public:
   __device__ QuadUpdate(const UpdateArguments& a, Count first) : a_(a), first_(first) {}
@@ -113,13 +145,12 @@ class QuadUpdate {
     }
   }
 
-  using Read = Quad<Gradient>[kQuadsInFlight];
+  using Read = typename Gradients::Read[kQuadsInFlight];
 
   __device__ void read(Bits32 gradient, Read& to) const {
-    const Quad<Gradient>* from = quads(static_cast<const Gradient*>(a_.gradients[gradient]) + a_.run.head);
     GRADRAIL_UNROLL
     for (int u = 0; u < kQuadsInFlight; ++u) {
-      if (has(u)) to[u] = from[quad(u)];
+      if (has(u)) to[u] = Gradients::read(a_, gradient, quad(u));
     }
   }
 
@@ -130,7 +161,7 @@ class QuadUpdate {
       if (!has(u)) continue;
       GRADRAIL_UNROLL
       for (int e = 0; e < 4; ++e) {
-        const float value = widen(gradient[u].at[e]);
+        const float value = Gradients::value(gradient[u], e);
         sum_[u].at[e] = kFirst ? value : sum_[u].at[e] + value;
       }
     }
@@ -173,31 +204,34 @@ class QuadUpdate {
   Floats parameters_, state0_, state1_, sum_;
 };
 
-template <typename Rule, typename Gradient>
+template <typename Rule, typename Gradients>
 __device__ void update(const UpdateArguments& a) {
   const Count per_round = static_cast<Count>(blockDim.x) * kQuadsInFlight;
   for (Count first = blockIdx.x * per_round + threadIdx.x; first < a.run.quads; first += gridDim.x * per_round) {
-    QuadUpdate<Rule, Gradient>(a, first).run();
+    QuadUpdate<Rule, Gradients>(a, first).run();
   }
-  for_singles(a.run, [&](Count i) { update_single<Rule, Gradient>(a, i); });
+  for_singles(a.run, [&](Count i) { update_single<Rule, Gradients>(a, i); });
 }
 
-#define GRADRAIL_UPDATE_KERNEL(name, Rule)                                         \
-  extern "C" __global__ GRADRAIL_KERNEL_BOUNDS void gradrail_update_##name##_f32(  \
-      const __grid_constant__ UpdateArguments a) {                                 \
-    update<Rule, float>(a);                                                        \
-  }                                                                                \
-  extern "C" __global__ GRADRAIL_KERNEL_BOUNDS void gradrail_update_##name##_bf16( \
-      const __grid_constant__ UpdateArguments a) {                                 \
-    update<Rule, Bits16>(a);                                                       \
+#define GRADRAIL_UPDATE_KERNEL(name, format, Rule, ...)                                  \
+  extern "C" __global__ GRADRAIL_KERNEL_BOUNDS void gradrail_update_##name##_##format(   \
+      const __grid_constant__ UpdateArguments a) {                                       \
+    update<Rule, __VA_ARGS__>(a);                                                        \
   }
+#define GRADRAIL_UPDATE_KERNELS(name, Rule)                   \
+  GRADRAIL_UPDATE_KERNEL(name, fp32, Rule, Elements<F32>)     \
+  GRADRAIL_UPDATE_KERNEL(name, bf16, Rule, Elements<Bf16>)    \
+  GRADRAIL_UPDATE_KERNEL(name, fp16, Rule, Elements<F16>)     \
+  GRADRAIL_UPDATE_KERNEL(name, int8, Rule, InBlocks<127>)     \
+  GRADRAIL_UPDATE_KERNEL(name, int4, Rule, InBlocks<7>)
 
-GRADRAIL_UPDATE_KERNEL(sgd, Sgd)
-GRADRAIL_UPDATE_KERNEL(momentum, Momentum)
-GRADRAIL_UPDATE_KERNEL(nesterov, Nesterov)
-GRADRAIL_UPDATE_KERNEL(adam, Adam)
-GRADRAIL_UPDATE_KERNEL(mean, Mean)
+GRADRAIL_UPDATE_KERNELS(sgd, Sgd)
+GRADRAIL_UPDATE_KERNELS(momentum, Momentum)
+GRADRAIL_UPDATE_KERNELS(nesterov, Nesterov)
+GRADRAIL_UPDATE_KERNELS(adam, Adam)
+GRADRAIL_UPDATE_KERNELS(mean, Mean)
 
+#undef GRADRAIL_UPDATE_KERNELS
 #undef GRADRAIL_UPDATE_KERNEL
 
 }  // namespace gradrail::gpu::kernels

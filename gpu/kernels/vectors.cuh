@@ -24,37 +24,45 @@ extern "C" __global__ GRADRAIL_KERNEL_BOUNDS void gradrail_sum(const __grid_cons
   });
 }
 
-/// Rounds gradient + rest, and keeps what the rounding leaves out. The rest of a value that is not finite is 0.
-__device__ inline Bits16 pack(float gradient, float& rest) {
-  const float exact = gradient + rest;
-  const Bits16 packed = narrow(exact);
-  const bool is_finite = (packed & 0x7f80u) != 0x7f80u;
-  rest = is_finite ? exact - widen(packed) : 0.0f;
-  return packed;
-}
-
-extern "C" __global__ GRADRAIL_KERNEL_BOUNDS void gradrail_pack_bf16(const __grid_constant__ PackBf16Arguments a) {
+template <typename Element>
+__device__ void pack_elements(const PackArguments& a) {
+  Element* const packed = static_cast<Element*>(a.packed);
   for_quads(a.run, [&](Count q) {
     const Quad<float> gradient = quads(a.gradient + a.run.head)[q];
     Quad<float> rest = quads(a.rest + a.run.head)[q];
-    Quad<Bits16> packed;
+    Quad<Element> elements;
     GRADRAIL_UNROLL
-    for (int e = 0; e < 4; ++e) packed.at[e] = pack(gradient.at[e], rest.at[e]);
-    quads(a.packed + a.run.head)[q] = packed;
+    for (int e = 0; e < 4; ++e) elements.at[e] = pack_element<Element>(gradient.at[e], rest.at[e]);
+    quads(packed + a.run.head)[q] = elements;
     quads(a.rest + a.run.head)[q] = rest;
   });
-  for_singles(a.run, [&](Count i) { a.packed[i] = pack(a.gradient[i], a.rest[i]); });
+  for_singles(a.run, [&](Count i) { packed[i] = pack_element<Element>(a.gradient[i], a.rest[i]); });
 }
 
-extern "C" __global__ GRADRAIL_KERNEL_BOUNDS void gradrail_from_bf16(const __grid_constant__ FromBf16Arguments a) {
-  for_quads(a.run, [&](Count q) {
-    const Quad<Bits16> read = quads(a.source + a.run.head)[q];
-    Quad<float> result;
-    GRADRAIL_UNROLL
-    for (int e = 0; e < 4; ++e) result.at[e] = widen(read.at[e]);
-    quads(a.target + a.run.head)[q] = result;
-  });
-  for_singles(a.run, [&](Count i) { a.target[i] = widen(a.source[i]); });
+/// A thread packs a block: its scale needs all of it.
+template <int kCodes>
+__device__ void pack_blocks(const PackArguments& a) {
+  using Format = Blocks<kCodes>;
+  Bits16* const scales = static_cast<Bits16*>(a.packed);
+  for (Count block = thread_index(); block < Format::block_count(a.run.count); block += thread_count()) {
+    const Count first = block * kBlock;
+    auto* const codes = static_cast<signed char*>(a.packed) + Format::codes_at(a.run.count, block);
+    scales[block] =
+        Format::pack_block(a.gradient + first, a.rest + first, codes, Format::elements_of(a.run.count, block));
+  }
+}
+
+extern "C" __global__ GRADRAIL_KERNEL_BOUNDS void gradrail_pack_bf16(const __grid_constant__ PackArguments a) {
+  pack_elements<Bf16>(a);
+}
+extern "C" __global__ GRADRAIL_KERNEL_BOUNDS void gradrail_pack_fp16(const __grid_constant__ PackArguments a) {
+  pack_elements<F16>(a);
+}
+extern "C" __global__ GRADRAIL_KERNEL_BOUNDS void gradrail_pack_int8(const __grid_constant__ PackArguments a) {
+  pack_blocks<127>(a);
+}
+extern "C" __global__ GRADRAIL_KERNEL_BOUNDS void gradrail_pack_int4(const __grid_constant__ PackArguments a) {
+  pack_blocks<7>(a);
 }
 
 }  // namespace gradrail::gpu::kernels

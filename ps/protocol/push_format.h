@@ -20,9 +20,6 @@ inline constexpr size_t kScaleBlock = 64;
 /// Shards and buckets begin at multiples of kScaleBlock elements, so that each cut of a model has the same blocks.
 constexpr bool has_scales(PushFormat format) { return format == PushFormat::int8 || format == PushFormat::int4; }
 
-/// A GPU packs gradients in these formats, and parameters on one take them.
-constexpr bool is_for_gpus(PushFormat format) { return format == PushFormat::fp32 || format == PushFormat::bf16; }
-
 /// Bytes of a bucket of `count` elements.
 constexpr uint64_t packed_bytes(uint64_t count, PushFormat format) {
   const uint64_t scale_bytes = (count + kScaleBlock - 1) / kScaleBlock * 2;

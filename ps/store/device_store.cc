@@ -21,6 +21,7 @@
 #include "ps/optimizer/optimizer.h"
 #include "ps/protocol/exchange_layout.h"
 #include "ps/store/device_memory.h"
+#include "ps/store/gpu_format.h"
 #include "ps/store/parameter_store.h"
 
 namespace gradrail::ps {
@@ -286,8 +287,8 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     GRADRAIL_RETURN_IF_ERROR(fetch(packed_bytes(count, step.format), absl::MakeSpan(sources)));
     float scale = 1.0f / static_cast<float>(gradients.size());
     if (sources.size() > gpu::kMaxBuffers) {
-      const bool packed = step.format == PushFormat::bf16;
-      GRADRAIL_RETURN_IF_ERROR(packed ? sum_widened_in_order(sources, count, scale)
+      const bool packed = step.format != PushFormat::fp32;
+      GRADRAIL_RETURN_IF_ERROR(packed ? sum_widened_in_order(sources, count, scale, step.format)
                                       : sum_in_order(sources, count, scale));
       sources.assign(1, sum_->as<float>());
       scale = 1.0f;
@@ -384,12 +385,18 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     return absl::OkStatus();
   }
 
-  /// The same for gradients in bf16. A sum takes fp32 only: each gradient is widened in turn, which needs one buffer.
-  absl::Status sum_widened_in_order(absl::Span<const float* const> sources, size_t count, float scale) {
+  /// The same for packed gradients. A sum takes fp32 only: each gradient is widened in turn, which needs one buffer.
+  absl::Status sum_widened_in_order(absl::Span<const float* const> sources, size_t count, float scale,
+                                    PushFormat format) {
     for (std::unique_ptr<gpu::Memory>* memory : {&sum_, &widened_})
       GRADRAIL_RETURN_IF_ERROR(reserve(*memory, count * sizeof(float)));
     const auto widen = [&](size_t source, const gpu::Memory& to) {
-      device_->from_bf16(count, reinterpret_cast<const uint16_t*>(sources[source]), to.as<float>());
+      const void* const gradient = sources[source];
+      device_->update({.rule = gpu::UpdateRule::mean,
+                       .count = count,
+                       .parameters = to.as<float>(),
+                       .gradients = absl::MakeConstSpan(&gradient, 1),
+                       .format = gpu_format(format)});
     };
     widen(0, *sum_);
     const float* const both[] = {sum_->as<float>(), widened_->as<float>()};
@@ -413,7 +420,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
                      .parameters = on_device_->as<float>() + offset,
                      .state = {state(0), state(1)},
                      .gradients = gradients,
-                     .gradients_are_bf16 = step.format == PushFormat::bf16,
+                     .format = gpu_format(step.format),
                      .targets = targets,
                      .gradient_scale = scale,
                      .rate = values.rate,

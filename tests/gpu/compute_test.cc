@@ -8,6 +8,8 @@
 #include "gpu/direct/staged_copies.h"
 #include "gtest/gtest.h"
 #include "ps/optimizer/optimizer.h"
+#include "ps/protocol/push_format.h"
+#include "ps/store/gpu_format.h"
 #include "tests/gpu/compute_test_bed.h"
 
 // Products, layers, casts, checksums: each against the definition in double.
@@ -260,7 +262,7 @@ TEST_P(ComputeVectors, PacksInBf16) {
         expect_same_bits(rest_by_host, exact_rest);
         const auto source = bed().make(gradient, offset);
         const auto packed = bed().poisoned<uint16_t>(count, offset < 2 ? offset : 3);
-        copies->pack_bf16(count, source.data(), rest.data(), packed.data());
+        copies->pack(GradientFormat::bf16, count, source.data(), rest.data(), packed.data());
         ASSERT_TRUE(copies->finish().ok());
         EXPECT_EQ(bed().read(packed), expected);
         expect_same_bits(bed().read(rest), exact_rest);
@@ -269,17 +271,28 @@ TEST_P(ComputeVectors, PacksInBf16) {
   }
 }
 
-TEST_P(ComputeVectors, WidensBf16) {
-  for (const size_t count : kCounts) {
-    for (const size_t offset : {0, 1, 2}) {
-      std::vector<uint16_t> values(count);
-      for (uint16_t& value : values) value = static_cast<uint16_t>(bed().random().next());
-      std::vector<float> expected(count);
-      std::transform(values.begin(), values.end(), expected.begin(), widened);
-      const auto source = bed().make(values, offset);
-      const auto target = bed().poisoned<float>(count, offset < 2 ? offset : 3);
-      compute().from_bf16(count, source.data(), target.data());
-      expect_same_bits(bed().read(target), expected);
+/// The second gradient of each count has the rest of the first. Blocks with and without NaN and infinity.
+TEST_P(ComputeVectors, PacksWithTheBitsOfTheHost) {
+  const std::unique_ptr<StagedCopies> copies = *staged_copies(compute());
+  for (const ps::PushFormat format :
+       {ps::PushFormat::bf16, ps::PushFormat::fp16, ps::PushFormat::int8, ps::PushFormat::int4}) {
+    for (const size_t count : {1, 2, 63, 64, 65, 127, 1024, 100'003}) {
+      const size_t halves = (ps::packed_bytes(count, format) + 1) / 2;
+      for (const size_t offset : {0, 1}) {
+        std::vector<float> rest_by_host(count);
+        const auto rest = bed().make(rest_by_host, offset);
+        for (const std::vector<float>& gradient :
+             {bed().normal(count), numbers_to_round(bed(), count), bed().normal(count), std::vector<float>(count)}) {
+          std::vector<uint16_t> by_host(halves);
+          ps::pack(format, gradient, rest_by_host.data(), by_host.data());
+          const auto source = bed().make(gradient, offset);
+          const auto packed = bed().make(std::vector<uint16_t>(halves), offset);
+          copies->pack(ps::gpu_format(format), count, source.data(), rest.data(), packed.data());
+          ASSERT_TRUE(copies->finish().ok());
+          ASSERT_EQ(bed().read(packed), by_host) << ps::push_format_name(format) << " " << count;
+          expect_same_bits(bed().read(rest), rest_by_host);
+        }
+      }
     }
   }
 }

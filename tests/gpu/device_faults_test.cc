@@ -247,7 +247,7 @@ TEST_P(DeviceFaults, AHangIsWaitedForOnceByAllUsersOfTheDevice) {
   const std::unique_ptr<StagedCopies> copies = *staged_copies(*compute_);  // its own timeout is 60 s
   const std::unique_ptr<Memory> memory = zeros(30);
   add(*memory, memory->as<float>());
-  copies->pack_bf16(10, memory->as<float>(), memory->as<float>() + 10, memory->as<uint16_t>() + 40);
+  copies->pack(GradientFormat::bf16, 10, memory->as<float>(), memory->as<float>() + 10, memory->as<float>() + 20);
   const TimePoint start = Clock::now();
   EXPECT_EQ(compute_->finish().code(), absl::StatusCode::kUnavailable);
   const absl::Status lost = copies->finish();

@@ -11,6 +11,7 @@
 #include "ps/protocol/exchange_layout.h"
 #include "ps/protocol/path_check.h"
 #include "ps/protocol/push_format.h"
+#include "ps/store/gpu_format.h"
 #include "spdlog/spdlog.h"
 
 namespace gradrail::worker {
@@ -48,10 +49,6 @@ absl::Status GpuVariables::check_block(size_t needed, std::string_view purpose) 
 }
 
 absl::Status GpuVariables::prepare_packing() {
-  if (!ps::is_for_gpus(push_)) {
-    return absl::FailedPreconditionError(fmt::format(
-        "push {}: a GPU packs gradients in fp32 or bf16 (towers on CPUs pack all formats)", push_format_name(push_)));
-  }
   GRADRAIL_RETURN_IF_ERROR(
       check_block(ps::device_check_at(elements_, push_), fmt::format("push {}", ps::push_format_name(push_))));
   gpu::Compute& device = *device_.device;
@@ -70,7 +67,7 @@ absl::Status GpuVariables::prepare_packing() {
   // The first launch of a kernel loads it, and a device may stop for this time: not while towers reduce.
   auto* const rest = rest_->as<float>();
   std::byte* const packed = reinterpret_cast<std::byte*>(device_.gradients) + place_of({});
-  copies_->pack_bf16(elements_, rest, rest, reinterpret_cast<uint16_t*>(packed));
+  copies_->pack(ps::gpu_format(push_), elements_, rest, rest, packed);
   return copies_->finish();
 }
 
@@ -128,10 +125,9 @@ std::string GpuVariables::compare_check(uint64_t seed) {
 }
 
 gpu::CopyTicket GpuVariables::pack(ps::ElementRange range) {
-  GRADRAIL_CHECK(push_ == ps::PushFormat::bf16);
   std::byte* const packed = reinterpret_cast<std::byte*>(device_.gradients) + place_of(range);
-  return copies_->pack_bf16(range.count, device_.gradients + range.first, rest_->as<float>() + range.first,
-                            reinterpret_cast<uint16_t*>(packed));
+  return copies_->pack(ps::gpu_format(push_), range.count, device_.gradients + range.first,
+                       rest_->as<float>() + range.first, packed);
 }
 
 gpu::CopyTicket GpuVariables::download_gradients(ps::ElementRange range) {

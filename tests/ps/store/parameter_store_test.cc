@@ -11,6 +11,7 @@
 
 #include "base/memory.h"
 #include "gpu/compute/compute.h"
+#include "ps/optimizer/optimizer.h"
 #include "ps/store/ablation.h"
 #include "ps/store/device_memory.h"
 #include "tests/worker/models/faulty_compute.h"
@@ -106,26 +107,28 @@ INSTANTIATE_TEST_SUITE_P(All, StoreAgreement,
                          });
 
 /// The larger numbers need more than one pass.
-TEST(ParameterStore, GradientsInBf16GiveTheBitsOfTheWidenedOnes) {
-  for (const size_t gradient_count : {1, 3, 16, 17, 40, 64, 65, 140}) {
-    std::vector<std::vector<uint16_t>> packed(gradient_count, std::vector<uint16_t>(kCount));
-    std::vector<std::vector<float>> wide(gradient_count);
-    std::vector<const float*> packed_at, wide_at;
-    for (size_t g = 0; g < gradient_count; ++g) {
-      wide[g] = random_values(kCount, g);
-      for (size_t i = 0; i < kCount; ++i) {
-        packed[g][i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(wide[g][i]) >> 16);
-        wide[g][i] = std::bit_cast<float>(uint32_t{packed[g][i]} << 16);
+TEST(ParameterStore, PackedGradientsGiveTheBitsOfTheWidenedOnes) {
+  for (const PushFormat format : {PushFormat::bf16, PushFormat::fp16, PushFormat::int8, PushFormat::int4}) {
+    for (const size_t gradient_count : {1, 3, 16, 17, 64, 65, 140}) {
+      std::vector<std::vector<float>> packed(gradient_count, std::vector<float>(kCount));
+      std::vector<std::vector<float>> wide(gradient_count);
+      std::vector<const float*> packed_at, wide_at;
+      for (size_t g = 0; g < gradient_count; ++g) {
+        wide[g] = random_values(kCount, g);
+        std::vector<float> rest(kCount);
+        pack(format, wide[g], rest.data(), packed[g].data());
+        packed_at.push_back(packed[g].data());
+        mean_of({&packed_at.back(), 1}, {}, format, absl::MakeSpan(wide[g]));
+        wide_at.push_back(wide[g].data());
       }
-      packed_at.push_back(reinterpret_cast<const float*>(packed[g].data()));
-      wide_at.push_back(wide[g].data());
-    }
-    const auto reference = host_store({.learning_rate = 1.0f});
-    ASSERT_TRUE(reference->update(0, kCount, wide_at, {}, {}).ok());
-    ASSERT_NE(all_parameters(*reference)[0], 0.0f);
-    for (const auto& store : {host_store({.learning_rate = 1.0f}), device_store({.learning_rate = 1.0f})}) {
-      ASSERT_TRUE(store->update(0, kCount, packed_at, {}, {.format = PushFormat::bf16}).ok());
-      EXPECT_EQ(all_parameters(*store), all_parameters(*reference)) << store->where() << ", " << gradient_count;
+      const auto reference = host_store({.learning_rate = 1.0f});
+      ASSERT_TRUE(reference->update(0, kCount, wide_at, {}, {}).ok());
+      ASSERT_NE(all_parameters(*reference)[0], 0.0f);
+      for (const auto& store : {host_store({.learning_rate = 1.0f}), device_store({.learning_rate = 1.0f})}) {
+        ASSERT_TRUE(store->update(0, kCount, packed_at, {}, {.format = format}).ok());
+        EXPECT_EQ(all_parameters(*store), all_parameters(*reference))
+            << store->where() << ", " << push_format_name(format) << ", " << gradient_count;
+      }
     }
   }
 }

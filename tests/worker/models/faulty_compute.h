@@ -67,9 +67,6 @@ class FaultyCompute final : public gpu::Compute {
   void sum(absl::Span<const float* const> sources, size_t count, float scale, float* target) override {
     host_->sum(sources, count, scale, target);
   }
-  void from_bf16(size_t count, const uint16_t* source, float* target) override {
-    host_->from_bf16(count, source, target);
-  }
   void update(const gpu::UpdateArguments& arguments) override { host_->update(arguments); }
   absl::StatusOr<uint32_t> crc32c(const void* data, size_t bytes) override { return host_->crc32c(data, bytes); }
 

@@ -117,7 +117,7 @@ TEST_F(ClientGpuFaults, ShardWithAnUnreachableGpuTakesGradientsInHostMemory) {
 
 TEST_F(ClientGpuFaults, ChecksumsOfWhatArrivesInAGpu) {
   gpu::Simulation::configure("devices=2,ordering=0");
-  for (const ps::PushFormat push : {ps::PushFormat::fp32, ps::PushFormat::bf16}) {
+  for (const ps::PushFormat push : {ps::PushFormat::fp32, ps::PushFormat::bf16, ps::PushFormat::int4}) {
     Cluster cluster({.worker_count = 1, .transports = {"simnic"}, .device = "gpu:1"});
     ClientOptions options = cluster.options(0);
     options.checksums = true;
@@ -152,29 +152,6 @@ TEST_F(ClientGpuFaults, ABlockWithoutRoomForPackedGradientsIsRefused) {
   options.device = worker.memory();
   options.device.gradients += 16;
   expect_refused("the gradients do not lie");
-}
-
-TEST_F(ClientGpuFaults, FormatsThatAGpuDoesNotPackAreRefused) {
-  gpu::Simulation::configure("devices=2");
-  for (const ps::PushFormat push : {ps::PushFormat::fp16, ps::PushFormat::int8, ps::PushFormat::int4}) {
-    const std::string name(ps::push_format_name(push));
-    const auto expect_refused = [&](const ClientOptions& options, const char* why) {
-      const absl::Status refused = Client::join(options, odd_schema()).status();
-      EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
-      EXPECT_THAT(std::string(message_of(refused)), AllOf(HasSubstr("push " + name + ": "), HasSubstr(why)));
-    };
-    const GpuWorker worker;
-    Cluster on_host({.worker_count = 1, .transports = {"tcp"}});
-    ClientOptions options = on_host.options(0);
-    options.push = push;
-    options.device = worker.memory();
-    expect_refused(options, "a GPU packs gradients in fp32 or bf16");
-
-    Cluster on_gpu({.worker_count = 1, .transports = {"tcp"}, .device = "gpu:1"});
-    options = on_gpu.options(0);
-    options.push = push;
-    expect_refused(options, "parameters in GPU memory take gradients in fp32 or bf16");
-  }
 }
 
 TEST_F(ClientGpuFaults, AReturnToOrFromAGpuIsFp32) {

@@ -39,7 +39,7 @@ GpuWorker::GpuWorker(int ordinal) {
 }
 
 DeviceMemory GpuWorker::memory() const {
-  const size_t bytes = ps::device_block_bytes(odd_elements(), ps::PushFormat::bf16);
+  const size_t bytes = ps::device_block_bytes(odd_elements(), ps::PushFormat::int8);  // the largest
   auto* parameters = block_->as<float>();
   const absl::StatusOr<std::string> key = gpu::export_memory(*device_, parameters, bytes);
   GRADRAIL_CHECK(key.ok());

@@ -109,7 +109,7 @@ TEST_F(ClientGpuMove, RunUnderCutsEqualsTheUndisturbedOne) {
     EXPECT_EQ(moves > 0, disturbed);
     return result[0];
   };
-  for (const ps::PushFormat push : {ps::PushFormat::fp32, ps::PushFormat::bf16}) {
+  for (const ps::PushFormat push : {ps::PushFormat::fp32, ps::PushFormat::bf16, ps::PushFormat::int8}) {
     const std::vector<float> undisturbed = run(false, {"shm"}, push);
     EXPECT_EQ(run(true, {"simnic", "shm"}, push), undisturbed);
     EXPECT_EQ(run(true, {"simnic"}, push), undisturbed);

@@ -1,0 +1,202 @@
+#pragma once
+
+#include "gpu/kernels/arguments.h"
+
+// Elements of gradients in each format, for nvcc and for the host's compiler. ps/protocol/push_format.h draws the bytes.
+// The results have the bits of ps/optimizer/kernel_formats.h.
+
+#ifdef __CUDACC__
+#define GRADRAIL_DEVICE __device__
+#define GRADRAIL_UNROLL _Pragma("unroll")
+#define GRADRAIL_UNROLL_BY_4 _Pragma("unroll 4")
+#else
+#define GRADRAIL_DEVICE
+#define GRADRAIL_UNROLL
+#define GRADRAIL_UNROLL_BY_4
+#endif
+
+namespace gradrail::gpu::kernels {
+
+inline constexpr Bits32 kMagnitude = 0x7fffffffu;
+inline constexpr Bits32 kInfinityBits = 0x7f800000u;
+
+GRADRAIL_DEVICE inline float float_of(Bits32 bits) { return __builtin_bit_cast(float, bits); }
+GRADRAIL_DEVICE inline Bits32 bits_of(float value) { return __builtin_bit_cast(Bits32, value); }
+
+/// The error of a rounding. The rest of a value that is not finite is 0.
+GRADRAIL_DEVICE inline float rest_of(float exact, float rounded) {
+  return (bits_of(rounded) & kInfinityBits) == kInfinityBits ? 0.0f : exact - rounded;
+}
+
+struct F32 {
+  float value;
+};
+struct Bf16 {
+  Bits16 bits;
+};
+struct F16 {
+  Bits16 bits;
+};
+
+GRADRAIL_DEVICE inline float widen(F32 element) { return element.value; }
+GRADRAIL_DEVICE inline float widen(Bf16 element) { return float_of(static_cast<Bits32>(element.bits) << 16); }
+GRADRAIL_DEVICE inline float widen(F16 element) {
+  const Bits32 magnitude = static_cast<Bits32>(element.bits & 0x7fff) << 13;
+  const bool is_finite = (element.bits & 0x7c00) != 0x7c00;
+  // 2^112 moves the exponent from the bias of fp16 to that of fp32, for subnormal numbers as well.
+  const Bits32 wide = is_finite ? bits_of(float_of(magnitude) * 0x1p112f) : magnitude | kInfinityBits;
+  return float_of(wide | static_cast<Bits32>(element.bits & 0x8000) << 16);
+}
+
+/// To nearest, ties to even. Each NaN becomes the same one: a sum on a GPU does not keep its bits.
+GRADRAIL_DEVICE inline void narrow(float value, Bf16& element) {
+  const Bits32 bits = bits_of(value);
+  const Bits32 rounded = value != value ? 0x7fc00000u : bits + 0x7fffu + (bits >> 16 & 1u);
+  element.bits = static_cast<Bits16>(rounded >> 16);
+}
+GRADRAIL_DEVICE inline void narrow(float value, F16& element) {
+  const Bits32 bits = bits_of(value);
+  const Bits32 magnitude = bits & kMagnitude;
+  Bits32 rounded;
+  if (magnitude > kInfinityBits) {
+    rounded = 0x7e00;
+  } else if (magnitude >= bits_of(65520.0f)) {
+    rounded = 0x7c00;
+  } else if (magnitude < 113u << 23) {
+    // The last bit of 0.5 has the weight of the smallest subnormal number, so that the addition rounds to it.
+    rounded = bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f);
+  } else {
+    rounded = (magnitude + 0xfffu + (magnitude >> 13 & 1u) - (112u << 23)) >> 13;
+  }
+  element.bits = static_cast<Bits16>(rounded | (bits >> 16 & 0x8000u));
+}
+
+/// Rounds gradient + rest, and keeps what the rounding leaves out.
+template <typename Element>
+GRADRAIL_DEVICE Element pack_element(float gradient, float& rest) {
+  const float exact = gradient + rest;
+  Element element;
+  narrow(exact, element);
+  rest = rest_of(exact, widen(element));
+  return element;
+}
+
+inline constexpr Bits32 kBlock = 64;  ///< elements that share a scale
+
+/// int8 and int4: kCodes is the largest code. A bucket has the scales of all blocks, then their codes.
+template <int kCodes>
+struct Blocks {
+  static constexpr bool kIsHalf = kCodes == 7;
+  static constexpr int kNan = -kCodes - 1;
+  static constexpr Bits32 kCodeBytes = kIsHalf ? kBlock / 2 : kBlock;
+
+  GRADRAIL_DEVICE static Count block_count(Count count) { return (count + kBlock - 1) / kBlock; }
+  GRADRAIL_DEVICE static Bits32 elements_of(Count count, Count block) {
+    const Count left = count - block * kBlock;
+    return left < kBlock ? static_cast<Bits32>(left) : kBlock;
+  }
+  GRADRAIL_DEVICE static Count codes_at(Count count, Count block) {
+    return block_count(count) * sizeof(Bits16) + block * kCodeBytes;
+  }
+
+  struct Block {
+    const signed char* codes;
+    Bits32 elements;
+    Bits16 scale;
+
+    GRADRAIL_DEVICE int code(Count i) const {
+      if constexpr (!kIsHalf) return codes[i];
+      const Bits32 half = (elements + 1) / 2;
+      return i < half ? static_cast<int>(static_cast<Bits32>(codes[i]) << 28) >> 28 : codes[i - half] >> 4;
+    }
+    GRADRAIL_DEVICE float value(Count i) const {
+      const int code = this->code(i);
+      if ((scale & 0x8000) != 0) {  // a block with NaN or infinity
+        if (code == kNan) return float_of(0x7fc00000u);
+        if (code == kCodes || code == -kCodes) return float_of(code < 0 ? kInfinityBits | ~kMagnitude : kInfinityBits);
+      }
+      return static_cast<float>(code) * widen(Bf16{static_cast<Bits16>(scale & 0x7fff)});
+    }
+  };
+  /// A block of a bucket of `count` elements.
+  GRADRAIL_DEVICE static Block block_at(const void* bucket, Count count, Count block) {
+    return {.codes = static_cast<const signed char*>(bucket) + codes_at(count, block),
+            .elements = elements_of(count, block),
+            .scale = static_cast<const Bits16*>(bucket)[block]};
+  }
+
+  /// The smallest bf16 with which no code exceeds kCodes; 0 for a very small block.
+  GRADRAIL_DEVICE static Bits16 scale_for(Bits32 magnitude) {
+    if (magnitude < 0x0d800000u) return 0;  // 2^-100
+    return static_cast<Bits16>((bits_of(float_of(magnitude) * (1.0f / kCodes)) + 0xffffu) >> 16);
+  }
+
+  /// The code nearest to value × inverse, ties to even: an addition rounds it to the last bit of the constant.
+  GRADRAIL_DEVICE static int nearest_code(float value, float inverse) {
+    constexpr float kRounds = 0x1.8p23f;
+    const int code = static_cast<int>(bits_of(value * inverse + kRounds) - bits_of(kRounds));
+    const int low = code < -kCodes ? -kCodes : code;
+    return low > kCodes ? kCodes : low;
+  }
+
+  /// One value: its code, and its rest.
+  GRADRAIL_DEVICE static int pack_value(float exact, float step, float inverse, float& rest) {
+    const int code = nearest_code(exact, inverse);
+    rest = rest_of(exact, static_cast<float>(code) * step);
+    return code;
+  }
+  /// The same in a block with NaN or infinity.
+  GRADRAIL_DEVICE static int pack_special(float exact, float step, float inverse, float& rest) {
+    const Bits32 magnitude = bits_of(exact) & kMagnitude;
+    if (magnitude < kInfinityBits) return Blocks<kCodes - 1>::pack_value(exact, step, inverse, rest);
+    rest = 0.0f;
+    if (magnitude > kInfinityBits) return kNan;
+    return exact < 0.0f ? -kCodes : kCodes;
+  }
+
+  /// Shapes  gradient, rest: [in_block]; codes: as many bytes as the block has.
+  GRADRAIL_DEVICE static Bits16 pack_block(const float* gradient, float* rest, signed char* codes, Bits32 in_block) {
+    return in_block == kBlock ? pack_some<true>(gradient, rest, codes, kBlock)
+                              : pack_some<false>(gradient, rest, codes, in_block);
+  }
+
+  /// A whole block stays in registers: all of its indexes are constants then.
+  template <bool kIsWhole>
+  GRADRAIL_DEVICE static Bits16 pack_some(const float* gradient, float* rest, signed char* codes, Bits32 in_some) {
+    const Bits32 in_block = kIsWhole ? kBlock : in_some;
+    float exact[kBlock];
+    Bits32 largest = 0, largest_finite = 0;
+    GRADRAIL_UNROLL
+    for (Bits32 j = 0; j < kBlock; ++j) {
+      if (j >= in_block) continue;
+      exact[j] = gradient[j] + rest[j];
+      const Bits32 magnitude = bits_of(exact[j]) & kMagnitude;
+      largest = magnitude > largest ? magnitude : largest;
+      if (magnitude < kInfinityBits && magnitude > largest_finite) largest_finite = magnitude;
+    }
+    const bool is_special = largest >= kInfinityBits;
+    const Bits16 scale = is_special ? Blocks<kCodes - 1>::scale_for(largest_finite) : scale_for(largest);
+    const float step = widen(Bf16{scale});
+    const float inverse = step == 0.0f ? 0.0f : 1.0f / step;
+    const auto code = [&](Bits32 j) {
+      return is_special ? pack_special(exact[j], step, inverse, rest[j]) : pack_value(exact[j], step, inverse, rest[j]);
+    };
+    if constexpr (kIsHalf) {
+      const Bits32 half = (in_block + 1) / 2;
+      GRADRAIL_UNROLL
+      for (Bits32 j = 0; j < kBlock / 2; ++j) {
+        if (j >= half) continue;
+        const int upper = j + half < in_block ? code(j + half) : 0;
+        codes[j] = static_cast<signed char>((code(j) & 15) | upper << 4);
+      }
+    } else {
+      GRADRAIL_UNROLL
+      for (Bits32 j = 0; j < kBlock; ++j) {
+        if (j < in_block) codes[j] = static_cast<signed char>(code(j));
+      }
+    }
+    return static_cast<Bits16>(is_special ? scale | 0x8000 : scale);
+  }
+};
+
+}  // namespace gradrail::gpu::kernels
