@@ -62,8 +62,8 @@ ApplyKernel kernel_for(OptimizerKind kind, const KernelTable& table) {
   GRADRAIL_CHECK(false);
 }
 
-static_assert(static_cast<int>(GradientFormat::int4) == static_cast<int>(PushFormat::int4));
-GradientFormat kernel_format(PushFormat format) { return static_cast<GradientFormat>(format); }
+static_assert(static_cast<int>(GradientFormat::topk) == static_cast<int>(PushFormat::topk));
+GradientFormat kernel_format(PushFormat format) { return static_cast<GradientFormat>(format.kind); }
 
 }  // namespace
 
@@ -96,6 +96,7 @@ KernelArguments kernel_arguments(const OptimizerConfig& config, const ApplyArgum
       .gradients = a.gradients.data(),
       .gradient_count = a.gradients.size(),
       .format = kernel_format(a.format),
+      .thousandths = a.format.thousandths,
       .targets = a.targets.data(),
       .target_count = a.targets.size(),
       .targets_bypass_cache = bypass_cache(a),
@@ -133,6 +134,7 @@ void mean_of(absl::Span<const float* const> gradients, PushFormat format, absl::
                                      .gradients = gradients.data(),
                                      .gradient_count = gradients.size(),
                                      .format = kernel_format(format),
+                                     .thousandths = format.thousandths,
                                      .gradient_scale = 1.0f / static_cast<float>(gradients.size())};
   kernels(chosen_isa()).sum(arguments, mean.data());
 }
@@ -154,7 +156,7 @@ void weighted_mean_of(absl::Span<const float* const> gradients, absl::Span<const
 }
 
 void pack_with(Isa isa, PushFormat format, absl::Span<const float> gradient, float* rest, void* packed) {
-  kernels(isa).pack(kernel_format(format), gradient.data(), rest, packed, gradient.size());
+  kernels(isa).pack(kernel_format(format), format.thousandths, gradient.data(), rest, packed, gradient.size());
 }
 
 void pack(PushFormat format, absl::Span<const float> gradient, float* rest, void* packed) {
