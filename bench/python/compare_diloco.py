@@ -4,7 +4,7 @@
     alone        one process with the batches of all workers, an optimizer step for each batch
     ddp          DistributedDataParallel over Gloo
     reference    DiLoCo of plain torch: all workers in one process, no transport
-    FORMAT       gradrail.torch.DiLoCo in sync, with this push format
+    FORMAT       gradrail.torch.DiLoCo in sync, with this push format; topk without outer momentum
     back_bf16, back_delta    the same in int4, with parameters that return in bf16 or delta
     fragments    int4 that returns in bf16, with the model in five fragments that are exchanged in turns
     quorum, async, delay     the same in int8, with another mode or with merges that are half a round late
@@ -24,6 +24,7 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GRADRAIL = {
     **{push: {"push": push} for push in ("fp32", "bf16", "fp16", "int8", "int4")},
+    **{push: {"push": push, "momentum": 0} for push in ("topk:5", "topk:1")},
     **{f"back_{format}": {"push": "int4", "return_format": format} for format in ("bf16", "delta")},
     "fragments": {"push": "int4", "return_format": "bf16", "fragments": 5},
     "quorum": {"push": "int8", "mode": "quorum"},
@@ -128,8 +129,9 @@ def train_reference(task):
     task.result()
 
 
-def train_gradrail(task, push, mode="sync", delay=False, return_format="fp32", fragments=1):
+def train_gradrail(task, push, mode="sync", delay=False, return_format="fp32", fragments=1, momentum=OUTER_MOMENTUM):
     import gradrail.torch
+    outer = gradrail.torch.Nesterov(OUTER_LR, momentum) if momentum > 0 else gradrail.torch.SGD(OUTER_LR)
     flags, rank = task.flags, int(os.environ["GRADRAIL_TASK_INDEX"])
     optimizer = task.optimizer(task.model)
     common = copy.deepcopy(task.model)
@@ -142,7 +144,7 @@ def train_gradrail(task, push, mode="sync", delay=False, return_format="fp32", f
     with gradrail.torch.DiLoCo(task.model, optimizer, sync_every=flags.every, delay=flags.every // 2 if delay else 0,
                                push=push, return_format=return_format, fragments=fragments,
                                mode=f"quorum:{max(1, flags.workers - 1)}" if mode == "quorum" else mode,
-                               outer=gradrail.torch.Nesterov(OUTER_LR, OUTER_MOMENTUM), transports="tcp") as diloco:
+                               outer=outer, transports="tcp") as diloco:
         merged = 0
         for step in range(1, flags.steps + 1):
             optimizer.zero_grad()

@@ -8,8 +8,8 @@
 
 namespace gradrail::ps {
 
-/// PushFormat, in the same order. Its header has inline functions.
-enum class GradientFormat : unsigned char { fp32, bf16, fp16, int8, int4 };
+/// PushFormat::Kind, in the same order. Its header has inline functions.
+enum class GradientFormat : unsigned char { fp32, bf16, fp16, int8, int4, topk };
 
 struct KernelArguments {
   size_t count = 0;
@@ -20,6 +20,7 @@ struct KernelArguments {
   size_t gradient_count = 0;
   const float* shares = nullptr;                 ///< a factor for each gradient; nullptr: all are 1
   GradientFormat format = GradientFormat::fp32;  ///< of the gradients; each is a whole bucket of `count` elements
+  unsigned thousandths = 0;                      ///< as PushFormat::thousandths
   float* const* targets = nullptr;
   size_t target_count = 0;
   /// Decided by the caller, equal for all strips of a call.
@@ -40,7 +41,8 @@ using ApplyKernel = void (*)(const KernelArguments&);
 /// The sum of the gradients, times gradient_scale.
 using SumKernel = void (*)(const KernelArguments&, float* sum);
 /// As pack().
-using PackKernel = void (*)(GradientFormat format, const float* gradient, float* rest, void* packed, size_t count);
+using PackKernel = void (*)(GradientFormat format, unsigned thousandths, const float* gradient, float* rest,
+                            void* packed, size_t count);
 
 /// As round_to_bf16(), widen_bf16(), pack_delta() and unpack_delta() (returns.h).
 using RoundKernel = void (*)(const float* values, unsigned short* rounded, size_t count);

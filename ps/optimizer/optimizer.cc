@@ -81,8 +81,8 @@ float scale_of(absl::Span<const float* const> gradients, absl::Span<const float>
   return weights.empty() ? 1.0f / static_cast<float>(gradients.size()) : 1.0f;
 }
 
-static_assert(static_cast<int>(GradientFormat::int4) == static_cast<int>(PushFormat::int4));
-GradientFormat kernel_format(PushFormat format) { return static_cast<GradientFormat>(format); }
+static_assert(static_cast<int>(GradientFormat::topk) == static_cast<int>(PushFormat::topk));
+GradientFormat kernel_format(PushFormat format) { return static_cast<GradientFormat>(format.kind); }
 
 }  // namespace
 
@@ -115,6 +115,7 @@ KernelArguments kernel_arguments(const OptimizerConfig& config, const ApplyArgum
       .gradients = a.gradients.data(),
       .gradient_count = a.gradients.size(),
       .format = kernel_format(a.format),
+      .thousandths = a.format.thousandths,
       .targets = a.targets.data(),
       .target_count = a.targets.size(),
       .targets_bypass_cache = bypass_cache(a),
@@ -158,12 +159,13 @@ void mean_of(absl::Span<const float* const> gradients, absl::Span<const float> w
                                      .gradient_count = gradients.size(),
                                      .shares = pointer_to(shares),
                                      .format = kernel_format(format),
+                                     .thousandths = format.thousandths,
                                      .gradient_scale = scale_of(gradients, weights)};
   kernels(chosen_isa()).sum(arguments, mean.data());
 }
 
 void pack_with(Isa isa, PushFormat format, absl::Span<const float> gradient, float* rest, void* packed) {
-  kernels(isa).pack(kernel_format(format), gradient.data(), rest, packed, gradient.size());
+  kernels(isa).pack(kernel_format(format), format.thousandths, gradient.data(), rest, packed, gradient.size());
 }
 
 void pack(PushFormat format, absl::Span<const float> gradient, float* rest, void* packed) {

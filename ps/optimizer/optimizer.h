@@ -59,7 +59,8 @@ void mean_of(absl::Span<const float* const> gradients, absl::Span<const float> w
 /// Rounds gradient + rest to the format, to nearest even, and keeps what the rounding has left out in `rest`. NaN stays
 /// NaN; infinity, and a finite value that rounds to it, leave a rest of 0. int8 and int4: the error of an element is at
 /// most half a step of its block. A step is 1/127 or 1/7 of the largest magnitude in the block, rounded up to bf16. A
-/// block below 2^-100 stays in the rest.
+/// block below 2^-100 stays in the rest. topk: what is not among the largest elements stays in the rest. So do NaN and
+/// infinity if a chunk has too many of them.
 /// Shapes  gradient, rest: [count]; packed: packed_bytes(count, format). Buffers may not overlap.
 /// fp32 has nothing to pack.
 void pack(PushFormat format, absl::Span<const float> gradient, float* rest, void* packed);

@@ -44,22 +44,35 @@ struct Mode {
   }
 };
 
-/// The elements of a gradient on its way to a shard. The worker adds the rest of each rounding to its next gradient
-/// (error feedback). push_format.h draws the bytes.
-/// Source  Seide et al., Interspeech 2014 (error feedback); Dettmers, arXiv 1511.04561 (8 bits with a scale).
-enum class PushFormat : uint8_t {
-  fp32 = 0,
-  bf16 = 1,  ///< the upper half of an fp32, rounded to nearest even
-  fp16 = 2,  ///< IEEE binary16, rounded to nearest even; values from 65,520 become infinity
-  int8 = 3,  ///< codes from -127 to 127, with a scale for each block of 64 elements
-  int4 = 4,  ///< codes from -7 to 7, with a scale for each block of 64 elements
+/// The elements of a gradient on its way to a shard. The worker adds what a push leaves out to its next gradient (error
+/// feedback). push_format.h draws the bytes.
+/// Source  Seide et al., Interspeech 2014 (error feedback). Dettmers, arXiv 1511.04561 (8 bits with a scale).
+///         Lin et al., ICLR 2018 (the largest elements). Sarfi et al., arXiv 2508.15706 (the largest of each chunk).
+struct PushFormat {
+  enum Kind : uint8_t {
+    fp32 = 0,
+    bf16 = 1,  ///< the upper half of an fp32, rounded to nearest even
+    fp16 = 2,  ///< IEEE binary16, rounded to nearest even; values from 65,520 become infinity
+    int8 = 3,  ///< codes from -127 to 127, with a scale for each block of 64 elements
+    int4 = 4,  ///< codes from -7 to 7, with a scale for each block of 64 elements
+    topk = 5,  ///< the elements of the largest magnitude in each chunk of 4096, in bf16 with their indexes
+  };
+
+  /// Implicit: a kind without a parameter is a format.
+  constexpr PushFormat(Kind kind = fp32, uint16_t thousandths = 0) : kind(kind), thousandths(thousandths) {}
+  bool operator==(const PushFormat&) const = default;
+
+  Kind kind;
+  uint16_t thousandths;  ///< topk: the share of a chunk that a push carries, 1 to kMaxThousandths; others: 0
 };
 
-/// Names as on the command line: fp32, bf16, fp16, int8, int4.
-/// Errors  INVALID_ARGUMENT lists the names.
+/// An index takes as many bytes as a value in bf16. Above a quarter of the elements bf16 has less than twice the bytes.
+inline constexpr uint16_t kMaxThousandths = 250;
+
+/// Names as on the command line: fp32, bf16, fp16, int8, int4, topk:P with P in percent, such as topk:1 or topk:0.5.
+/// Errors  INVALID_ARGUMENT lists the names, or the range of P.
 GRADRAIL_EXPORT absl::StatusOr<PushFormat> parse_push_format(std::string_view name);
-GRADRAIL_EXPORT std::string_view push_format_name(PushFormat format);
-GRADRAIL_EXPORT std::vector<std::string> push_format_names();
+GRADRAIL_EXPORT std::string push_format_name(PushFormat format);
 
 /// The elements of parameters on their way back to a worker. The parameters at the shard stay fp32. return_format.h
 /// draws the bytes.

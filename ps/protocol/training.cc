@@ -17,7 +17,8 @@ namespace gradrail::ps {
 namespace {
 
 // In the order of their numbers.
-constexpr std::array<std::string_view, 5> kPushFormatNames = {"fp32", "bf16", "fp16", "int8", "int4"};
+constexpr std::array<std::string_view, 6> kPushFormatNames = {"fp32", "bf16", "fp16", "int8", "int4", "topk"};
+constexpr std::string_view kTopk = kPushFormatNames[PushFormat::topk];
 constexpr std::array<std::string_view, 3> kReturnFormatNames = {"fp32", "bf16", "delta"};
 
 /// Above every useful bound, and far from the overflow of step + bound.
@@ -35,6 +36,16 @@ constexpr BoundedMode kBoundedModes[] = {
     {"backup", ModeKind::backup, 0, "of gradients of a step that are not waited for: backup:1"},
     {"quorum", ModeKind::quorum, 1, "of gradients for which a step waits: quorum:2"},
 };
+
+/// Parses a percentage with one decimal at most. None: another text, or more than 999.9.
+std::optional<uint16_t> parse_thousandths(std::string_view percent) {
+  const size_t point = percent.find('.');
+  const std::string_view fraction = point == std::string_view::npos ? "0" : percent.substr(point + 1);
+  const std::optional<uint16_t> whole = parse_number<uint16_t>(percent.substr(0, point));
+  const std::optional<uint16_t> tenths = parse_number<uint16_t>(fraction);
+  if (!whole || !tenths || *whole > 999 || fraction.size() != 1) return std::nullopt;
+  return static_cast<uint16_t>(*whole * 10 + *tenths);
+}
 
 }  // namespace
 
@@ -102,15 +113,28 @@ std::string mode_text(const Mode& mode) {
 }
 
 absl::StatusOr<PushFormat> parse_push_format(std::string_view name) {
+  const size_t colon = name.find(':');
+  if (name.substr(0, colon) == kTopk) {
+    const std::string_view percent = colon == std::string_view::npos ? "" : name.substr(colon + 1);
+    const std::optional<uint16_t> thousandths = parse_thousandths(percent);
+    if (thousandths && *thousandths > 0 && *thousandths <= kMaxThousandths)
+      return PushFormat(PushFormat::topk, *thousandths);
+    return absl::InvalidArgumentError(fmt::format(
+        "push format '{}': topk needs a percentage from 0.1 to {} with one decimal at most, as topk:0.5 or topk:1",
+        name, kMaxThousandths / 10));
+  }
   const auto found = std::find(kPushFormatNames.begin(), kPushFormatNames.end(), name);
-  if (found != kPushFormatNames.end()) return static_cast<PushFormat>(found - kPushFormatNames.begin());
+  if (found != kPushFormatNames.end()) return static_cast<PushFormat::Kind>(found - kPushFormatNames.begin());
   return absl::InvalidArgumentError(
-      fmt::format("push format '{}': there are {}", name, fmt::join(push_format_names(), ", ")));
+      fmt::format("push format '{}': there are {}:P", name, fmt::join(kPushFormatNames, ", ")));
 }
 
-std::vector<std::string> push_format_names() { return {kPushFormatNames.begin(), kPushFormatNames.end()}; }
-
-std::string_view push_format_name(PushFormat format) { return kPushFormatNames[static_cast<size_t>(format)]; }
+std::string push_format_name(PushFormat format) {
+  const std::string_view name = kPushFormatNames[format.kind];
+  if (format.kind != PushFormat::topk) return std::string(name);
+  const int tenths = format.thousandths % 10;
+  return fmt::format("{}:{}{}", name, format.thousandths / 10, tenths == 0 ? "" : fmt::format(".{}", tenths));
+}
 
 absl::StatusOr<ReturnFormat> parse_return_format(std::string_view name) {
   const auto found = std::find(kReturnFormatNames.begin(), kReturnFormatNames.end(), name);
@@ -154,7 +178,7 @@ proto::Training to_proto(const Training& training) {
   message.set_beta2(training.optimizer.beta2);
   message.set_epsilon(training.optimizer.epsilon);
   message.set_weight_decay(training.optimizer.weight_decay);
-  message.set_push(std::string(push_format_name(training.push)));
+  message.set_push(push_format_name(training.push));
   message.set_returns(std::string(return_format_name(training.returns)));
   message.set_bucket_bytes(training.bucket_bytes);
   message.set_agreement(training.agreement);

@@ -80,7 +80,7 @@ absl::Status ShardExchange::check(const ShardPeer& peer, const SlotHeader& heade
   if (header.weight != 1.0f && partition_.device_memory() != nullptr)
     return bad("a weight needs parameters in host memory (--ps_device host)");
   const PushFormat format = format_of(header.kind);
-  if (header.format != format) return bad("the format is not the one of the run");
+  if (header.format != format.kind) return bad("the format is not the one of the run");
   // After the kind, which decides whether there is a payload.
   const uint64_t expected =
       has_payload(header.kind) ? packed_bytes(partition_.bucket_range(header.bucket).count, format) : 0;

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/status.h"
+#include "fmt/format.h"
 #include "ps/protocol/control.pb.h"
 
 namespace gradrail::ps {
@@ -54,6 +55,7 @@ TEST(TrainingOptions, EveryDifferenceIsNamedWithBothValues) {
   EXPECT_EQ(differs([](Training& t) { t.optimizer.beta2 = 0.5f; }), "beta2 0.875 here, 0.5 there");
   EXPECT_EQ(differs([](Training& t) { t.optimizer.epsilon = 0.5f; }), "epsilon 0.125 here, 0.5 there");
   EXPECT_EQ(differs([](Training& t) { t.push = PushFormat::fp32; }), "push bf16 here, fp32 there");
+  EXPECT_EQ(differs([](Training& t) { t.push = PushFormat(PushFormat::topk, 15); }), "push bf16 here, topk:1.5 there");
   EXPECT_EQ(differs([](Training& t) { t.bucket_bytes = 64; }), "bucket_bytes 128 here, 64 there");
 }
 
@@ -68,6 +70,31 @@ TEST(TrainingOptions, UnknownNamesAreRefusedWithAList) {
   message.set_push("fp8");
   EXPECT_THAT(std::string(message_of(from_proto(message).status())), HasSubstr("there are fp32, bf16"));
   EXPECT_TRUE(absl::IsInvalidArgument(from_proto(proto::Training()).status()));
+}
+
+TEST(TrainingOptions, TopkHasAPercentage) {
+  for (const auto& [text, thousandths] :
+       {std::pair("topk:1", 10), std::pair("topk:0.1", 1), std::pair("topk:12.5", 125), std::pair("topk:25", 250)}) {
+    const absl::StatusOr<PushFormat> format = parse_push_format(text);
+    ASSERT_TRUE(format.ok()) << format.status();
+    EXPECT_EQ(*format, PushFormat(PushFormat::topk, static_cast<uint16_t>(thousandths)));
+    EXPECT_EQ(push_format_name(*format), text);
+    Training training = odd_training();
+    training.push = *format;
+    EXPECT_EQ(from_proto(to_proto(training))->push, *format);
+    Training other = training;
+    other.push.thousandths += 1;
+    EXPECT_THAT(difference(training, other), HasSubstr(fmt::format("push {} here, topk:", text)));
+  }
+  EXPECT_EQ(push_format_name(parse_push_format("topk:3.0").value()), "topk:3");
+  for (const char* text :
+       {"topk", "topk:", "topk:0", "topk:0.0", "topk:25.1", "topk:50", "topk:x", "topk:1x", "topk:-1", "topk:0.25",
+        "topk:1.", "topk:.5", "topk:1.x", "topk:6554", "topk:65536", "topk: 1", "topk:1:1"}) {
+    EXPECT_THAT(
+        std::string(message_of(parse_push_format(text).status())),
+        HasSubstr(fmt::format("push format '{}': topk needs a percentage from 0.1 to 25 with one decimal", text)));
+  }
+  EXPECT_THAT(std::string(message_of(parse_push_format("top:1").status())), HasSubstr("int4, topk:P"));
 }
 
 TEST(TrainingOptions, WaitingNeedsABoundedNumberOfWorkers) {

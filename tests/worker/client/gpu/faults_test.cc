@@ -156,7 +156,8 @@ TEST_F(ClientGpuFaults, ABlockWithoutRoomForPackedGradientsIsRefused) {
 
 TEST_F(ClientGpuFaults, FormatsThatAGpuDoesNotPackAreRefused) {
   gpu::Simulation::configure("devices=2");
-  for (const ps::PushFormat push : {ps::PushFormat::fp16, ps::PushFormat::int8, ps::PushFormat::int4}) {
+  for (const ps::PushFormat push : {ps::PushFormat(ps::PushFormat::fp16), ps::PushFormat(ps::PushFormat::int8),
+                                    ps::PushFormat(ps::PushFormat::int4), ps::PushFormat(ps::PushFormat::topk, 10)}) {
     const std::string name(ps::push_format_name(push));
     const auto expect_refused = [&](const ClientOptions& options, const char* why) {
       const absl::Status refused = Client::join(options, odd_schema()).status();
