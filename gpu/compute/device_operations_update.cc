@@ -16,18 +16,20 @@ using kernels::Buffer;
 constexpr size_t kQuadsPerThread = 2;  // kQuadsInFlight of kernels/update.cuh
 
 // In the order of UpdateRule.
-constexpr std::array<std::array<const char*, 2>, 5> kUpdateKernels = {{
+constexpr std::array<std::array<const char*, 2>, 7> kUpdateKernels = {{
     {"gradrail_update_sgd_f32", "gradrail_update_sgd_bf16"},
     {"gradrail_update_momentum_f32", "gradrail_update_momentum_bf16"},
     {"gradrail_update_nesterov_f32", "gradrail_update_nesterov_bf16"},
     {"gradrail_update_adam_f32", "gradrail_update_adam_bf16"},
     {"gradrail_update_mean_f32", "gradrail_update_mean_bf16"},
+    {"gradrail_update_collect_f32", "gradrail_update_collect_bf16"},
+    {"gradrail_update_delayed_nesterov_f32", "gradrail_update_delayed_nesterov_bf16"},
 }};
 
 size_t state_vectors(UpdateRule rule) {
-  // As ps::state_vectors(), which this folder may not include.
+  // As ps::state_vectors(), which this folder may not include. collect touches the first of its two vectors only.
   if (rule == UpdateRule::sgd || rule == UpdateRule::mean) return 0;
-  return rule == UpdateRule::adam ? 2 : 1;
+  return rule == UpdateRule::adam || rule == UpdateRule::delayed_nesterov ? 2 : 1;
 }
 
 kernels::Run update_run(const UpdateArguments& a) {
@@ -49,6 +51,7 @@ kernels::UpdateArguments update_arguments(const UpdateArguments& a) {
                                      .gradient_scale = a.gradient_scale,
                                      .rate = a.rate,
                                      .momentum = a.momentum,
+                                     .momentum_share = a.momentum_share,
                                      .beta1 = a.beta1,
                                      .one_minus_beta1 = a.one_minus_beta1,
                                      .beta2 = a.beta2,

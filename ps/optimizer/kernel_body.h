@@ -63,6 +63,26 @@ struct Mean {
   }
 };
 
+/// delayed_nesterov between two updates of the momentum, which is neither read nor written.
+struct Collect {
+  static constexpr int kState = 1;
+  template <typename Value>
+  static Value fresh(const KernelArguments& a, Value p, Value g, Value& d, Value&) {
+    d = d + g;
+    return p - a.rate * (g * a.momentum_share);
+  }
+};
+
+struct DelayedNesterov {
+  static constexpr int kState = 2;
+  template <typename Value>
+  static Value fresh(const KernelArguments& a, Value p, Value g, Value& d, Value& m) {
+    m = a.momentum * m + (d + g) * a.momentum_share;
+    d = Value{};
+    return p - a.rate * (g * a.momentum_share + a.momentum * m);
+  }
+};
+
 /// One element, or a vector of them. `g` is the sum of the gradients.
 template <typename Rule, bool kDecays, typename Value>
 Value fresh_parameter(const KernelArguments& a, Value p, Value g, Value& s0, Value& s1) {
@@ -309,9 +329,19 @@ void pack(GradientFormat format, unsigned thousandths, const float* gradient, fl
   }
 }
 
-constexpr KernelTable kKernels = {
-    apply_all<Sgd>, apply_all<Momentum>, apply_all<Nesterov>, apply_all<Adam>, apply_all<Mean>, sum_all,
-    pack,           round_all,           widen_all,           pack_delta,      unpack_delta};
+constexpr KernelTable kKernels = {apply_all<Sgd>,
+                                  apply_all<Momentum>,
+                                  apply_all<Nesterov>,
+                                  apply_all<Adam>,
+                                  apply_all<Mean>,
+                                  apply_all<Collect>,
+                                  apply_all<DelayedNesterov>,
+                                  sum_all,
+                                  pack,
+                                  round_all,
+                                  widen_all,
+                                  pack_delta,
+                                  unpack_delta};
 
 }  // namespace
 }  // namespace gradrail::ps

@@ -164,6 +164,11 @@ absl::Status validate(const OptimizerConfig& optimizer) {
   GRADRAIL_RETURN_IF_ERROR(check("weight_decay", optimizer.weight_decay, kInfinity, kFinite));
   if (optimizer.kind == OptimizerKind::mean && optimizer.weight_decay != 0.0f)
     return absl::InvalidArgumentError("weight_decay: the optimizer mean has none");
+  if (optimizer.momentum_every != 0 && optimizer.kind != OptimizerKind::delayed_nesterov) {
+    return absl::InvalidArgumentError(
+        fmt::format("momentum_every {}: the optimizer {} has none; delayed_nesterov has it", optimizer.momentum_every,
+                    optimizer_name(optimizer.kind)));
+  }
   return absl::OkStatus();
 }
 
@@ -178,6 +183,7 @@ proto::Training to_proto(const Training& training) {
   message.set_beta2(training.optimizer.beta2);
   message.set_epsilon(training.optimizer.epsilon);
   message.set_weight_decay(training.optimizer.weight_decay);
+  message.set_momentum_every(training.optimizer.momentum_every);
   message.set_push(push_format_name(training.push));
   message.set_returns(std::string(return_format_name(training.returns)));
   message.set_bucket_bytes(training.bucket_bytes);
@@ -203,7 +209,8 @@ absl::StatusOr<Training> from_proto(const proto::Training& message) {
                                   .beta1 = message.beta1(),
                                   .beta2 = message.beta2(),
                                   .epsilon = message.epsilon(),
-                                  .weight_decay = message.weight_decay()};
+                                  .weight_decay = message.weight_decay(),
+                                  .momentum_every = message.momentum_every()};
   GRADRAIL_RETURN_IF_ERROR(validate(config));
   // The mean of one gradient is no parameter of a model.
   if (optimizer == OptimizerKind::mean && mode.kind != ModeKind::sync)
@@ -214,6 +221,14 @@ absl::StatusOr<Training> from_proto(const proto::Training& message) {
                   .returns = returns,
                   .bucket_bytes = message.bucket_bytes(),
                   .agreement = message.agreement()};
+}
+
+OptimizerConfig optimizer_of_run(const Training& training) {
+  OptimizerConfig optimizer = training.optimizer;
+  // A step that sums has the gradients of all workers already.
+  if (optimizer.momentum_every == 0)
+    optimizer.momentum_every = training.mode.sums() ? 1 : std::max(1u, training.mode.worker_count);
+  return optimizer;
 }
 
 std::string difference(const Training& ours, const Training& theirs, const Sides& sides) {
@@ -233,6 +248,7 @@ std::string difference(const Training& ours, const Training& theirs, const Sides
   if (a.beta2 != b.beta2) return say("beta2", a.beta2, b.beta2);
   if (a.epsilon != b.epsilon) return say("epsilon", a.epsilon, b.epsilon);
   if (a.weight_decay != b.weight_decay) return say("weight_decay", a.weight_decay, b.weight_decay);
+  if (a.momentum_every != b.momentum_every) return say("momentum_every", a.momentum_every, b.momentum_every);
   // In async each worker chooses its own number of steps. A mode that waits would wait for the missing ones.
   if (ours.mode.waits() && ours.agreement != theirs.agreement) {
     return say("options", ours.agreement, theirs.agreement);

@@ -60,7 +60,7 @@ typedef struct gradrail_options {
   uint32_t bucket_bytes;    /* 0: 1 MiB */
   const char* mode;         /* "async" (default), "sync", "ssp:K", "backup:B", "quorum:K" */
   /* "sgd" (default), "momentum", "nesterov", "adam" (of TensorFlow), "torch_adam" and "adamw" (of PyTorch), "mean" (no
-   * optimizer: sync) */
+   * optimizer: sync), "delayed_nesterov" (async) */
   const char* optimizer;
   float learning_rate; /* 0: 0.001; below, 0: TensorFlow's default; not negative, NaN or infinite */
   float momentum;
@@ -94,6 +94,9 @@ typedef struct gradrail_options {
   const char* push;
   /* Elements of parameters on their way back: "fp32" (default), "bf16", "delta"; equal in all workers. */
   const char* returns;
+  /* "delayed_nesterov": updates of a bucket from one update of the momentum to the next, at most 2^32 - 1. 0: the
+   * number of workers at the start in async and ssp, else 1. */
+  uint64_t momentum_every;
 } gradrail_options;
 
 #define GRADRAIL_OPTIONS_INIT \

@@ -54,9 +54,29 @@ TEST(TrainingOptions, EveryDifferenceIsNamedWithBothValues) {
   EXPECT_EQ(differs([](Training& t) { t.optimizer.beta1 = 0.5f; }), "beta1 0.75 here, 0.5 there");
   EXPECT_EQ(differs([](Training& t) { t.optimizer.beta2 = 0.5f; }), "beta2 0.875 here, 0.5 there");
   EXPECT_EQ(differs([](Training& t) { t.optimizer.epsilon = 0.5f; }), "epsilon 0.125 here, 0.5 there");
+  EXPECT_EQ(differs([](Training& t) { t.optimizer.momentum_every = 2; }), "momentum_every 0 here, 2 there");
   EXPECT_EQ(differs([](Training& t) { t.push = PushFormat::fp32; }), "push bf16 here, fp32 there");
   EXPECT_EQ(differs([](Training& t) { t.push = PushFormat(PushFormat::topk, 15); }), "push bf16 here, topk:1.5 there");
   EXPECT_EQ(differs([](Training& t) { t.bucket_bytes = 64; }), "bucket_bytes 128 here, 64 there");
+}
+
+TEST(TrainingOptions, TheMomentumIsUpdatedAfterAGradientOfEachWorker) {
+  const auto every = [](ModeKind mode, uint32_t workers, uint32_t given) {
+    return optimizer_of_run({.mode = {.kind = mode, .worker_count = workers, .bound = 1},
+                             .optimizer = {.kind = OptimizerKind::delayed_nesterov, .momentum_every = given}})
+        .momentum_every;
+  };
+  EXPECT_EQ(every(ModeKind::async, 4, 0), 4u);
+  EXPECT_EQ(every(ModeKind::ssp, 4, 0), 4u);
+  EXPECT_EQ(every(ModeKind::async, 0, 0), 1u) << "async permits an unknown number of workers";
+  for (const ModeKind mode : {ModeKind::sync, ModeKind::backup, ModeKind::quorum}) EXPECT_EQ(every(mode, 4, 0), 1u);
+  EXPECT_EQ(every(ModeKind::async, 4, 7), 7u);
+  EXPECT_EQ(every(ModeKind::sync, 4, 7), 7u);
+  proto::Training message = to_proto({.optimizer = {.kind = OptimizerKind::delayed_nesterov, .momentum_every = 5}});
+  EXPECT_EQ(from_proto(message)->optimizer.momentum_every, 5u);
+  message.set_optimizer("nesterov");
+  EXPECT_EQ(message_of(from_proto(message).status()),
+            "momentum_every 5: the optimizer nesterov has none; delayed_nesterov has it");
 }
 
 TEST(TrainingOptions, UnknownNamesAreRefusedWithAList) {
