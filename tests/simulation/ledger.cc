@@ -35,9 +35,9 @@ std::string first_difference(absl::Span<const float> got, absl::Span<const float
 }  // namespace
 
 std::string Shape::text() const {
-  const char* const names[] = {"async", "sync", "ssp", "backup", "quorum"};
-  return fmt::format("{} bound {} workers {} servers {}x{} buckets {} steps {}{}{}", names[static_cast<size_t>(mode)],
-                     bound, workers, servers, shards_per_server, buckets, steps, backups ? " backups" : "",
+  return fmt::format("{} workers {} servers {}x{} buckets {} steps {}{}{}",
+                     ps::mode_text({.kind = mode, .worker_count = workers, .bound = bound, .grace = grace}), workers,
+                     servers, shards_per_server, buckets, steps, backups ? " backups" : "",
                      checkpoints ? " checkpoints" : "");
 }
 

@@ -15,8 +15,9 @@ constexpr Mode kSync{ModeKind::sync, 2};
 constexpr Mode kSsp{ModeKind::ssp, 2, 1};
 constexpr Mode kBackup{ModeKind::backup, 2, 1};
 constexpr Mode kQuorum{ModeKind::quorum, 2, 1};
-constexpr NamedMode kModes[] = {
-    {"async", kAsync}, {"sync", kSync}, {"ssp", kSsp}, {"backup", kBackup}, {"quorum", kQuorum}};
+constexpr Mode kGrace{ModeKind::quorum, 2, 1, {.seconds = 1}};
+constexpr NamedMode kModes[] = {{"async", kAsync},   {"sync", kSync},     {"ssp", kSsp},
+                                {"backup", kBackup}, {"quorum", kQuorum}, {"grace", kGrace}};
 
 }  // namespace
 
@@ -60,6 +61,9 @@ std::vector<Config> quick_configs() {
       {.name = "backup-three", .mode = {ModeKind::backup, 3, 1}, .steps = 1, .faults = {.copies = 1, .kills = 1}});
   all.push_back({.name = "quorum-late-buckets", .mode = kQuorum, .buckets = 2, .faults = {.copies = 1}});
   all.push_back({.name = "quorum-late-buckets-of-three", .mode = {ModeKind::quorum, 3, 2}, .buckets = 2, .steps = 1});
+  all.push_back({.name = "grace-late-buckets", .mode = kGrace, .buckets = 2, .faults = {.copies = 1}});
+  all.push_back(
+      {.name = "grace-of-three", .mode = {ModeKind::quorum, 3, 2, {.seconds = 1}}, .steps = 2, .faults = {.kills = 1}});
   all.push_back({.name = "quorum-of-three", .mode = {ModeKind::quorum, 3, 2}, .steps = 2, .faults = {.kills = 1}});
   all.push_back({.name = "ssp-takeover-restart",
                  .mode = kSsp,

@@ -11,6 +11,7 @@ namespace {
 constexpr const char* kWords[] = {
     "the push arrives",
     "the answer arrives",
+    "a grace window ends",
     "the shard detects the loss of the connection",
     "the worker detects the loss of the connection",
     "the worker reconnects",

@@ -11,6 +11,7 @@ struct Event {
     // The network and the workers. They happen sooner or later: progress must not need more than these.
     deliver_push,
     deliver_answer,
+    end_window,     ///< of a step of a bucket, perhaps long after the step
     shard_closes,   ///< the shard detects that the worker's end is closed
     worker_closes,  ///< the worker detects that the shard's end is closed
     reconnect,
@@ -55,7 +56,7 @@ struct Event {
   uint8_t server = 0;
   uint8_t side = 0;  ///< 0: primary, 1: backup
   uint8_t bucket = 0;
-  uint8_t index = 0;  ///< of a copy
+  uint8_t index = 0;  ///< of a copy or a window
 
   bool is_fault() const { return kind >= kFirstFault; }
 };

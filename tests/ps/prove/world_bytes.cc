@@ -115,9 +115,15 @@ void World::write_shared(Bytes& bytes) const {
       bytes.put(side.is_running);
       bytes.put(side.is_serving);
       StateReader::write_shared(side.protocol, bytes);
-      for (const BucketLedger& bucket : side.ledger.buckets) {
+      for (uint32_t index = 0; index < config_->buckets; ++index) {
+        const BucketLedger& bucket = side.ledger.buckets[index];
         bytes.put(bucket.version);
         bytes.put(bucket.is_initialised);
+        // Windows of earlier steps have no meaning. Their timers have one.
+        bytes.put(side.ledger.windows[index].begun == bucket.version + 1);
+        bytes.put(side.ledger.windows[index].ended == bucket.version + 1);
+        bytes.put(side.windows[index].size());
+        for (const uint64_t step : side.windows[index]) bytes.put(step);
       }
     }
     if (!config_->has_backup) continue;

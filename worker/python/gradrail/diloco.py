@@ -133,9 +133,9 @@ class DiLoCo:
         The elements of the common parameters on their way back. The servers keep them in float32.
     outer : Nesterov, SGD or Adam
         The optimizer of the parameter servers.
-    mode : "sync", "async", "ssp:K", "backup:B" or "quorum:K"
-        "async": each worker merges alone. "quorum:K": a merge waits for K workers. A late difference is part of the next
-        merge; with several fragments it is dropped.
+    mode : "sync", "async", "ssp:K", "backup:B", "quorum:K", "quorum:K,grace=SECONDS" or "quorum:K,grace=auto"
+        "async": each worker merges alone. "quorum:K": a merge waits for K workers, and with a grace window so many seconds
+        longer for the others. A late difference is part of the next merge; with several fragments it is dropped.
     options
         The other arguments of gradrail.join(), such as ps_hosts or rejoin_timeout.
 
