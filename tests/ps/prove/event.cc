@@ -46,8 +46,9 @@ constexpr const char* kWords[] = {
     "the backup is killed",
     "the connection to the backup fails",
     "the primary fills a slot and finds no room",
+    "the grace window of an earlier step ends",
 };
-static_assert(std::size(kWords) == static_cast<size_t>(Event::Kind::fill_without_room) + 1);
+static_assert(std::size(kWords) == static_cast<size_t>(Event::Kind::end_old_window) + 1);
 
 }  // namespace
 

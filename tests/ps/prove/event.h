@@ -11,7 +11,7 @@ struct Event {
     // The network and the workers. They happen sooner or later: progress must not need more than these.
     deliver_push,
     deliver_answer,
-    end_window,     ///< of a step of a bucket, perhaps long after the step
+    end_window,     ///< of the next step of a bucket
     shard_closes,   ///< the shard detects that the worker's end is closed
     worker_closes,  ///< the worker detects that the shard's end is closed
     reconnect,
@@ -48,6 +48,7 @@ struct Event {
     lose_backup,
     lose_link,
     fill_without_room,
+    end_old_window,  ///< the timer of a step that is applied
   };
   static constexpr Kind kFirstFault = Kind::deliver_copy;
 
@@ -56,7 +57,7 @@ struct Event {
   uint8_t server = 0;
   uint8_t side = 0;  ///< 0: primary, 1: backup
   uint8_t bucket = 0;
-  uint8_t index = 0;  ///< of a copy or a window
+  uint8_t index = 0;  ///< of a copy
 
   bool is_fault() const { return kind >= kFirstFault; }
 };

@@ -126,10 +126,6 @@ std::string ShardLedger::begin_window(const Action& action) {
   return "";
 }
 
-void ShardLedger::end_window(uint32_t bucket, uint64_t step) {
-  if (step == buckets[bucket].version + 1) windows[bucket].ended = step;
-}
-
 std::string ShardLedger::answer(const Action& action, const Mode& mode) const {
   const BucketLedger& bucket = buckets[action.bucket];
   const std::string what = fmt::format("answer to {}", words(action));

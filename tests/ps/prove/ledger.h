@@ -60,7 +60,12 @@ struct ShardLedger {
                     const std::vector<WorkerIndex>& absent, const Mode& mode);
   std::string answer(const Action& action, const Mode& mode) const;
   std::string begin_window(const Action& action);
-  void end_window(uint32_t bucket, uint64_t step);
+  void end_window(uint32_t bucket) { windows[bucket].ended = buckets[bucket].version + 1; }
+  /// The window of the next step is open.
+  bool has_window(uint32_t bucket) const {
+    const uint64_t step = buckets[bucket].version + 1;
+    return windows[bucket].begun == step && windows[bucket].ended != step;
+  }
 
  private:
   std::string check_contributors(const Action& action, size_t absent_count, const Mode& mode) const;

@@ -19,8 +19,7 @@ World::World(const Config& config) : config_(&config), faults_(config.faults) {
   const Side side{.protocol = ShardProtocol(config.mode, config.buckets, config.is_initialised, 0),
                   .membership = Membership(membership_options(config)),
                   .ledger = ShardLedger(config),
-                  .ports = std::vector<Port>(worker_count, port),
-                  .windows = std::vector<std::vector<uint64_t>>(config.buckets)};
+                  .ports = std::vector<Port>(worker_count, port)};
   workers_.assign(worker_count, Worker{.servers = std::vector<Worker::Connection>(
                                            config.servers, {.buckets = std::vector<Worker::Bucket>(config.buckets)})});
   for (uint8_t index = 0; index < config.servers; ++index) {
@@ -154,13 +153,11 @@ void World::add_connection_events(WorkerIndex index, uint8_t server, std::vector
   add(Kind::leave, std::max(serving, 0));
 }
 
-/// Timers know nothing of steps that are applied: one of them may end much later than its step.
 void World::add_window_events(uint8_t server, std::vector<Event>& events) const {
   for (uint8_t side = 0; side < side_count(); ++side) {
-    const auto& windows = servers_[server].sides[side].windows;
-    for (uint8_t bucket = 0; bucket < config_->buckets; ++bucket) {
-      for (uint8_t i = 0; i < windows[bucket].size(); ++i)
-        events.push_back({Kind::end_window, 0, server, side, bucket, i});
+    const Side& shard = servers_[server].sides[side];
+    for (uint8_t bucket = 0; shard.is_running && bucket < config_->buckets; ++bucket) {
+      if (shard.ledger.has_window(bucket)) events.push_back({Kind::end_window, 0, server, side, bucket});
     }
   }
 }
@@ -234,6 +231,14 @@ void World::add_fault_events(std::vector<Event>& events) const {
       }
     }
   }
+  for (uint8_t s = 0; s < server_count() && faults_.old_windows > 0; ++s) {
+    for (uint8_t side = 0; side < side_count(); ++side) {
+      const Side& shard = servers_[s].sides[side];
+      for (uint8_t b = 0; shard.is_running && shard.is_serving && b < config_->buckets; ++b) {
+        if (shard.protocol.version(b) > 0) events.push_back({Kind::end_old_window, 0, s, side, b});
+      }
+    }
+  }
   if (!config_->has_backup) return;
   for (uint8_t s = 0; s < server_count(); ++s) {
     const auto& sides = servers_[s].sides;
@@ -274,6 +279,7 @@ void World::run(const Event& event) {
     case Kind::deliver_answer:
       return on_answer(event.worker, event);
     case Kind::end_window:
+    case Kind::end_old_window:
       return end_window(event);
     case Kind::finish:
     case Kind::leave:

@@ -51,8 +51,7 @@ struct Side {
   ShardProtocol protocol;
   Membership membership;
   ShardLedger ledger;
-  std::vector<Port> ports;                     ///< per worker
-  std::vector<std::vector<uint64_t>> windows;  ///< per bucket: steps with a timer that has not run out
+  std::vector<Port> ports;  ///< per worker
 };
 
 /// A bucket on its way to the backup.

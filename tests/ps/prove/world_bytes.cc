@@ -107,7 +107,7 @@ void World::write_worker(WorkerIndex index, Bytes& bytes) const {
 void World::write_shared(Bytes& bytes) const {
   const Faults& f = faults_;
   for (const uint8_t left : {f.disconnects, f.copies, f.forgeries, f.restarts, f.kills, f.removals, f.primary_losses,
-                             f.backup_losses, f.link_losses, f.full_queues}) {
+                             f.backup_losses, f.link_losses, f.full_queues, f.old_windows}) {
     bytes.put(left);
   }
   for (const Server& server : servers_) {
@@ -119,11 +119,9 @@ void World::write_shared(Bytes& bytes) const {
         const BucketLedger& bucket = side.ledger.buckets[index];
         bytes.put(bucket.version);
         bytes.put(bucket.is_initialised);
-        // Windows of earlier steps have no meaning. Their timers have one.
+        // Windows of earlier steps have no meaning.
         bytes.put(side.ledger.windows[index].begun == bucket.version + 1);
         bytes.put(side.ledger.windows[index].ended == bucket.version + 1);
-        bytes.put(side.windows[index].size());
-        for (const uint64_t step : side.windows[index]) bytes.put(step);
       }
     }
     if (!config_->has_backup) continue;

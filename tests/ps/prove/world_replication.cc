@@ -177,7 +177,6 @@ void World::stop_side(uint8_t index, uint8_t side) {
   Server& server = servers_[index];
   Side& shard = server.sides[side];
   shard.is_running = false;
-  for (auto& windows : shard.windows) windows.clear();
   // Answers that have left the process may still arrive.
   for (WorkerIndex worker = 0; worker < workers_.size(); ++worker) {
     close_port(index, side, worker);

@@ -199,7 +199,6 @@ void World::run_actions(uint8_t server, uint8_t side, const Actions& actions) {
         break;
       case Action::Kind::begin_window:
         fail(shard.ledger.begin_window(action));
-        shard.windows[action.bucket].push_back(action.step);
         break;
     }
     if (!violation_.empty()) return;
@@ -208,16 +207,16 @@ void World::run_actions(uint8_t server, uint8_t side, const Actions& actions) {
 
 void World::end_window(const Event& event) {
   Side& shard = servers_[event.server].sides[event.side];
-  std::vector<uint64_t>& windows = shard.windows[event.bucket];
-  const uint64_t step = windows[event.index];
-  windows.erase(windows.begin() + event.index);
   const uint64_t version = shard.ledger.buckets[event.bucket].version;
-  const bool completes = step == version + 1 && has_enough(shard, event.bucket, config_->mode);
-  shard.ledger.end_window(event.bucket, step);
+  const bool is_old = event.kind == Kind::end_old_window;
+  if (is_old) --faults_.old_windows;
+  if (!is_old) shard.ledger.end_window(event.bucket);
   Actions actions;
-  shard.protocol.on_window_end(event.bucket, step, actions);
+  shard.protocol.on_window_end(event.bucket, is_old ? version : version + 1, actions);
   run_actions(event.server, event.side, actions);
-  if (completes && shard.ledger.buckets[event.bucket].version == version)
+  const bool is_applied = shard.ledger.buckets[event.bucket].version > version;
+  if (is_old && !actions.empty()) fail("the window of an earlier step had an effect");
+  if (!is_old && !is_applied && has_enough(shard, event.bucket, config_->mode))
     fail("a step waits after its window has ended");
 }
 
