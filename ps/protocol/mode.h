@@ -22,6 +22,15 @@ enum class ModeKind : uint8_t {
   quorum,  ///< as sync, but a step waits for `bound` gradients only; a late one is part of the next step
 };
 
+/// quorum: how long a step stays open for further gradients, from the moment at which it has enough of them.
+struct Grace {
+  double seconds = 0;    ///< 0 to 3,600; 0: the step is applied at that moment
+  bool is_auto = false;  ///< the shard chooses, by the times at which late gradients arrived; `seconds` is 0
+
+  bool any() const { return is_auto || seconds > 0; }
+  bool operator==(const Grace&) const = default;
+};
+
 /// How the gradients of several workers become updates. Both ends compare it when a worker joins.
 /// Source  ssp: Ho et al., NeurIPS 2013 (stale synchronous parallel). backup: Chen et al., ICLR workshop 2016.
 struct Mode {
@@ -30,6 +39,7 @@ struct Mode {
   /// has left or was lost is not waited for.
   uint32_t worker_count = 1;
   uint32_t bound = 0;
+  Grace grace{};  ///< quorum only
 
   /// Each step is applied once for all workers: its number is the version that it produces.
   bool sums() const { return kind != ModeKind::async && kind != ModeKind::ssp; }
@@ -88,7 +98,8 @@ GRADRAIL_EXPORT absl::StatusOr<ReturnFormat> parse_return_format(std::string_vie
 GRADRAIL_EXPORT std::string_view return_format_name(ReturnFormat format);
 GRADRAIL_EXPORT std::vector<std::string> return_format_names();
 
-/// As on the command line: async, sync, ssp:K, backup:B, quorum:K. worker_count keeps its default.
+/// As on the command line: async, sync, ssp:K, backup:B, quorum:K, quorum:K,grace=SECONDS, quorum:K,grace=auto.
+/// worker_count keeps its default.
 /// Errors  INVALID_ARGUMENT lists the modes.
 GRADRAIL_EXPORT absl::StatusOr<Mode> parse_mode(std::string_view text);
 GRADRAIL_EXPORT std::string mode_text(const Mode& mode);

@@ -47,6 +47,26 @@ std::optional<uint16_t> parse_thousandths(std::string_view percent) {
   return static_cast<uint16_t>(*whole * 10 + *tenths);
 }
 
+/// An outer step takes minutes. An hour covers the slowest of its workers.
+constexpr double kMaxGraceSeconds = 3600.0;
+constexpr std::string_view kGraceOption = "grace=";
+
+/// The text behind "quorum:K,".
+absl::StatusOr<Grace> parse_grace(std::string_view text) {
+  if (text.substr(0, kGraceOption.size()) != kGraceOption) {
+    return absl::InvalidArgumentError(fmt::format("mode option '{}': quorum:K has grace=SECONDS and grace=auto", text));
+  }
+  const std::string_view value = text.substr(kGraceOption.size());
+  if (value == "auto") return Grace{.is_auto = true};
+  const std::optional<double> seconds = parse_number<double>(value);
+  // false for NaN
+  if (!seconds || !(*seconds >= 0.0 && *seconds <= kMaxGraceSeconds)) {
+    return absl::InvalidArgumentError(
+        fmt::format("mode option '{}': grace needs a number of seconds from 0 to {}, or auto", text, kMaxGraceSeconds));
+  }
+  return Grace{.seconds = *seconds + 0.0};  // -0 becomes 0
+}
+
 }  // namespace
 
 std::string other_version(std::string_view theirs) {
@@ -73,14 +93,22 @@ absl::StatusOr<Mode> parse_mode(std::string_view text) {
   if (found == std::end(kBoundedModes)) {
     return absl::InvalidArgumentError(fmt::format("mode '{}': there are async, sync, ssp:K, backup:B, quorum:K", text));
   }
-  const std::string_view number = colon == std::string_view::npos ? "" : text.substr(colon + 1);
+  const std::string_view argument = colon == std::string_view::npos ? "" : text.substr(colon + 1);
+  const size_t comma = argument.find(',');
+  const std::string_view number = argument.substr(0, comma);
   const std::optional<uint32_t> bound = parse_number<uint32_t>(number);
   // An empty text is not a number: "ssp" alone fails here as well.
   if (!bound || *bound < found->least || *bound > kMaxModeBound) {
     return absl::InvalidArgumentError(fmt::format("mode '{}': {} needs a number from {} to {}, {}", text, name,
                                                   found->least, kMaxModeBound, found->meaning));
   }
-  return Mode{.kind = found->kind, .bound = *bound};
+  Mode mode{.kind = found->kind, .bound = *bound};
+  if (comma == std::string_view::npos) return mode;
+  if (mode.kind != ModeKind::quorum) {
+    return absl::InvalidArgumentError(fmt::format("mode '{}': only quorum:K has options, such as grace=0.5", text));
+  }
+  GRADRAIL_ASSIGN_OR_RETURN(mode.grace, parse_grace(argument.substr(comma + 1)));
+  return mode;
 }
 
 absl::Status check_bound(const Mode& mode) {
@@ -107,7 +135,9 @@ std::string mode_text(const Mode& mode) {
     case ModeKind::backup:
       return fmt::format("backup:{}", mode.bound);
     case ModeKind::quorum:
-      return fmt::format("quorum:{}", mode.bound);
+      if (!mode.grace.any()) return fmt::format("quorum:{}", mode.bound);
+      return fmt::format("quorum:{},{}{}", mode.bound, kGraceOption,
+                         mode.grace.is_auto ? "auto" : fmt::format("{}", mode.grace.seconds));
   }
   GRADRAIL_CHECK(false);
 }

@@ -256,7 +256,7 @@ void add_model_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   add("mode", flags.mode,
       "async; sync; ssp:K, async with no worker more than K steps ahead of the slowest; backup:B, sync without waiting "
       "for the last B gradients of a step; quorum:K, sync that waits for K gradients; a late one is part of the next "
-      "step",
+      "step; quorum:K,grace=S waits at most S seconds longer for it (or grace=auto)",
       accepted_by(ps::parse_mode));
   add("push", flags.push,
       "elements of a gradient on its way: fp32; bf16, fp16: half; int8, int4: 1/4, 1/8; topk:P: the largest P percent",

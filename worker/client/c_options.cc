@@ -161,6 +161,7 @@ absl::StatusOr<ClientOptions> to_client_options(const gradrail_options* program)
   options.task_index = task->index;
   options.mode = mode.kind;
   options.mode_bound = mode.bound;
+  options.mode_grace = mode.grace;
   options.optimizer.kind = kind;
   options.push = *push;
   options.returns = *returns;

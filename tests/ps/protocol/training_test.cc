@@ -156,7 +156,8 @@ TEST(TrainingOptions, SchemaRoundTrip) {
 }
 
 TEST(TrainingOptions, ModesByName) {
-  for (const char* text : {"async", "sync", "ssp:0", "ssp:17", "backup:3", "quorum:2"}) {
+  for (const char* text : {"async", "sync", "ssp:0", "ssp:17", "backup:3", "quorum:2", "quorum:2,grace=0.5",
+                           "quorum:1,grace=3600", "quorum:3,grace=auto"}) {
     const absl::StatusOr<Mode> mode = parse_mode(text);
     ASSERT_TRUE(mode.ok()) << mode.status();
     EXPECT_EQ(mode_text(*mode), text);
@@ -164,6 +165,26 @@ TEST(TrainingOptions, ModesByName) {
   for (const char* text :
        {"", "Sync", "ssp", "ssp:", "ssp:x", "ssp:-1", "ssp:1 ", "backup:99999999999", "quorum:0", "quorum", "sync:1"})
     EXPECT_FALSE(parse_mode(text).ok()) << text;
+}
+
+TEST(TrainingOptions, AGraceHasALimitAndBelongsToAQuorum) {
+  EXPECT_EQ(mode_text(*parse_mode("quorum:2,grace=0")), "quorum:2");
+  EXPECT_EQ(mode_text(*parse_mode("quorum:2,grace=-0")), "quorum:2");
+  EXPECT_EQ(mode_text(*parse_mode("quorum:2,grace=0.50")), "quorum:2,grace=0.5");
+  EXPECT_EQ(parse_mode("quorum:2,grace=0.25")->grace.seconds, 0.25);
+  EXPECT_TRUE(parse_mode("quorum:2,grace=auto")->grace.is_auto);
+  const auto refused = [](std::string_view text) {
+    const absl::Status status = parse_mode(text).status();
+    EXPECT_TRUE(absl::IsInvalidArgument(status)) << text;
+    return std::string(message_of(status));
+  };
+  for (const char* text : {"-1", "nan", "inf", "3600.5", "", "0.5s", "Auto", "1,2", " 1", "1e99"})
+    EXPECT_THAT(refused(fmt::format("quorum:2,grace={}", text)), HasSubstr("from 0 to 3600, or auto")) << text;
+  for (const char* text : {"", "wait=1", "grace", "Grace=1", " grace=1"})
+    EXPECT_THAT(refused(fmt::format("quorum:2,{}", text)), HasSubstr("quorum:K has grace=SECONDS and grace=auto"));
+  for (const char* text : {"ssp:1,grace=1", "backup:1,grace=auto"})
+    EXPECT_THAT(refused(text), HasSubstr("only quorum:K has options"));
+  EXPECT_THAT(refused("sync,grace=1"), HasSubstr("there are async, sync"));
 }
 
 }  // namespace

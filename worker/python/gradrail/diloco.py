@@ -175,9 +175,10 @@ class DiLoCo:
         worker calls it with the step of the fragment, so that a worker that joins late has the rate of the others.
     clip : float
         Each worker scales its difference of a fragment to this norm, if the norm is larger. None: no clipping.
-    mode : "sync", "async", "ssp:K", "backup:B" or "quorum:K"
-        "async": each worker merges alone; use DelayedNesterov there. "quorum:K": a merge waits for K workers. A late difference is part of the next
-        merge; with several fragments it is dropped.
+    mode : "sync", "async", "ssp:K", "backup:B", "quorum:K", "quorum:K,grace=SECONDS" or "quorum:K,grace=auto"
+        "async": each worker merges alone; use DelayedNesterov there. "quorum:K": a merge waits for K workers, and with a
+        grace window so many seconds longer for the others. A late difference is part of the next merge; with several
+        fragments it is dropped.
     options
         The other arguments of gradrail.join(), such as ps_hosts or rejoin_timeout.
 
