@@ -227,8 +227,7 @@ class DiLoCo:
         self._sent: Optional[_Exchange] = None
         self._norm = 0.0
         self._fragments = _cut(self._locals, fragments)
-        self._is_common = mode.partition(":")[0] not in ("async", "ssp")  # all workers count the steps of a fragment alike
-        if isinstance(outer, Nesterov) and not self._is_common:
+        if isinstance(outer, Nesterov) and mode.partition(":")[0] in ("async", "ssp"):
             LOGGER.warning("DiLoCo in mode %s with outer=Nesterov: each learner's difference gets the whole rate and momentum, so "
                            "that the loss of several learners can diverge; use outer=gradrail.torch.DelayedNesterov(lr, "
                            "momentum)", mode)
@@ -238,7 +237,6 @@ class DiLoCo:
                                   **outer.options(), **options)
         start(self.client, self._locals)
         self._current = next(iter(self._fragments))
-        self._made = dict.fromkeys(self._fragments, 0)
         self._steps = self._fragment_steps()
         self._merge(self._fragments, 0.0)
         self._restore = _count_steps(inner_optimizer, weakref.WeakMethod(self._on_step))
@@ -264,15 +262,12 @@ class DiLoCo:
         for one in self._locals:
             one.check()
         self._watch.check("DiLoCo")
-        # All workers must take the same fragment, because each waits for the others there. They have the same steps,
-        # also after a late join, and after a restart of the servers from a checkpoint.
-        order = self._steps if self._is_common else self._made
-        self._current = min(self._fragments, key=lambda name: order[name])
+        # All workers must take the same fragment, because each waits for the others there.
+        self._current = min(self._fragments, key=self.client.fragment_position)
         self._subtract(self._fragments[self._current])
         if self._schedule is not None:
             self._lr = _rate(self._schedule, self._steps[self._current])
             self.client.set_learning_rate(self._lr)
-        self._made[self._current] += 1
         self._sent = _Exchange(self._exchange) if self._delay else None
         if self._sent is None:
             self._exchange()
