@@ -26,6 +26,13 @@ Enum one_of(const nlohmann::json& json, const char* name, Enum last) {
   return static_cast<Enum>(whole(json, name, static_cast<uint32_t>(last)));
 }
 
+/// As text, because topk has a parameter.
+ps::PushFormat push_of(const nlohmann::json& json) {
+  const absl::StatusOr<ps::PushFormat> push = ps::parse_push_format(json.at("push").get_ref<const std::string&>());
+  if (push.ok()) return *push;
+  throw std::out_of_range(std::string(push.status().message()));
+}
+
 }  // namespace
 
 nlohmann::json to_json(const ExchangeLoad& load) {
@@ -47,7 +54,7 @@ nlohmann::json to_json(const ExchangeLoad& load) {
           {"mode", static_cast<int>(load.mode.kind)},
           {"mode_bound", load.mode.bound},
           {"optimizer", static_cast<int>(load.optimizer)},
-          {"push", static_cast<int>(load.push)},
+          {"push", ps::push_format_name(load.push)},
           {"returns", static_cast<int>(load.returns)},
           {"bucket_bytes", load.bucket_bytes},
           {"touch", load.touch},
@@ -79,7 +86,7 @@ ExchangeLoad load_from(const nlohmann::json& json) {
       .servers = json.at("servers"),
       .mode = {.kind = one_of(json, "mode", ps::ModeKind::quorum), .bound = whole<uint32_t>(json, "mode_bound")},
       .optimizer = one_of(json, "optimizer", ps::OptimizerKind::adam),
-      .push = one_of(json, "push", ps::PushFormat::int4),
+      .push = push_of(json),
       .returns = one_of(json, "returns", ps::ReturnFormat::delta),
       .bucket_bytes = whole<uint32_t>(json, "bucket_bytes"),
       .touch = json.at("touch"),

@@ -4,10 +4,11 @@
     alone        one process with the batches of all workers, an optimizer step for each batch
     ddp          DistributedDataParallel over Gloo
     reference    DiLoCo of plain torch: all workers in one process, no transport
-    FORMAT       gradrail.torch.DiLoCo in sync, with this push format
+    FORMAT       gradrail.torch.DiLoCo in sync, with this push format; topk without outer momentum
     back_bf16, back_delta    the same in int4, with parameters that return in bf16 or delta
     fragments    int4 that returns in bf16, with the model in five fragments that are exchanged in turns
     quorum, async, delay     the same in int8, with another mode or with merges that are half a round late
+    delayed_nesterov         async in int8, with this outer optimizer
 
 The text is that of the documents of this project; its last tenth is the test. README.md derives the columns.
 """
@@ -24,10 +25,12 @@ import time
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GRADRAIL = {
     **{push: {"push": push} for push in ("fp32", "bf16", "fp16", "int8", "int4")},
+    **{push: {"push": push, "outer": "SGD"} for push in ("topk:5", "topk:1")},
     **{f"back_{format}": {"push": "int4", "return_format": format} for format in ("bf16", "delta")},
     "fragments": {"push": "int4", "return_format": "bf16", "fragments": 5},
     "quorum": {"push": "int8", "mode": "quorum"},
     "async": {"push": "int8", "mode": "async"},
+    "delayed_nesterov": {"push": "int8", "mode": "async", "outer": "DelayedNesterov"},
     "delay": {"push": "int8", "delay": True},
 }
 CONTENDERS = ("alone", "ddp", "reference", *GRADRAIL)
@@ -128,8 +131,9 @@ def train_reference(task):
     task.result()
 
 
-def train_gradrail(task, push, mode="sync", delay=False, return_format="fp32", fragments=1):
+def train_gradrail(task, push, mode="sync", delay=False, return_format="fp32", fragments=1, outer="Nesterov"):
     import gradrail.torch
+    rates = (OUTER_LR,) if outer == "SGD" else (OUTER_LR, OUTER_MOMENTUM)
     flags, rank = task.flags, int(os.environ["GRADRAIL_TASK_INDEX"])
     optimizer = task.optimizer(task.model)
     common = copy.deepcopy(task.model)
@@ -142,7 +146,7 @@ def train_gradrail(task, push, mode="sync", delay=False, return_format="fp32", f
     with gradrail.torch.DiLoCo(task.model, optimizer, sync_every=flags.every, delay=flags.every // 2 if delay else 0,
                                push=push, return_format=return_format, fragments=fragments,
                                mode=f"quorum:{max(1, flags.workers - 1)}" if mode == "quorum" else mode,
-                               outer=gradrail.torch.Nesterov(OUTER_LR, OUTER_MOMENTUM), transports="tcp") as diloco:
+                               outer=getattr(gradrail.torch, outer)(*rates), transports="tcp") as diloco:
         merged = 0
         for step in range(1, flags.steps + 1):
             optimizer.zero_grad()
@@ -199,7 +203,7 @@ def compare(flags):
         if contender == next(iter(results)):
             print(f"{results[contender]['elements']} parameters, {flags.workers} workers, {flags.steps} steps of "
                   f"{flags.batch} x {flags.context} characters each, an outer step after {flags.every}")
-            print(f"{'':10} {'loss':>7} {'of reference':>12} {'MB both ways':>12} {'below ddp':>9} {'push below':>10} "
+            print(f"{'':16} {'loss':>7} {'of reference':>12} {'MB both ways':>12} {'below ddp':>9} {'push below':>10} "
                   f"{'seconds':>8}  loss at 1/4, 1/2, 3/4")
         print(row(results, contender), flush=True)
     if flags.json:
@@ -218,7 +222,7 @@ def row(results, contender):
         return "-" if value is None else format(value, form)
 
     parts = " ".join(f"{curve[len(curve) * quarter // 4 - 1]:.3f}" for quarter in (1, 2, 3) if len(curve) >= 4)
-    return (f"{contender:10} {curve[-1]:7.4f} {shown(reference and curve[-1] / reference['curve'][-1][1], '.4f'):>12} "
+    return (f"{contender:16} {curve[-1]:7.4f} {shown(reference and curve[-1] / reference['curve'][-1][1], '.4f'):>12} "
             f"{shown(both and both * 1e-6, '.2f'):>12} {shown(ddp and both and ddp / both, '.0f'):>9} "
             f"{shown(ddp and pushed and ddp / 2 / pushed, '.0f'):>10} {result['seconds']:8.1f}  {parts}")
 

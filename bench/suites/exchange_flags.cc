@@ -29,8 +29,8 @@ void add_exchange_flags(CLI::App& app, Options& options) {
   app.add_option("--optimizer", options.optimizer, "sgd, momentum, nesterov or adam")
       ->check(CLI::IsMember({"sgd", "momentum", "nesterov", "adam"}))
       ->capture_default_str();
-  app.add_option("--push", options.push, "elements of a gradient on its way")
-      ->check(CLI::IsMember(ps::push_format_names()))
+  app.add_option("--push", options.push, "elements of a gradient on its way, as in training")
+      ->transform(accepted_by(ps::parse_push_format))
       ->capture_default_str();
   app.add_option("--return", options.returns, "parameters on their way back")
       ->check(CLI::IsMember(ps::return_format_names()))
@@ -77,6 +77,11 @@ absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_wo
   GRADRAIL_ASSIGN_OR_RETURN(const ps::PushFormat push, ps::parse_push_format(options.push));
   if (push != ps::PushFormat::fp32 && (options.no_sum || options.no_optimizer))
     return absl::InvalidArgumentError(fmt::format("--push {}: --no-sum and --no-optimizer measure fp32", options.push));
+  // Pushes of one worker differ. The order of the updates decides the result.
+  if (push.kind == ps::PushFormat::topk && options.check && !mode.sums())
+    return absl::InvalidArgumentError(
+        fmt::format("--push {} --mode {}: results are checked in mode sync only (-c 0 does not check)", options.push,
+                    ps::mode_text(mode)));
   GRADRAIL_ASSIGN_OR_RETURN(const ps::ReturnFormat returns, ps::parse_return_format(options.returns));
   if (returns != ps::ReturnFormat::fp32 && options.no_return)
     return absl::InvalidArgumentError(fmt::format("--return {}: --no-return measures fp32", options.returns));

@@ -23,21 +23,20 @@ constexpr Duration kSpin = std::chrono::seconds(1);
 constexpr uint64_t kMostIterations = 1'000'000;
 // Neighboring elements differ, so that bytes which arrive shifted are found. 3 does not divide 32: the two elements in
 // a byte of int4 differ as well. All elements have one magnitude, and therefore one scale. Thus the rounding of an
-// element is independent of its block, and a few elements stand for all.
+// element is independent of its block, and a few elements stand for all. topk
+// selects among a whole chunk: all elements are computed.
 constexpr float kPattern[] = {1.0f, -1.0f, 0.0f};
 constexpr size_t kPatterns = std::size(kPattern);
 
 /// The pushes of one worker, for the check.
 struct Pushes {
-  float gradient[kPatterns] = {};
-  float rest[kPatterns] = {};
+  std::vector<float> gradient, rest, packed;  ///< [elements], also where fewer are packed
 
-  void next(ps::PushFormat format, float* packed) {
-    static_assert(ps::packed_bytes(kPatterns, ps::PushFormat::int8) <= sizeof(gradient));
+  void next(ps::PushFormat format) {
     if (format == ps::PushFormat::fp32) {
-      std::copy_n(gradient, kPatterns, packed);
+      packed = gradient;
     } else {
-      ps::pack(format, gradient, rest, packed);
+      ps::pack(format, gradient, rest.data(), packed.data());
     }
   }
 };
@@ -217,42 +216,60 @@ class Worker {
     GRADRAIL_RETURN_IF_ERROR(client_->pull());
     GRADRAIL_RETURN_IF_ERROR(client_->fetch());
     const std::vector<float> wanted = expected();
+    size_t first = 0;
     for (size_t tensor = 0; tensor < tensors(); ++tensor) {
       const absl::Span<float> values = client_->parameters(tensor);
-      for (size_t i = 0; i < values.size(); ++i) wrong_ += values[i] != wanted[i % kPatterns] ? 1 : 0;
+      for (size_t i = 0; i < values.size(); ++i)
+        wrong_ += values[i] != wanted[computes_all() ? first + i : i % kPatterns] ? 1 : 0;
+      first += values.size();
     }
     return client_->barrier("checked");
   }
 
-  /// kPatterns elements through all updates: packed by each worker, with the rest of the push before, and summed in the
+  bool computes_all() const { return load_.push.kind == ps::PushFormat::topk; }
+
+  /// The gradients of `worker` that expected() computes with.
+  std::vector<float> gradients_of(uint32_t worker) const {
+    std::vector<float> values;
+    for (size_t tensor = 0; tensor < (computes_all() ? tensors() : 1); ++tensor) {
+      const size_t count = computes_all() ? client_->gradients(tensor).size() : kPatterns;
+      for (size_t i = 0; i < count; ++i) values.push_back(gradient(worker, i));
+    }
+    return values;
+  }
+
+  /// The parameters after all updates. Each worker packs its gradient with the rest of the push before. The sum has the
   /// order of the workers.
+  /// Shapes  [kPatterns], or [elements] in topk.
   std::vector<float> expected() const {
     std::vector<Pushes> pushes;
     // Floating-point sums depend on the order, and the check compares bits.
     for (uint32_t worker = 0; worker < (load_.mode.sums() ? load_.workers : 1); ++worker) {
-      pushes.emplace_back();
-      for (size_t i = 0; i < kPatterns; ++i) pushes.back().gradient[i] = gradient(worker, i);
+      const std::vector<float> values = gradients_of(worker);
+      pushes.push_back({values, std::vector<float>(values.size()), std::vector<float>(values.size())});
     }
-    float mean[kPatterns] = {}, state[2][kPatterns] = {};
-    const float* const gradients[] = {mean};
-    std::vector<float> parameters(kPatterns), packed(pushes.size() * kPatterns);
-    std::vector<const float*> buckets;
-    for (size_t i = 0; i < pushes.size(); ++i) buckets.push_back(&packed[i * kPatterns]);
+    const size_t count = pushes[0].gradient.size();
+    std::vector<float> parameters(count), mean(count), state[2] = {mean, mean};
+    const float* const gradients[] = {mean.data()};
     for (uint64_t update = 1; update <= client_->global_step(); ++update) {
-      for (size_t i = 0; i < pushes.size(); ++i) pushes[i].next(load_.push, &packed[i * kPatterns]);
+      std::vector<const float*> buckets;
+      for (Pushes& each : pushes) {
+        each.next(load_.push);
+        buckets.push_back(each.packed.data());
+      }
       ps::mean_of(buckets, {}, load_.push, absl::MakeSpan(mean));
       // Then each push of a worker is the same, whatever the order.
       GRADRAIL_CHECK(load_.mode.sums() || pushes[0].rest[0] == 0.0f);
-      ps::apply(optimizer(), {.count = kPatterns,
+      ps::apply(optimizer(), {.count = count,
                               .parameters = parameters.data(),
-                              .state = {state[0], state[1]},
+                              .state = {state[0].data(), state[1].data()},
                               .gradients = gradients,
                               .update_index = update});
     }
     if (load_.returns != ps::ReturnFormat::fp32) {
-      uint16_t rounded[kPatterns];
-      ps::round_to_bf16(parameters, rounded);
-      ps::widen_bf16(rounded, absl::MakeSpan(parameters));
+      std::vector<uint16_t> rounded(count);
+      ps::round_to_bf16(parameters, rounded.data());
+      ps::widen_bf16(rounded.data(), absl::MakeSpan(parameters));
     }
     return parameters;
   }

@@ -123,7 +123,8 @@ std::string describe(const UpdateCase& c) {
 }
 
 double gradient_bytes(PushFormat format) {
-  return static_cast<double>(ps::packed_bytes(ps::kScaleBlock, format)) / static_cast<double>(ps::kScaleBlock);
+  // A multiple of a block.
+  return static_cast<double>(ps::packed_bytes(ps::kTopkChunk, format)) / static_cast<double>(ps::kTopkChunk);
 }
 
 double bytes_per_element(const UpdateCase& c) {

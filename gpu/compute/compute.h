@@ -74,7 +74,7 @@ inline constexpr size_t kMaxBuffers = 64;
 /// The elements of a gradient, as ps/protocol/push_format.h draws them. int8 and int4 are whole buckets.
 enum class GradientFormat : uint8_t { fp32, bf16, fp16, int8, int4 };
 
-enum class UpdateRule : uint8_t { sgd, momentum, nesterov, adam, mean };
+enum class UpdateRule : uint8_t { sgd, momentum, nesterov, adam, mean, collect, delayed_nesterov };
 
 /// One update of a run of parameters. The arithmetic is that of ps::apply; its header has the formulae. Addresses are
 /// in this Compute's memory. Gradients and targets may also be in pinned host memory.
@@ -90,6 +90,7 @@ struct UpdateArguments {
   float gradient_scale = 1.0f;       ///< 1/N
   float rate = 0.0f;                 ///< adam: with the bias correction of this update
   float momentum = 0.0f;
+  float momentum_share = 1.0f;  ///< collect, delayed_nesterov: 1/N
   float beta1 = 0.0f, one_minus_beta1 = 0.0f;
   float beta2 = 0.0f, one_minus_beta2 = 0.0f;
   float epsilon = 0.0f;

@@ -23,9 +23,9 @@ constexpr size_t kQuadsPerThread = 2;  // kQuadsInFlight of kernels/update.cuh
         "gradrail_update_" rule "_int8", "gradrail_update_" rule "_int4"                                       \
   }
 // In the order of UpdateRule.
-constexpr std::array<std::array<const char*, 5>, 5> kUpdateKernels = {
+constexpr std::array<std::array<const char*, 5>, 7> kUpdateKernels = {
     {GRADRAIL_KERNELS_OF("sgd"), GRADRAIL_KERNELS_OF("momentum"), GRADRAIL_KERNELS_OF("nesterov"),
-     GRADRAIL_KERNELS_OF("adam"), GRADRAIL_KERNELS_OF("mean")}};
+     GRADRAIL_KERNELS_OF("adam"), GRADRAIL_KERNELS_OF("mean"), GRADRAIL_KERNELS_OF("collect"), GRADRAIL_KERNELS_OF("delayed_nesterov")}};
 #undef GRADRAIL_KERNELS_OF
 
 bool is_in_blocks(GradientFormat format) { return format == GradientFormat::int8 || format == GradientFormat::int4; }
@@ -36,9 +36,9 @@ size_t aligned_bytes(GradientFormat format) {
 }
 
 size_t state_vectors(UpdateRule rule) {
-  // As ps::state_vectors(), which this folder may not include.
+  // As ps::state_vectors(), which this folder may not include. collect touches the first of its two vectors only.
   if (rule == UpdateRule::sgd || rule == UpdateRule::mean) return 0;
-  return rule == UpdateRule::adam ? 2 : 1;
+  return rule == UpdateRule::adam || rule == UpdateRule::delayed_nesterov ? 2 : 1;
 }
 
 kernels::Run update_run(const UpdateArguments& a) {
@@ -63,6 +63,7 @@ kernels::UpdateArguments update_arguments(const UpdateArguments& a) {
                                      .gradient_scale = a.gradient_scale,
                                      .rate = a.rate,
                                      .momentum = a.momentum,
+                                     .momentum_share = a.momentum_share,
                                      .beta1 = a.beta1,
                                      .one_minus_beta1 = a.one_minus_beta1,
                                      .beta2 = a.beta2,

@@ -76,6 +76,13 @@ float fresh(const UpdateArguments& a, size_t i, float p, float g) {
     }
     case UpdateRule::mean:
       return g;
+    case UpdateRule::collect:
+      a.state[0][i] = a.state[0][i] + g;
+      return p - a.rate * (g * a.momentum_share);
+    case UpdateRule::delayed_nesterov:
+      a.state[1][i] = a.momentum * a.state[1][i] + (a.state[0][i] + g) * a.momentum_share;
+      a.state[0][i] = 0.0f;
+      return p - a.rate * (g * a.momentum_share + a.momentum * a.state[1][i]);
   }
   return p;
 }

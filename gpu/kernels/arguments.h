@@ -32,6 +32,7 @@ struct UpdateArguments {
   float gradient_scale;
   float rate;
   float momentum;
+  float momentum_share;  // collect, delayed_nesterov
   float beta1, one_minus_beta1;
   float beta2, one_minus_beta2;
   float epsilon;

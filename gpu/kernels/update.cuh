@@ -42,6 +42,23 @@ struct Mean {
   __device__ static float fresh(const UpdateArguments&, float, float g, float&, float&) { return g; }
 };
 
+struct Collect {
+  static constexpr int kState = 1;
+  __device__ static float fresh(const UpdateArguments& a, float p, float g, float& d, float&) {
+    d = d + g;
+    return p - a.rate * (g * a.momentum_share);
+  }
+};
+
+struct DelayedNesterov {
+  static constexpr int kState = 2;
+  __device__ static float fresh(const UpdateArguments& a, float p, float g, float& d, float& m) {
+    m = a.momentum * m + (d + g) * a.momentum_share;
+    d = 0.0f;
+    return p - a.rate * (g * a.momentum_share + a.momentum * m);
+  }
+};
+
 /// The rule behind the weight decay. The branch is the same in all threads.
 template <typename Rule>
 __device__ float fresh_of(const UpdateArguments& a, float p, float g, float& s0, float& s1) {
@@ -230,6 +247,8 @@ GRADRAIL_UPDATE_KERNELS(momentum, Momentum)
 GRADRAIL_UPDATE_KERNELS(nesterov, Nesterov)
 GRADRAIL_UPDATE_KERNELS(adam, Adam)
 GRADRAIL_UPDATE_KERNELS(mean, Mean)
+GRADRAIL_UPDATE_KERNELS(collect, Collect)
+GRADRAIL_UPDATE_KERNELS(delayed_nesterov, DelayedNesterov)
 
 #undef GRADRAIL_UPDATE_KERNELS
 #undef GRADRAIL_UPDATE_KERNEL

@@ -168,7 +168,7 @@ absl::StatusOr<CheckpointHeader> decode_header(std::string_view bytes, uint32_t 
 
 absl::Status check_header(const CheckpointHeader& header) {
   // The cast from a byte can give a number that is no kind.
-  if (header.optimizer.kind > OptimizerKind::torch_adam) {
+  if (header.optimizer.kind > kLastOptimizer) {
     return absl::InvalidArgumentError(fmt::format("optimizer number {}", static_cast<int>(header.optimizer.kind)));
   }
   if (header.shard_index >= header.shard_count) {

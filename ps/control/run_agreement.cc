@@ -138,7 +138,7 @@ absl::Status RunAgreement::set_up(const proto::JoinRequest& request, const Schem
     GRADRAIL_RETURN_IF_ERROR(context_.shards[i].set_up({.shard_index = request.first_shard() + i,
                                                         .map = map,
                                                         .mode = training.mode,
-                                                        .optimizer = training.optimizer,
+                                                        .optimizer = optimizer_of_run(training),
                                                         .push = training.push,
                                                         .returns = training.returns,
                                                         .restored = *restored}));

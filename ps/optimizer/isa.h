@@ -27,6 +27,9 @@ Isa chosen_isa();
 /// `isa` must be one of supported_isas().
 const KernelTable& kernels(Isa isa);
 
+/// Whether this update of a bucket is one of the momentum of delayed_nesterov. The others only collect gradients.
+bool updates_momentum(const OptimizerConfig& config, uint64_t update_index);
+
 /// The arguments of a kernel for one apply(), the same for all instruction sets.
 KernelArguments kernel_arguments(const OptimizerConfig& config, const ApplyArguments& arguments);
 

@@ -8,18 +8,19 @@
 
 namespace gradrail::ps {
 
-/// PushFormat, in the same order. Its header has inline functions.
-enum class GradientFormat : unsigned char { fp32, bf16, fp16, int8, int4 };
+/// PushFormat::Kind, in the same order. Its header has inline functions.
+enum class GradientFormat : unsigned char { fp32, bf16, fp16, int8, int4, topk };
 
 struct KernelArguments {
   size_t count = 0;
   float* parameters = nullptr;
-  /// momentum, nesterov: the velocity. adam, adamw, torch_adam: m, v. Others: none.
+  /// momentum, nesterov: the velocity. adam, adamw, torch_adam: m, v. delayed_nesterov: d, m. Others: none.
   float* state[2] = {nullptr, nullptr};
   const float* const* gradients = nullptr;
   size_t gradient_count = 0;
   const float* shares = nullptr;                 ///< a factor for each gradient; nullptr: all are 1
   GradientFormat format = GradientFormat::fp32;  ///< of the gradients; each is a whole bucket of `count` elements
+  unsigned thousandths = 0;                      ///< as PushFormat::thousandths
   float* const* targets = nullptr;
   size_t target_count = 0;
   /// Decided by the caller, equal for all strips of a call.
@@ -28,6 +29,7 @@ struct KernelArguments {
   float gradient_scale = 1.0f;  ///< 1/N; with shares 1
   float rate = 0.0f;            ///< with the bias correction of adam, adamw and torch_adam
   float momentum = 0.0f;
+  float momentum_share = 1.0f;  ///< delayed_nesterov: 1/N
   /// 1 − β is passed as well, so that all kernels use one rounding of it.
   float beta1 = 0.0f, one_minus_beta1 = 0.0f;
   float beta2 = 0.0f, one_minus_beta2 = 0.0f;
@@ -40,7 +42,8 @@ using ApplyKernel = void (*)(const KernelArguments&);
 /// The sum of the gradients, times gradient_scale.
 using SumKernel = void (*)(const KernelArguments&, float* sum);
 /// As pack().
-using PackKernel = void (*)(GradientFormat format, const float* gradient, float* rest, void* packed, size_t count);
+using PackKernel = void (*)(GradientFormat format, unsigned thousandths, const float* gradient, float* rest,
+                            void* packed, size_t count);
 
 /// As round_to_bf16(), widen_bf16(), pack_delta() and unpack_delta() (returns.h).
 using RoundKernel = void (*)(const float* values, unsigned short* rounded, size_t count);
@@ -51,7 +54,7 @@ using UnpackDeltaKernel = void (*)(const void* packed, unsigned short* held, flo
 /// One instruction set's kernels. The arithmetic is the same operation by operation, without contraction into FMA, so
 /// that all tables give the same bits.
 struct KernelTable {
-  ApplyKernel sgd, momentum, nesterov, adam, mean;
+  ApplyKernel sgd, momentum, nesterov, adam, mean, collect, delayed_nesterov;
   SumKernel sum;
   PackKernel pack;
   RoundKernel round;

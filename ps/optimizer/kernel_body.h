@@ -4,6 +4,7 @@
 
 #include "ps/optimizer/kernel_formats.h"
 #include "ps/optimizer/kernel_returns.h"
+#include "ps/optimizer/kernel_topk.h"
 
 namespace gradrail::ps {
 namespace {
@@ -11,6 +12,8 @@ namespace {
 // 4 KiB for each buffer. The mean, the parameters and two state vectors of a strip fit into the smallest L1 in use (32
 // KiB). They stay there until each target has its copy. The hardware prefetcher works within a page.
 constexpr size_t kStripElements = 1024;
+/// A chunk of topk is summed as a whole.
+size_t strip_elements(const KernelArguments& a) { return a.format == GradientFormat::topk ? kChunk : kStripElements; }
 
 float root(float value) { return __builtin_sqrtf(value); }
 Floats root(Floats values) { return Lanes::root(values); }
@@ -57,6 +60,26 @@ struct Mean {
   template <typename Value>
   static Value fresh(const KernelArguments&, Value, Value g, Value&, Value&) {
     return g;
+  }
+};
+
+/// delayed_nesterov between two updates of the momentum, which is neither read nor written.
+struct Collect {
+  static constexpr int kState = 1;
+  template <typename Value>
+  static Value fresh(const KernelArguments& a, Value p, Value g, Value& d, Value&) {
+    d = d + g;
+    return p - a.rate * (g * a.momentum_share);
+  }
+};
+
+struct DelayedNesterov {
+  static constexpr int kState = 2;
+  template <typename Value>
+  static Value fresh(const KernelArguments& a, Value p, Value g, Value& d, Value& m) {
+    m = a.momentum * m + (d + g) * a.momentum_share;
+    d = Value{};
+    return p - a.rate * (g * a.momentum_share + a.momentum * m);
   }
 };
 
@@ -184,6 +207,8 @@ void sum_strip(const KernelArguments& a, size_t first, size_t count, float* sum)
       return sum_blocks<Blocks<127>>(a, first, count, sum);
     case GradientFormat::int4:
       return sum_blocks<Blocks<7>>(a, first, count, sum);
+    case GradientFormat::topk:
+      return Topk::sum_chunk(a, first, count, sum);
   }
 }
 
@@ -197,7 +222,7 @@ void add_share(float* __restrict sum, const float* __restrict gradient, float sh
 
 /// Each gradient is decoded into a strip of its own first: shares are rare, and one code serves all formats.
 void sum_with_shares(const KernelArguments& arguments, size_t first, size_t count, float* sum) {
-  alignas(64) float decoded[kStripElements];
+  alignas(64) float decoded[kChunk];
   KernelArguments lone = arguments;
   lone.gradient_count = 1;
   lone.shares = nullptr;
@@ -216,9 +241,10 @@ bool is_read_in_place(const KernelArguments& a) {
 }
 
 void sum_all(const KernelArguments& a, float* sum) {
-  for (size_t first = 0; first < a.count; first += kStripElements) {
+  const size_t strip = strip_elements(a);
+  for (size_t first = 0; first < a.count; first += strip) {
     const size_t left = a.count - first;
-    const size_t count = left < kStripElements ? left : kStripElements;
+    const size_t count = left < strip ? left : strip;
     sum_strip(a, first, count, sum + first);
     // Now: the strip is in the cache.
     multiply(sum + first, a.gradient_scale, count);
@@ -273,10 +299,10 @@ void apply_strip(const KernelArguments& a, size_t first, size_t count, float* su
 
 template <typename Rule>
 void apply_all(const KernelArguments& a) {
-  alignas(64) float sum[kStripElements];
+  alignas(64) float sum[kChunk];
   // Strips are for reuse in the cache: with one gradient and one target nothing is read twice.
   const bool one_loop = is_read_in_place(a) && a.target_count <= 1 && !a.targets_bypass_cache;
-  const size_t strip = one_loop ? a.count : kStripElements;
+  const size_t strip = one_loop ? a.count : strip_elements(a);
   for (size_t first = 0; first < a.count; first += strip) {
     const size_t left = a.count - first;
     const size_t count = left < strip ? left : strip;
@@ -286,7 +312,7 @@ void apply_all(const KernelArguments& a) {
   if (a.targets_bypass_cache) CacheBypass::fence();
 }
 
-void pack(GradientFormat format, const float* gradient, float* rest, void* packed, size_t count) {
+void pack(GradientFormat format, unsigned thousandths, const float* gradient, float* rest, void* packed, size_t count) {
   switch (format) {
     case GradientFormat::fp32:
       return;
@@ -298,12 +324,24 @@ void pack(GradientFormat format, const float* gradient, float* rest, void* packe
       return Blocks<127>::pack(gradient, rest, packed, count);
     case GradientFormat::int4:
       return Blocks<7>::pack(gradient, rest, packed, count);
+    case GradientFormat::topk:
+      return Topk::pack(gradient, rest, packed, count, thousandths);
   }
 }
 
-constexpr KernelTable kKernels = {
-    apply_all<Sgd>, apply_all<Momentum>, apply_all<Nesterov>, apply_all<Adam>, apply_all<Mean>, sum_all,
-    pack,           round_all,           widen_all,           pack_delta,      unpack_delta};
+constexpr KernelTable kKernels = {apply_all<Sgd>,
+                                  apply_all<Momentum>,
+                                  apply_all<Nesterov>,
+                                  apply_all<Adam>,
+                                  apply_all<Mean>,
+                                  apply_all<Collect>,
+                                  apply_all<DelayedNesterov>,
+                                  sum_all,
+                                  pack,
+                                  round_all,
+                                  widen_all,
+                                  pack_delta,
+                                  unpack_delta};
 
 }  // namespace
 }  // namespace gradrail::ps

@@ -29,6 +29,9 @@ bool bypass_cache(const ApplyArguments& a) {
 bool is_torch(OptimizerKind kind) { return kind == OptimizerKind::adamw || kind == OptimizerKind::torch_adam; }
 bool is_adam(OptimizerKind kind) { return kind == OptimizerKind::adam || is_torch(kind); }
 
+/// Without a run, as in a program that trains alone, each update is one of the momentum.
+uint32_t momentum_every(const OptimizerConfig& config) { return std::max(1u, config.momentum_every); }
+
 /// √(1−β2^t) in double: 1−β2^t cancels in float for small t.
 double root_of_correction2(const OptimizerConfig& config, uint64_t update_index) {
   return std::sqrt(1.0 - std::pow(static_cast<double>(config.beta2), static_cast<double>(update_index)));
@@ -45,8 +48,8 @@ float epsilon_of(const OptimizerConfig& config, uint64_t update_index) {
   return static_cast<float>(static_cast<double>(config.epsilon) * root_of_correction2(config, update_index));
 }
 
-ApplyKernel kernel_for(OptimizerKind kind, const KernelTable& table) {
-  switch (kind) {
+ApplyKernel kernel_for(const OptimizerConfig& config, uint64_t update_index, const KernelTable& table) {
+  switch (config.kind) {
     case OptimizerKind::sgd:
       return table.sgd;
     case OptimizerKind::momentum:
@@ -59,6 +62,8 @@ ApplyKernel kernel_for(OptimizerKind kind, const KernelTable& table) {
       return table.adam;
     case OptimizerKind::mean:
       return table.mean;
+    case OptimizerKind::delayed_nesterov:
+      return updates_momentum(config, update_index) ? table.delayed_nesterov : table.collect;
   }
   GRADRAIL_CHECK(false);
 }
@@ -81,8 +86,8 @@ float scale_of(absl::Span<const float* const> gradients, absl::Span<const float>
   return weights.empty() ? 1.0f / static_cast<float>(gradients.size()) : 1.0f;
 }
 
-static_assert(static_cast<int>(GradientFormat::int4) == static_cast<int>(PushFormat::int4));
-GradientFormat kernel_format(PushFormat format) { return static_cast<GradientFormat>(format); }
+static_assert(static_cast<int>(GradientFormat::topk) == static_cast<int>(PushFormat::topk));
+GradientFormat kernel_format(PushFormat format) { return static_cast<GradientFormat>(format.kind); }
 
 }  // namespace
 
@@ -105,6 +110,10 @@ Isa choose_isa(const char* forced, absl::Span<const Isa> supported) {
   return supported.back();
 }
 
+bool updates_momentum(const OptimizerConfig& config, uint64_t update_index) {
+  return update_index % momentum_every(config) == 0;
+}
+
 KernelArguments kernel_arguments(const OptimizerConfig& config, const ApplyArguments& a) {
   const float rate = a.rate == kAgreedRate ? config.learning_rate : a.rate;
   const bool is_decoupled = config.kind == OptimizerKind::adamw;
@@ -115,12 +124,14 @@ KernelArguments kernel_arguments(const OptimizerConfig& config, const ApplyArgum
       .gradients = a.gradients.data(),
       .gradient_count = a.gradients.size(),
       .format = kernel_format(a.format),
+      .thousandths = a.format.thousandths,
       .targets = a.targets.data(),
       .target_count = a.targets.size(),
       .targets_bypass_cache = bypass_cache(a),
       .gradient_scale = scale_of(a.gradients, a.weights),
       .rate = is_adam(config.kind) ? adam_rate(config, rate, a.update_index) : rate,
       .momentum = config.momentum,
+      .momentum_share = 1.0f / static_cast<float>(momentum_every(config)),
       .beta1 = config.beta1,
       // Rounded once, here: kernels of the CPU and of a GPU must use the same bits.
       .one_minus_beta1 = 1.0f - config.beta1,
@@ -142,7 +153,7 @@ void apply_with(Isa isa, const OptimizerConfig& config, const ApplyArguments& ar
   const Shares shares = shares_of(arguments.gradients, arguments.weights);
   KernelArguments for_kernel = kernel_arguments(config, arguments);
   for_kernel.shares = pointer_to(shares);
-  kernel_for(config.kind, kernels(isa))(for_kernel);
+  kernel_for(config, arguments.update_index, kernels(isa))(for_kernel);
 }
 
 void apply(const OptimizerConfig& config, const ApplyArguments& arguments) {
@@ -158,12 +169,13 @@ void mean_of(absl::Span<const float* const> gradients, absl::Span<const float> w
                                      .gradient_count = gradients.size(),
                                      .shares = pointer_to(shares),
                                      .format = kernel_format(format),
+                                     .thousandths = format.thousandths,
                                      .gradient_scale = scale_of(gradients, weights)};
   kernels(chosen_isa()).sum(arguments, mean.data());
 }
 
 void pack_with(Isa isa, PushFormat format, absl::Span<const float> gradient, float* rest, void* packed) {
-  kernels(isa).pack(kernel_format(format), gradient.data(), rest, packed, gradient.size());
+  kernels(isa).pack(kernel_format(format), format.thousandths, gradient.data(), rest, packed, gradient.size());
 }
 
 void pack(PushFormat format, absl::Span<const float> gradient, float* rest, void* packed) {

@@ -16,11 +16,11 @@ constexpr size_t kMaxTargets = 16;
 
 /// One update of one bucket.
 /// Shapes   parameters, every gradient, every state vector and every target: [count], fp32 if not stated otherwise.
-/// Units    update_index counts the updates of this bucket from 1 (adam's bias correction).
+/// Units    update_index counts the updates of this bucket from 1 (adam's bias correction, N of delayed_nesterov).
 struct ApplyArguments {
   size_t count = 0;
   float* parameters = nullptr;
-  float* state[2] = {nullptr, nullptr};      ///< momentum: velocity; adam, adamw, torch_adam: m, v
+  float* state[2] = {nullptr, nullptr};      ///< momentum: velocity; adam and its kin: m, v
   absl::Span<const float* const> gradients;  ///< 1–16, summed in this order, then divided by their number
   /// For each gradient, more than 0; empty: all are equal. The sum is then that of (weight / sum of all weights) × g.
   absl::Span<const float> weights;
@@ -44,9 +44,11 @@ struct ApplyArguments {
 ///   torch_adam  m and v as adam;  p −= lr/(1−β1^t) · m/(√(v/(1−β2^t)) + ε)
 ///   adamw       p −= lr·decay·p;  then as torch_adam
 ///   mean        p = g
+///   delayed_nesterov  d += g;  each N-th update: m = μ·m + d/N;  d = 0;  p −= lr·(g/N + μ·m);  others: p −= lr·g/N
 /// Weight decay is added to the gradient before all others but adamw: g += decay·p.
 /// Source   Kingma and Ba 2015 (adam, the paper's efficient form as in TensorFlow; torch_adam as in PyTorch);
-///          Loshchilov and Hutter 2019 (adamw, as in PyTorch); Sutskever et al. 2013 (nesterov).
+///          Loshchilov and Hutter 2019 (adamw, as in PyTorch); Sutskever et al. 2013 (nesterov);
+///          Liu et al. 2024, arXiv 2401.09135 (delayed_nesterov, c = 0).
 /// Buffers need the alignment of float only, and none may overlap another; gradients may be the same one.
 /// More than 16 gradients or targets, no gradient, or update_index 0 break an invariant and stop the process.
 void apply(const OptimizerConfig& config, const ApplyArguments& arguments);
@@ -59,7 +61,8 @@ void mean_of(absl::Span<const float* const> gradients, absl::Span<const float> w
 /// Rounds gradient + rest to the format, to nearest even, and keeps what the rounding has left out in `rest`. NaN stays
 /// NaN; infinity, and a finite value that rounds to it, leave a rest of 0. int8 and int4: the error of an element is at
 /// most half a step of its block. A step is 1/127 or 1/7 of the largest magnitude in the block, rounded up to bf16. A
-/// block below 2^-100 stays in the rest.
+/// block below 2^-100 stays in the rest. topk: what is not among the largest elements stays in the rest. So do NaN and
+/// infinity if a chunk has too many of them.
 /// Shapes  gradient, rest: [count]; packed: packed_bytes(count, format). Buffers may not overlap.
 /// fp32 has nothing to pack.
 void pack(PushFormat format, absl::Span<const float> gradient, float* rest, void* packed);

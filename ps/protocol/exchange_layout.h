@@ -79,7 +79,7 @@ struct alignas(64) SlotHeader {
   uint32_t magic = kMagic;
   ArrivalKind kind{};
   uint8_t has_crc = 0;
-  PushFormat format = PushFormat::fp32;  ///< of a push
+  PushFormat::Kind format = PushFormat::fp32;  ///< of a push
   uint32_t bucket = 0;
   uint32_t payload_bytes = 0;
   uint64_t step = 0;          ///< of the worker, counted from 1

@@ -11,8 +11,8 @@ namespace gradrail::ps {
 namespace {
 
 /// In the order of OptimizerKind.
-constexpr std::array<std::string_view, 7> kOptimizerNames = {"sgd",  "momentum", "nesterov",  "adam",
-                                                             "mean", "adamw",    "torch_adam"};
+constexpr std::array<std::string_view, 8> kOptimizerNames = {"sgd",  "momentum", "nesterov",   "adam",
+                                                             "mean", "adamw",    "torch_adam", "delayed_nesterov"};
 
 }  // namespace
 
@@ -42,6 +42,7 @@ int state_vectors(OptimizerKind kind) {
     case OptimizerKind::adam:
     case OptimizerKind::adamw:
     case OptimizerKind::torch_adam:
+    case OptimizerKind::delayed_nesterov:
       return 2;
   }
   GRADRAIL_CHECK(false);

@@ -17,7 +17,6 @@ namespace {
 
 constexpr uint64_t kMaxElements = uint64_t{1} << 38;  // 1 TiB of fp32: no byte count in a header overflows below it
 constexpr size_t kMaxNameBytes = 1024;                // a path of modules in a large model has some hundred
-constexpr uint64_t kAlignElements = 64 / sizeof(float);
 
 std::string describe(const Tensor& tensor) {
   const std::string shape = fmt::format("'{}' [{}]", tensor.name, fmt::join(tensor.shape, "×"));
@@ -138,13 +137,13 @@ absl::StatusOr<ShardMap> ShardMap::cut(uint64_t elements, uint32_t shard_count, 
 absl::StatusOr<ShardMap> ShardMap::cut(const Layout& layout, uint32_t shard_count, uint32_t bucket_bytes,
                                        PushFormat push) {
   if (shard_count == 0) return absl::InvalidArgumentError("shard map: at least one shard is needed");
-  // A multiple of a cache line keeps each bucket on a boundary for vector instructions. A multiple of a scale's block
+  // A multiple of a cache line keeps each bucket on a boundary for vector instructions. A multiple of a block or chunk
   // gives a run the same bits for each number of shards and each bucket size.
-  const uint64_t line_elements = has_scales(push) ? kScaleBlock : kAlignElements;
+  const uint64_t line_elements = cut_elements(push);
   if (bucket_bytes == 0 || bucket_bytes % (line_elements * sizeof(float)) != 0) {
-    return absl::InvalidArgumentError(fmt::format("bucket size {}: must be a positive multiple of {} bytes{}",
-                                                  bucket_bytes, line_elements * sizeof(float),
-                                                  has_scales(push) ? " with push int8 or int4" : ""));
+    return absl::InvalidArgumentError(
+        fmt::format("bucket size {}: must be a positive multiple of {} bytes with push {}", bucket_bytes,
+                    line_elements * sizeof(float), push_format_name(push)));
   }
   const uint64_t elements = layout.elements;
   if (elements > kMaxElements) {

@@ -19,13 +19,14 @@ struct ElementRange {
 
 /// Cuts the flattened parameters evenly by bytes over the shards, and each shard into buckets. Cuts ignore the tensors,
 /// so that one large tensor does not load one shard. A bucket has elements of one fragment only. Every bucket begins on
-/// a 64-byte boundary of its shard. With int8
-/// and int4, shards and buckets begin with a block of 64 elements. Thus the bits of a run do not depend on the cut. A
-/// model with few elements leaves the last shards empty.
+/// a 64-byte boundary of its shard. With int8 and int4, shards and buckets begin with a block of 64 elements, and with
+/// topk with a chunk of 4096. Thus the bits of a run do not depend on the cut. A model with several fragments is the
+/// exception with topk: chunks begin with a fragment, and with a shard within it. A model with few elements leaves the
+/// last shards empty.
 class ShardMap {
  public:
-  /// Errors  INVALID_ARGUMENT: no shard, or bucket_bytes is not a positive multiple of 64 (int8, int4: of 256). Also
-  ///         more elements than a schema may have, or more than kMaxBuckets buckets in a shard.
+  /// Errors  INVALID_ARGUMENT: no shard, or bucket_bytes is not a positive multiple of 64 (int8, int4: of 256; topk:
+  ///         of 16,384). Also more elements than a schema may have, or more than kMaxBuckets buckets in a shard.
   static absl::StatusOr<ShardMap> cut(const Layout& layout, uint32_t shard_count, uint32_t bucket_bytes,
                                       PushFormat push = PushFormat::fp32);
   /// The same for a model with one fragment.

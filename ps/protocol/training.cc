@@ -17,7 +17,8 @@ namespace gradrail::ps {
 namespace {
 
 // In the order of their numbers.
-constexpr std::array<std::string_view, 5> kPushFormatNames = {"fp32", "bf16", "fp16", "int8", "int4"};
+constexpr std::array<std::string_view, 6> kPushFormatNames = {"fp32", "bf16", "fp16", "int8", "int4", "topk"};
+constexpr std::string_view kTopk = kPushFormatNames[PushFormat::topk];
 constexpr std::array<std::string_view, 3> kReturnFormatNames = {"fp32", "bf16", "delta"};
 
 /// Above every useful bound, and far from the overflow of step + bound.
@@ -35,6 +36,36 @@ constexpr BoundedMode kBoundedModes[] = {
     {"backup", ModeKind::backup, 0, "of gradients of a step that are not waited for: backup:1"},
     {"quorum", ModeKind::quorum, 1, "of gradients for which a step waits: quorum:2"},
 };
+
+/// Parses a percentage with one decimal at most. None: another text, or more than 999.9.
+std::optional<uint16_t> parse_thousandths(std::string_view percent) {
+  const size_t point = percent.find('.');
+  const std::string_view fraction = point == std::string_view::npos ? "0" : percent.substr(point + 1);
+  const std::optional<uint16_t> whole = parse_number<uint16_t>(percent.substr(0, point));
+  const std::optional<uint16_t> tenths = parse_number<uint16_t>(fraction);
+  if (!whole || !tenths || *whole > 999 || fraction.size() != 1) return std::nullopt;
+  return static_cast<uint16_t>(*whole * 10 + *tenths);
+}
+
+/// An outer step takes minutes. An hour covers the slowest of its workers.
+constexpr double kMaxGraceSeconds = 3600.0;
+constexpr std::string_view kGraceOption = "grace=";
+
+/// The text behind "quorum:K,".
+absl::StatusOr<Grace> parse_grace(std::string_view text) {
+  if (text.substr(0, kGraceOption.size()) != kGraceOption) {
+    return absl::InvalidArgumentError(fmt::format("mode option '{}': quorum:K has grace=SECONDS and grace=auto", text));
+  }
+  const std::string_view value = text.substr(kGraceOption.size());
+  if (value == "auto") return Grace{.is_auto = true};
+  const std::optional<double> seconds = parse_number<double>(value);
+  // false for NaN
+  if (!seconds || !(*seconds >= 0.0 && *seconds <= kMaxGraceSeconds)) {
+    return absl::InvalidArgumentError(
+        fmt::format("mode option '{}': grace needs a number of seconds from 0 to {}, or auto", text, kMaxGraceSeconds));
+  }
+  return Grace{.seconds = *seconds + 0.0};  // -0 becomes 0
+}
 
 }  // namespace
 
@@ -62,14 +93,22 @@ absl::StatusOr<Mode> parse_mode(std::string_view text) {
   if (found == std::end(kBoundedModes)) {
     return absl::InvalidArgumentError(fmt::format("mode '{}': there are async, sync, ssp:K, backup:B, quorum:K", text));
   }
-  const std::string_view number = colon == std::string_view::npos ? "" : text.substr(colon + 1);
+  const std::string_view argument = colon == std::string_view::npos ? "" : text.substr(colon + 1);
+  const size_t comma = argument.find(',');
+  const std::string_view number = argument.substr(0, comma);
   const std::optional<uint32_t> bound = parse_number<uint32_t>(number);
   // An empty text is not a number: "ssp" alone fails here as well.
   if (!bound || *bound < found->least || *bound > kMaxModeBound) {
     return absl::InvalidArgumentError(fmt::format("mode '{}': {} needs a number from {} to {}, {}", text, name,
                                                   found->least, kMaxModeBound, found->meaning));
   }
-  return Mode{.kind = found->kind, .bound = *bound};
+  Mode mode{.kind = found->kind, .bound = *bound};
+  if (comma == std::string_view::npos) return mode;
+  if (mode.kind != ModeKind::quorum) {
+    return absl::InvalidArgumentError(fmt::format("mode '{}': only quorum:K has options, such as grace=0.5", text));
+  }
+  GRADRAIL_ASSIGN_OR_RETURN(mode.grace, parse_grace(argument.substr(comma + 1)));
+  return mode;
 }
 
 absl::Status check_bound(const Mode& mode) {
@@ -96,21 +135,36 @@ std::string mode_text(const Mode& mode) {
     case ModeKind::backup:
       return fmt::format("backup:{}", mode.bound);
     case ModeKind::quorum:
-      return fmt::format("quorum:{}", mode.bound);
+      if (!mode.grace.any()) return fmt::format("quorum:{}", mode.bound);
+      return fmt::format("quorum:{},{}{}", mode.bound, kGraceOption,
+                         mode.grace.is_auto ? "auto" : fmt::format("{}", mode.grace.seconds));
   }
   GRADRAIL_CHECK(false);
 }
 
 absl::StatusOr<PushFormat> parse_push_format(std::string_view name) {
+  const size_t colon = name.find(':');
+  if (name.substr(0, colon) == kTopk) {
+    const std::string_view percent = colon == std::string_view::npos ? "" : name.substr(colon + 1);
+    const std::optional<uint16_t> thousandths = parse_thousandths(percent);
+    if (thousandths && *thousandths > 0 && *thousandths <= kMaxThousandths)
+      return PushFormat(PushFormat::topk, *thousandths);
+    return absl::InvalidArgumentError(fmt::format(
+        "push format '{}': topk needs a percentage from 0.1 to {} with one decimal at most, as topk:0.5 or topk:1",
+        name, kMaxThousandths / 10));
+  }
   const auto found = std::find(kPushFormatNames.begin(), kPushFormatNames.end(), name);
-  if (found != kPushFormatNames.end()) return static_cast<PushFormat>(found - kPushFormatNames.begin());
+  if (found != kPushFormatNames.end()) return static_cast<PushFormat::Kind>(found - kPushFormatNames.begin());
   return absl::InvalidArgumentError(
-      fmt::format("push format '{}': there are {}", name, fmt::join(push_format_names(), ", ")));
+      fmt::format("push format '{}': there are {}:P", name, fmt::join(kPushFormatNames, ", ")));
 }
 
-std::vector<std::string> push_format_names() { return {kPushFormatNames.begin(), kPushFormatNames.end()}; }
-
-std::string_view push_format_name(PushFormat format) { return kPushFormatNames[static_cast<size_t>(format)]; }
+std::string push_format_name(PushFormat format) {
+  const std::string_view name = kPushFormatNames[format.kind];
+  if (format.kind != PushFormat::topk) return std::string(name);
+  const int tenths = format.thousandths % 10;
+  return fmt::format("{}:{}{}", name, format.thousandths / 10, tenths == 0 ? "" : fmt::format(".{}", tenths));
+}
 
 absl::StatusOr<ReturnFormat> parse_return_format(std::string_view name) {
   const auto found = std::find(kReturnFormatNames.begin(), kReturnFormatNames.end(), name);
@@ -140,6 +194,11 @@ absl::Status validate(const OptimizerConfig& optimizer) {
   GRADRAIL_RETURN_IF_ERROR(check("weight_decay", optimizer.weight_decay, kInfinity, kFinite));
   if (optimizer.kind == OptimizerKind::mean && optimizer.weight_decay != 0.0f)
     return absl::InvalidArgumentError("weight_decay: the optimizer mean has none");
+  if (optimizer.momentum_every != 0 && optimizer.kind != OptimizerKind::delayed_nesterov) {
+    return absl::InvalidArgumentError(
+        fmt::format("momentum_every {}: the optimizer {} has none; delayed_nesterov has it", optimizer.momentum_every,
+                    optimizer_name(optimizer.kind)));
+  }
   return absl::OkStatus();
 }
 
@@ -154,7 +213,8 @@ proto::Training to_proto(const Training& training) {
   message.set_beta2(training.optimizer.beta2);
   message.set_epsilon(training.optimizer.epsilon);
   message.set_weight_decay(training.optimizer.weight_decay);
-  message.set_push(std::string(push_format_name(training.push)));
+  message.set_momentum_every(training.optimizer.momentum_every);
+  message.set_push(push_format_name(training.push));
   message.set_returns(std::string(return_format_name(training.returns)));
   message.set_bucket_bytes(training.bucket_bytes);
   message.set_agreement(training.agreement);
@@ -179,7 +239,8 @@ absl::StatusOr<Training> from_proto(const proto::Training& message) {
                                   .beta1 = message.beta1(),
                                   .beta2 = message.beta2(),
                                   .epsilon = message.epsilon(),
-                                  .weight_decay = message.weight_decay()};
+                                  .weight_decay = message.weight_decay(),
+                                  .momentum_every = message.momentum_every()};
   GRADRAIL_RETURN_IF_ERROR(validate(config));
   // The mean of one gradient is no parameter of a model.
   if (optimizer == OptimizerKind::mean && mode.kind != ModeKind::sync)
@@ -190,6 +251,14 @@ absl::StatusOr<Training> from_proto(const proto::Training& message) {
                   .returns = returns,
                   .bucket_bytes = message.bucket_bytes(),
                   .agreement = message.agreement()};
+}
+
+OptimizerConfig optimizer_of_run(const Training& training) {
+  OptimizerConfig optimizer = training.optimizer;
+  // A step that sums has the gradients of all workers already.
+  if (optimizer.momentum_every == 0)
+    optimizer.momentum_every = training.mode.sums() ? 1 : std::max(1u, training.mode.worker_count);
+  return optimizer;
 }
 
 std::string difference(const Training& ours, const Training& theirs, const Sides& sides) {
@@ -209,6 +278,7 @@ std::string difference(const Training& ours, const Training& theirs, const Sides
   if (a.beta2 != b.beta2) return say("beta2", a.beta2, b.beta2);
   if (a.epsilon != b.epsilon) return say("epsilon", a.epsilon, b.epsilon);
   if (a.weight_decay != b.weight_decay) return say("weight_decay", a.weight_decay, b.weight_decay);
+  if (a.momentum_every != b.momentum_every) return say("momentum_every", a.momentum_every, b.momentum_every);
   // In async each worker chooses its own number of steps. A mode that waits would wait for the missing ones.
   if (ours.mode.waits() && ours.agreement != theirs.agreement) {
     return say("options", ours.agreement, theirs.agreement);

@@ -40,6 +40,9 @@ struct Training {
   std::string agreement;  ///< not async: further options that must be equal (epochs, batch size), in words for people
 };
 
+/// The optimizer of the shards: the mode and the number of workers replace a momentum_every of 0.
+OptimizerConfig optimizer_of_run(const Training& training);
+
 /// Errors  INVALID_ARGUMENT names the value that is NaN or outside the range of the optimizers' formulas.
 absl::Status validate(const OptimizerConfig& optimizer);
 

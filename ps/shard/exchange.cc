@@ -32,6 +32,12 @@ ShardExchange::ShardExchange(ShardEnvironment& environment, Partition& partition
       primary_(primary),
       recorder_(environment.options.marks) {}
 
+void ShardExchange::start() {
+  std::vector<uint32_t> fragments(partition_.bucket_count());
+  for (uint32_t bucket = 0; bucket < fragments.size(); ++bucket) fragments[bucket] = partition_.fragment(bucket);
+  grace_.reset(partition_.mode().grace, std::move(fragments), Clock::now());
+}
+
 void ShardExchange::on_arrival(ShardPeer& peer, uint64_t immediate) {
   assert(peer.phase == ShardPeer::Phase::active);
   if (immediate >= partition_.bucket_count()) {
@@ -53,6 +59,7 @@ void ShardExchange::on_arrival(ShardPeer& peer, uint64_t immediate) {
   if (peer.encoder != nullptr) peer.encoder->on_arrival(header);
   // Only in modes that wait: their answers report the waiting time.
   if (!peer.arrived_at.empty()) peer.arrived_at[immediate] = decided_at_ = Clock::now();
+  if (is_of_step(header.kind)) grace_.on_arrival(peer.worker, header.bucket, header.step, decided_at_);
   actions_.clear();
   partition_.protocol().on_arrival({.worker = peer.worker,
                                     .incarnation = peer.incarnation,
@@ -80,7 +87,7 @@ absl::Status ShardExchange::check(const ShardPeer& peer, const SlotHeader& heade
   if (header.weight != 1.0f && partition_.device_memory() != nullptr)
     return bad("a weight needs parameters in host memory (--ps_device host)");
   const PushFormat format = format_of(header.kind);
-  if (header.format != format) return bad("the format is not the one of the run");
+  if (header.format != format.kind) return bad("the format is not the one of the run");
   // After the kind, which decides whether there is a payload.
   const uint64_t expected =
       has_payload(header.kind) ? packed_bytes(partition_.bucket_range(header.bucket).count, format) : 0;
@@ -125,6 +132,16 @@ void ShardExchange::change_membership(const std::function<void(ShardProtocol&, A
   run_actions();
 }
 
+void ShardExchange::end_windows() {
+  if (grace_.next_end() == TimePoint::max()) return;
+  decided_at_ = Clock::now();
+  while (const std::optional<GraceWindows::End> ended = grace_.take_ended(decided_at_)) {
+    actions_.clear();
+    partition_.protocol().on_window_end(ended->bucket, ended->step, actions_);
+    run_actions();
+  }
+}
+
 void ShardExchange::run_actions() {
   // actions_ stays as it is during the loop: refuse() drops pushes in the protocol and decides nothing.
   for (const Action& action : actions_) {
@@ -143,6 +160,9 @@ void ShardExchange::run_actions() {
       case Action::Kind::refuse:
         if (ShardPeer* peer = peers_.active(action.worker); peer != nullptr) peers_.refuse(*peer, action.reason);
         break;
+      case Action::Kind::begin_window:
+        grace_.begin(action.bucket, action.step, decided_at_);
+        break;
     }
   }
 }
@@ -158,6 +178,7 @@ void ShardExchange::initialise(const Action& action) {
 }
 
 void ShardExchange::apply(const Action& action) {
+  grace_.on_applied(action.bucket, decided_at_);
   // Only absent workers: the version is new, and the parameters are not.
   if (action.contributors.empty()) return primary_.record_change(action.bucket);
   const ElementRange range = partition_.bucket_range(action.bucket);

@@ -12,6 +12,7 @@
 #include "base/clock.h"
 #include "base/flight_recorder.h"
 #include "ps/shard/environment.h"
+#include "ps/shard/grace_windows.h"
 #include "ps/shard/partition.h"
 #include "ps/shard/peer_table.h"
 #include "ps/shard/primary_role.h"
@@ -57,13 +58,19 @@ class ShardExchange {
   void advance();
   /// advance() has to be called again soon: a GPU gives no notice.
   bool waits_for_gpu() const { return !begun_.empty(); }
+  /// Grace windows (GraceWindows). TimePoint::max(): none is open.
+  TimePoint next_window_end() const { return grace_.next_end(); }
+  void end_windows();
   /// The worker's connection is lost: it repeats what is unanswered.
   void forget(WorkerIndex worker);
-  /// Forgets all answers: the shard begins again.
+  /// Forgets all answers and windows: the shard begins again.
   void reset() {
     begun_.clear();
     ended_.reset();
+    grace_ = {};
   }
+  /// The partition has started.
+  void start();
   /// Posts the peer's backlog until the transport has no room.
   void post_backlog(ShardPeer& peer);
 
@@ -111,7 +118,8 @@ class ShardExchange {
   Actions actions_;                    ///< of the last decision; keeps its memory from one arrival to the next
   TimePoint decided_at_;               ///< time of the last decision; set only in the modes in which workers wait
   TimePoint noticed_at_;               ///< time of on_completions(), while the recorder is on
-  bool has_failed_ = false;            ///< the store has lost the parameters
+  GraceWindows grace_;
+  bool has_failed_ = false;  ///< the store has lost the parameters
   uint64_t updates_ = 0;
   uint64_t dropped_ = 0;
 };

@@ -19,6 +19,11 @@ absl::Status Partition::reset_to(const ShardSetup& setup, const StoreMaker& make
   GRADRAIL_ASSIGN_OR_RETURN(store_, make_store(setup_.optimizer, range().count, place));
   device_memory_ = store_->device_memory();
   returns_parameters_ = store_->returns_parameters();
+  if (device_memory_ != nullptr && !is_for_gpus(setup_.push)) {
+    return absl::FailedPreconditionError(
+        fmt::format("push {}: parameters in GPU memory do not take it (--ps_device host takes all formats)",
+                    push_format_name(setup_.push)));
+  }
   if (device_memory_ != nullptr && setup_.returns != ReturnFormat::fp32) {
     return absl::FailedPreconditionError(
         fmt::format("return {}: parameters in GPU memory are returned in fp32 (--ps_device host returns all formats)",

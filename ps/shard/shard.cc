@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <chrono>
 #include <future>
 #include <utility>
@@ -97,6 +98,7 @@ void Shard::run() {
     if (count > 0) exchange_.on_completions();
     for (size_t i = 0; i < count; ++i) dispatch(completions[i]);
     if (tasks_.has_work()) is_stopped = !tasks_.run();
+    exchange_.end_windows();
     // After all completions of the turn: one transfer of a bucket carries the updates of all of them.
     primary_.advance();
     exchange_.advance();
@@ -113,7 +115,7 @@ size_t Shard::wait(absl::Span<transport::Completion> completions) {
 
 TimePoint Shard::next_deadline() const {
   const bool is_urgent = peers_.has_unsettled() || primary_.waits_for_room();
-  return Clock::now() + (is_urgent ? Duration(kShortWait) : Duration(kLongWait));
+  return std::min(Clock::now() + (is_urgent ? Duration(kShortWait) : Duration(kLongWait)), exchange_.next_window_end());
 }
 
 void Shard::dispatch(transport::Completion& completion) {
@@ -222,7 +224,9 @@ absl::Status Shard::begin(const Setup& setup) {
   GRADRAIL_RETURN_IF_ERROR(partition_.reset_to(setup, environment_.options.make_store,
                                                environment_.options.place_memory, environment_.options.slot_bytes));
   GRADRAIL_RETURN_IF_ERROR(parameters_.open(partition_));
-  return partition_.start();
+  GRADRAIL_RETURN_IF_ERROR(partition_.start());
+  exchange_.start();
+  return absl::OkStatus();
 }
 
 absl::Status Shard::admit(WorkerIndex worker, uint64_t incarnation, const std::string& key) {

@@ -129,6 +129,14 @@ void ShardProtocol::on_arrival(const Arrival& arrival, Actions& actions) {
   refuse(arrival, fmt::format("unknown kind {}", static_cast<unsigned>(arrival.kind)), actions);
 }
 
+void ShardProtocol::on_window_end(uint32_t bucket_index, uint64_t step, Actions& actions) {
+  GRADRAIL_CHECK(bucket_index < buckets_.size());
+  Bucket& bucket = buckets_[bucket_index];
+  if (bucket.window != Window::open || step != bucket.version + 1) return;
+  bucket.window = Window::ended;
+  complete_step(bucket_index, actions);
+}
+
 bool ShardProtocol::initialised() const {
   return std::all_of(buckets_.begin(), buckets_.end(), [](const Bucket& bucket) { return bucket.initialised; });
 }
@@ -174,6 +182,13 @@ uint32_t ShardProtocol::enough() const {
   // A lost worker counts as one of the `bound` gradients that a step does not wait for.
   const uint32_t all = std::max(mode_.worker_count, expected_count_);
   return std::min(expected_count_, all > mode_.bound ? all - mode_.bound : 1);
+}
+
+/// Expected workers that are members now. A window is not for those that have not joined.
+uint32_t ShardProtocol::present_count() const {
+  return static_cast<uint32_t>(std::count_if(members_.begin(), members_.end(), [this](const auto& entry) {
+    return entry.second.live && expected_[entry.first];
+  }));
 }
 
 uint64_t ShardProtocol::slowest_step(uint32_t bucket) const {
@@ -313,6 +328,25 @@ void ShardProtocol::complete_step(uint32_t bucket_index, Actions& actions) {
   const uint32_t needed = bucket.push_count > 0 ? enough() : expected_count_;
   // Without an expected worker enough() is 0: a step without a worker would be applied.
   if (!bucket.initialised || expected_count_ == 0 || bucket.waiting_count < needed) return;
+  if (!mode_.grace.any() || !stays_open(bucket_index, actions)) apply_step(bucket_index, actions);
+}
+
+/// quorum: whether the next step of the bucket, which has enough, waits for further workers. Begins its window.
+bool ShardProtocol::stays_open(uint32_t bucket_index, Actions& actions) {
+  Bucket& bucket = buckets_[bucket_index];
+  if (bucket.window == Window::ended || bucket.waiting_count >= present_count()) return false;
+  if (bucket.window == Window::open) return true;
+  bucket.window = Window::open;
+  Action& begin = actions.emplace_back();
+  begin.kind = Action::Kind::begin_window;
+  begin.bucket = bucket_index;
+  begin.step = bucket.version + 1;
+  return true;
+}
+
+void ShardProtocol::apply_step(uint32_t bucket_index, Actions& actions) {
+  Bucket& bucket = buckets_[bucket_index];
+  bucket.window = Window::none;
   // Before any answer: all answers of the step show the same version.
   const uint64_t version_before = bucket.version;
   bucket.version = bucket.push_count > 0 ? version_before + 1 : lowest_waiting_step(bucket_index);

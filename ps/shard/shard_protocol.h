@@ -27,11 +27,12 @@ struct Arrival {
 /// One action of the shard. A decision is a list of them, in the order in which they are carried out.
 struct Action {
   enum class Kind : uint8_t {
-    initialise,  ///< copy `contributors[0]`'s payload into the parameters of `bucket`
-    apply,       ///< average the contributors' payloads (ascending worker order) and update `bucket`, once; without
-                 ///< a contributor only its version changes
-    answer,      ///< send parameters of `bucket` and a ReturnHeader to `worker`
-    refuse,      ///< end `worker`'s data connection: `reason`
+    initialise,    ///< copy `contributors[0]`'s payload into the parameters of `bucket`
+    apply,         ///< average the contributors' payloads (ascending worker order) and update `bucket`, once; without
+                   ///< a contributor only its version changes
+    answer,        ///< send parameters of `bucket` and a ReturnHeader to `worker`
+    refuse,        ///< end `worker`'s data connection: `reason`
+    begin_window,  ///< call on_window_end() with `bucket` and `step` after the grace window, which may have no length
   };
   Kind kind{};
   uint32_t bucket = 0;
@@ -61,6 +62,10 @@ using Actions = std::vector<Action>;
 ///      An absent worker of step s waits until the bucket has the version s. In each of these steps it counts as one
 ///      that has pushed, and is no contributor. A step has a contributor, because one without it could make the
 ///      gradient of another worker late. If all expected workers are absent, the bucket follows to their lowest step.
+///      Grace: a step that has enough stays open once. It is applied when all members that are expected have pushed or
+///      are absent, or when its window has ended. Behind the end of its window the step is not held open again, also if
+///      it has lost a push meanwhile. A window belongs to one step of one bucket: the end of an earlier one changes
+///      nothing.
 ///   5. Before a bucket is initialized nothing is applied to it. Pulls and pushes wait and are answered after.
 ///   6. Only members are answered, for the latest step that they sent on that bucket over their present connection.
 ///   7. ssp: a worker that has pushed step s of a bucket is answered when all expected workers have pushed its step
@@ -120,7 +125,12 @@ class ShardProtocol {
   /// Appends what follows from one arrival.
   void on_arrival(const Arrival& arrival, Actions& actions);
 
-  /// Write and read the state for a backup. The import leaves membership unchanged: the shard that takes over adds the
+  /// The grace window of this step has ended: the step is applied with the pushes that it has. Ignored if the step is
+  /// not the next one of the bucket.
+  void on_window_end(uint32_t bucket, uint64_t step, Actions& actions);
+
+  /// Write and read the state for a backup. A takeover begins without windows: the workers repeat their pushes. The
+  /// import leaves membership unchanged: the shard that takes over adds the
   /// live members again and removes those that have left. No push may wait on a bucket that is imported.
   void export_bucket(uint32_t bucket, BucketState& state) const;
   void import_bucket(uint32_t bucket, const BucketState& state);
@@ -160,18 +170,21 @@ class ShardProtocol {
     std::vector<Exchange> exchanges;  ///< per bucket
   };
   using Members = std::map<WorkerIndex, Member>;  ///< ordered: sums run in worker order
+  enum class Window : uint8_t { none, open, ended };
   struct Bucket {
     uint64_t version = 0;
     bool initialised = false;
     uint32_t waiting_count = 0;  ///< sync, backup, quorum: workers that take part in step version + 1
     uint32_t push_count = 0;     ///< of them, with a gradient
     uint64_t floor = 0;          ///< ssp: step that all expected workers have pushed; never falls
+    Window window{};             ///< quorum: of step version + 1
   };
 
   Member* find(WorkerIndex worker, uint64_t incarnation);
   void expect(WorkerIndex worker);
   void stop_expecting(WorkerIndex worker, Actions& actions);
   uint32_t enough() const;
+  uint32_t present_count() const;
   uint64_t slowest_step(uint32_t bucket) const;
   void keep_waiting(Exchange& exchange, const Arrival& arrival);
   void drop(Exchange& exchange, uint32_t bucket);
@@ -186,6 +199,8 @@ class ShardProtocol {
   void answer_or_withhold(Exchange& exchange, const Arrival& arrival, Actions& actions);
   void answer_done(const Exchange& exchange, const Arrival& arrival, Actions& actions) const;
   void complete_step(uint32_t bucket, Actions& actions);
+  bool stays_open(uint32_t bucket, Actions& actions);
+  void apply_step(uint32_t bucket, Actions& actions);
   uint64_t lowest_waiting_step(uint32_t bucket) const;
   void answer_step(uint32_t bucket, uint64_t version_before, Actions& actions);
   void answer_withheld(uint32_t bucket, Actions& actions);

@@ -31,8 +31,8 @@ constexpr std::string_view kGpuPrefix = "gpu:";
 /// Lists of so many addresses need no memory of the heap.
 constexpr size_t kUsualBuffers = 16;
 
-gpu::UpdateRule rule_of(OptimizerKind kind) {
-  switch (kind) {
+gpu::UpdateRule rule_of(const OptimizerConfig& optimizer, uint64_t update_index) {
+  switch (optimizer.kind) {
     case OptimizerKind::sgd:
       return gpu::UpdateRule::sgd;
     case OptimizerKind::momentum:
@@ -45,6 +45,8 @@ gpu::UpdateRule rule_of(OptimizerKind kind) {
       return gpu::UpdateRule::adam;
     case OptimizerKind::mean:
       return gpu::UpdateRule::mean;
+    case OptimizerKind::delayed_nesterov:
+      return updates_momentum(optimizer, update_index) ? gpu::UpdateRule::delayed_nesterov : gpu::UpdateRule::collect;
   }
   GRADRAIL_CHECK(false);
 }
@@ -415,7 +417,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
         {.count = count, .gradients = sources, .targets = targets, .update_index = step.index, .rate = step.rate});
     const absl::InlinedVector<const void*, kUsualBuffers> gradients(sources.begin(), sources.end());
     const auto state = [&](int i) { return state_[i] == nullptr ? nullptr : state_[i]->as<float>() + offset; };
-    device_->update({.rule = rule_of(optimizer_.kind),
+    device_->update({.rule = rule_of(optimizer_, step.index),
                      .count = count,
                      .parameters = on_device_->as<float>() + offset,
                      .state = {state(0), state(1)},
@@ -425,6 +427,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
                      .gradient_scale = scale,
                      .rate = values.rate,
                      .momentum = values.momentum,
+                     .momentum_share = values.momentum_share,
                      .beta1 = values.beta1,
                      .one_minus_beta1 = values.one_minus_beta1,
                      .beta2 = values.beta2,

@@ -27,7 +27,7 @@ TEST(LoadAsJson, NothingIsLost) {
                           .servers = {"a:1", "b:2"},
                           .mode = {.kind = ps::ModeKind::ssp, .bound = 3},
                           .optimizer = ps::OptimizerKind::adam,
-                          .push = ps::PushFormat::bf16,
+                          .push = {ps::PushFormat::topk, 15},
                           .returns = ps::ReturnFormat::delta,
                           .bucket_bytes = 4096,
                           .touch = true,
@@ -44,6 +44,15 @@ TEST(LoadAsJson, NothingIsLost) {
   EXPECT_EQ(to_json(load_from(nlohmann::json::parse(json.dump()))), json);
   const nlohmann::json others = to_json(ExchangeLoad{});
   for (const auto& [name, value] : json.items()) EXPECT_NE(value, others.at(name)) << name << " is not tested";
+  EXPECT_EQ(load_from(json).push, load.push);
+}
+
+TEST(LoadAsJson, AnUnknownPushIsRefused) {
+  nlohmann::json json = to_json(ExchangeLoad{});
+  json["push"] = "topk:50";
+  EXPECT_THROW(load_from(json), std::out_of_range);
+  json["push"] = 5;
+  EXPECT_THROW(load_from(json), std::exception);
 }
 
 TEST(LoadAsJson, AValueOutsideOfItsRangeIsRefusedByName) {
@@ -53,7 +62,6 @@ TEST(LoadAsJson, AValueOutsideOfItsRangeIsRefusedByName) {
                                     {"mode", 1'000'000'000'000},
                                     {"optimizer", 4},
                                     {"optimizer", 256},
-                                    {"push", 5},
                                     {"returns", 3},
                                     {"workers", 1'000'000},
                                     {"shards", 65},

@@ -38,11 +38,17 @@ std::string to_string(const Case& c) {
          (c.decays ? ", decays" : "");
 }
 
+ps::OptimizerKind kind_of(UpdateRule rule) {
+  if (rule == UpdateRule::collect || rule == UpdateRule::delayed_nesterov) return ps::OptimizerKind::delayed_nesterov;
+  return static_cast<ps::OptimizerKind>(rule);  // in one order
+}
+
 ps::OptimizerConfig config_of(UpdateRule rule, bool decays) {
-  return {.kind = static_cast<ps::OptimizerKind>(rule),
+  return {.kind = kind_of(rule),
           .learning_rate = 0.05f,
           .epsilon = 1e-2f,  // an epsilon that shows
-          .weight_decay = decays ? 0.1f : 0.0f};
+          .weight_decay = decays ? 0.1f : 0.0f,
+          .momentum_every = rule == UpdateRule::collect ? 2u : uint32_t{kUpdateIndex}};
 }
 
 /// Arguments of update() as the shard passes them, computed as ps::apply computes them.
@@ -52,6 +58,7 @@ UpdateArguments coefficients(UpdateRule rule, size_t gradient_count, bool decays
                        .gradient_scale = 1.0f / static_cast<float>(gradient_count),
                        .rate = config.learning_rate,
                        .momentum = config.momentum,
+                       .momentum_share = 1.0f / static_cast<float>(config.momentum_every),
                        .beta1 = config.beta1,
                        .one_minus_beta1 = 1.0f - config.beta1,
                        .beta2 = config.beta2,
@@ -76,7 +83,7 @@ struct Values {
 
 Values random_values(Bed& bed, const Case& c) {
   Values values = {.parameters = bed.normal(c.count)};
-  const int vectors = ps::state_vectors(static_cast<ps::OptimizerKind>(c.rule));
+  const int vectors = ps::state_vectors(kind_of(c.rule));
   if (vectors > 0) values.state[0] = bed.normal(c.count);
   if (vectors > 1) values.state[1] = bed.positive(c.count);  // adam's v is a mean of squares
   for (size_t i = 0; i < c.gradient_count; ++i) {
@@ -171,8 +178,8 @@ void check_update(Bed& bed, const Case& c) {
 
 constexpr ps::PushFormat kFormats[] = {ps::PushFormat::fp32, ps::PushFormat::bf16, ps::PushFormat::fp16,
                                        ps::PushFormat::int8, ps::PushFormat::int4};
-constexpr UpdateRule kRules[] = {UpdateRule::sgd, UpdateRule::momentum, UpdateRule::nesterov, UpdateRule::adam,
-                                 UpdateRule::mean};
+constexpr UpdateRule kRules[] = {UpdateRule::sgd,  UpdateRule::momentum, UpdateRule::nesterov,        UpdateRule::adam,
+                                 UpdateRule::mean, UpdateRule::collect,  UpdateRule::delayed_nesterov};
 
 TEST_P(ComputeUpdate, SameBitsAsApplyForEveryNumberOfBuffers) {
   for (const UpdateRule rule : kRules) {
@@ -227,8 +234,14 @@ TEST_P(ComputeUpdate, FormulaeInDouble) {
       const double first = o.beta1 * s0 + (1.0 - o.beta1) * g;
       const double second = o.beta2 * s1 + (1.0 - o.beta2) * g * g;
       const double rate = o.learning_rate * std::sqrt(1.0 - std::pow(o.beta2, 3)) / (1.0 - std::pow(o.beta1, 3));
-      const double steps[] = {o.learning_rate * g, o.learning_rate * v, o.learning_rate * (g + o.momentum * v),
-                              rate * first / (std::sqrt(second) + o.epsilon), values.parameters[i] - g};
+      const double delayed = o.momentum * s1 + (s0 + g) / 3.0;
+      const double steps[] = {o.learning_rate * g,
+                              o.learning_rate * v,
+                              o.learning_rate * (g + o.momentum * v),
+                              rate * first / (std::sqrt(second) + o.epsilon),
+                              values.parameters[i] - g,
+                              o.learning_rate * g / 2.0,
+                              o.learning_rate * (g / 3.0 + o.momentum * delayed)};
       expected[i] = values.parameters[i] - steps[static_cast<int>(rule)];
     }
     expect_near(bed().read(buffers.parameters), expected, 1e-5);

@@ -10,6 +10,7 @@ PROGRAM = torch_test.PROGRAM + """
 import copy
 T = gradrail.torch
 ROUNDS, EVERY, DELAY = 8, 5, int(os.environ.get("DELAY", 0))
+CLIP = float(os.environ["CLIP"]) if "CLIP" in os.environ else None
 FRAGMENTS = int(os.environ.get("FRAGMENTS", 1))
 SETS = {1: [range(0, 6)], 2: [range(0, 2), range(2, 6)]}.get(FRAGMENTS)  # of parameters, about equal in elements
 rank = int(os.environ["GRADRAIL_TASK_INDEX"])
@@ -21,6 +22,37 @@ def train_step(model, optimizer, step, worker):
     optimizer.zero_grad()
     loss(model, *batch(step, worker)).backward()
     optimizer.step()
+
+class Scheduled:
+    "A torch.optim.SGD that has the rate rate(n) in its step n."
+    def __init__(self, parameters, rate, **options):
+        self.sgd = torch.optim.SGD(parameters, lr=1.0, **options)
+        self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.sgd, rate)
+    def step(self):
+        self.sgd.step()
+        self.scheduler.step()
+
+class Delayed:
+    "The algorithm of arXiv 2401.09135: beta, epsilon, N and g_t are its names, and c is 0."
+    def __init__(self, parameters, epsilon, beta, N):
+        self.parameters, self.epsilon, self.beta, self.N, self.t = list(parameters), epsilon, beta, N, 0
+        self.m = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self.collected = [torch.zeros_like(parameter) for parameter in self.parameters]
+    def step(self):
+        self.t += 1
+        for theta, m, collected in zip(self.parameters, self.m, self.collected):
+            collected += theta.grad
+            momentum = 0
+            if self.t % self.N == 0:
+                m.copy_(self.beta * m + collected / self.N)
+                collected.zero_()
+                momentum = self.beta * m
+            theta -= self.epsilon * (momentum + theta.grad / self.N)
+
+def subtract(shared, local):
+    gradients = [a - b for a, b in zip(shared, local)]
+    norm = torch.cat([gradient.flatten() for gradient in gradients]).norm().item()
+    return [gradient * min(1.0, CLIP / norm) for gradient in gradients] if CLIP else gradients
 
 @torch.no_grad()
 def reference(make_outer, keep=0.0, delay=0):
@@ -35,8 +67,9 @@ def reference(make_outer, keep=0.0, delay=0):
                 train_step(model, optimizer, step, worker)
         if step % EVERY == 0:
             fragment = (step // EVERY - 1) % FRAGMENTS
-            for shared, *others in zip(common.parameters(), *(model.parameters() for model in models)):
-                shared.grad = sum(shared - other for other in others) / WORKERS
+            part = lambda model: [list(model.parameters())[i] for i in SETS[fragment]]
+            for shared, *gradients in zip(part(common), *(subtract(part(common), part(model)) for model in models)):
+                shared.grad = sum(gradients) / WORKERS
             outers[fragment].step()
             merge_at = step + delay
         if step == merge_at:
@@ -55,13 +88,20 @@ outer, torch_outer = {
     "nesterov": (T.Nesterov(0.7, 0.9), lambda p: torch.optim.SGD(p, lr=0.7, momentum=0.9, nesterov=True)),
     "sgd": (T.SGD(), lambda p: torch.optim.SGD(p, lr=1.0)),
     "adam": (T.Adam(0.02), lambda p: torch.optim.Adam(p, lr=0.02, betas=(0.9, 0.99))),
+    "delayed": (T.DelayedNesterov(0.7, 0.9, every=3), lambda p: Delayed(p, 0.7, 0.9, 3)),
+    "schedule": (T.Nesterov(lambda n: 0.7 / (1 + n), 0.9),
+                 lambda p: Scheduled(p, lambda n: 0.7 / (1 + n), momentum=0.9, nesterov=True)),
 }[os.environ["OUTER"]]
 model = network(rank)  # the chief's parameters count
 optimizer = inner(model)
 plain_step = optimizer.step
-with T.DiLoCo(model, optimizer, sync_every=EVERY * FRAGMENTS, fragments=FRAGMENTS, delay=DELAY, outer=outer) as diloco:
+with T.DiLoCo(model, optimizer, sync_every=EVERY * FRAGMENTS, fragments=FRAGMENTS, delay=DELAY, outer=outer,
+              clip=CLIP) as diloco:
+    clipped = set()
     for step in range(1, ROUNDS * EVERY + 1):
         train_step(model, optimizer, step, rank)
+        clipped.add(CLIP is not None and step >= EVERY and diloco.difference_norm > CLIP)
+    assert clipped == ({False} if CLIP is None else {False, True}), "the test needs differences on both sides of the limit"
     assert diloco.inner_steps == ROUNDS * EVERY
 assert diloco.global_step == ROUNDS // FRAGMENTS, diloco.global_step  # leave() has merged the last one
 assert optimizer.step == plain_step
@@ -75,7 +115,9 @@ FORMATS = PROGRAM + """
 push = os.environ["PUSH"]
 model = network()
 optimizer = inner(model)
-with T.DiLoCo(model, optimizer, sync_every=EVERY, push=push, return_format=os.environ.get("RETURN", "fp32")) as diloco:
+with T.DiLoCo(model, optimizer, sync_every=EVERY, push=push, return_format=os.environ.get("RETURN", "fp32"),
+              # Error feedback over many rounds takes the place of the outer momentum.
+              outer=T.SGD(0.7) if push.startswith("topk") else T.Nesterov(0.7, 0.9)) as diloco:
     for step in range(1, 6 * ROUNDS * EVERY + 1):
         train_step(model, optimizer, step, rank)
     stats = diloco.stats()
@@ -124,6 +166,58 @@ for ours, theirs in zip(model.parameters(), common):
     assert not torch.equal(theirs, theirs.to(torch.bfloat16).float()), "the common parameters are float32"
 """
 
+# The order of the merges is fixed: each worker merges once in each turn, while the other one waits.
+ASYNC = PROGRAM + """
+model = network()
+optimizer = inner(model)
+with T.DiLoCo(model, optimizer, sync_every=EVERY, outer=T.DelayedNesterov(0.7, 0.9), mode="async") as diloco:
+    for turn in range(2 * ROUNDS):
+        if turn % 2 == rank:
+            for step in range(EVERY):
+                train_step(model, optimizer, turn * EVERY + step, rank)
+        diloco.client.barrier(f"turn {turn}")
+    diloco.client.pull()
+    got = [torch.from_numpy(values.copy()) for values in diloco.client.parameters.values()]
+
+common = network()
+outer = Delayed(common.parameters(), 0.7, 0.9, 2)
+models, bases = [network() for _ in range(2)], [network() for _ in range(2)]
+optimizers = [inner(model) for model in models]
+for turn in range(2 * ROUNDS):
+    model, base = models[turn % 2], bases[turn % 2]
+    for step in range(EVERY):
+        train_step(model, optimizers[turn % 2], turn * EVERY + step, turn % 2)
+    with torch.no_grad():
+        for shared, local, begun in zip(common.parameters(), model.parameters(), base.parameters()):
+            shared.grad = begun - local
+        outer.step()
+        for shared, local, begun in zip(common.parameters(), model.parameters(), base.parameters()):
+            begun.copy_(shared)
+            local.copy_(shared)
+for ours, theirs in zip(got, common.parameters()):
+    assert torch.allclose(ours.view(theirs.shape), theirs, atol=2e-5), (ours - theirs.flatten()).abs().max()
+assert difference(common, network()) > 1e-2
+print("agrees", flush=True)
+"""
+
+# Worker 1 diverges in its third block, and is started again.
+DIVERGED = PROGRAM + """
+model = network()
+optimizer = inner(model)
+diverged, again = os.environ["MARKER"], os.environ["MARKER"] + "-again"
+with T.DiLoCo(model, optimizer, sync_every=EVERY, push=os.environ["PUSH"]) as diloco:
+    if os.path.exists(diverged):
+        open(again, "w").close()
+    while diloco.global_step < 10 or not os.path.exists(again):
+        train_step(model, optimizer, diloco.inner_steps, rank)
+        time.sleep(0.005)
+        if rank == 1 and diloco.inner_steps == 2 * EVERY + 2 and not os.path.exists(diverged):
+            open(diverged, "w").close()
+            model[2].weight.data[3, 5] = float("nan")
+assert all(parameter.isfinite().all() for parameter in model.parameters())
+print("ended", flush=True)
+"""
+
 # Worker 1 is killed in the middle of its inner steps, and started again.
 KILLED = PROGRAM + """
 model = network()
@@ -141,6 +235,18 @@ with T.DiLoCo(model, optimizer, sync_every=EVERY, delay=2 if FRAGMENTS == 1 else
 print("ended", flush=True)
 """
 
+RATES = PROGRAM + """
+model = network()
+optimizer = inner(model)
+with T.DiLoCo(model, optimizer, sync_every=1, outer=T.Nesterov(lambda n: 0.5 * n if n < 2 else -1.0)) as diloco:
+    assert diloco.lr == 0.0
+    train_step(model, optimizer, 0, 0)
+    train_step(model, optimizer, 1, 0)
+    assert diloco.lr == 0.5
+    refused(gradrail.FailedPrecondition, "lr: the outer optimizer has a schedule", setattr, diloco, "lr", 0.1)
+    refused(gradrail.InvalidArgument, "lr of outer step 2: -1.0: must be 0 or more", optimizer.step)
+"""
+
 MISUSE = PROGRAM + """
 E = gradrail.InvalidArgument
 model = network()
@@ -152,13 +258,23 @@ for words, named in (
         ("fragments 2: sync_every, 5, must be a multiple of it", {"sync_every": 5, "fragments": 2}),
         ("fragments 7: the model has 6 parameters", {"sync_every": 7, "fragments": 7}),
         ("keep 1.5: must be 0 to 1", {"sync_every": 5, "keep": 1.5}),
-        ("outer: must be Nesterov, SGD or Adam", {"sync_every": 5, "outer": torch.optim.SGD}),
+        ("outer: must be Nesterov, DelayedNesterov, SGD or Adam", {"sync_every": 5, "outer": torch.optim.SGD}),
+        ("every 0: must be a whole number, 1 or more", {"sync_every": 5, "outer": T.DelayedNesterov(every=0)}),
+        ("DelayedNesterov with momentum 0: use", {"sync_every": 5, "outer": T.DelayedNesterov(momentum=0)}),
+        ("momentum_every: the argument of a DiLoCo is outer", {"sync_every": 5, "momentum_every": 2}),
+        ("clip 0: must be more than 0; None: no clipping", {"sync_every": 5, "clip": 0}),
+        ("clip: nan is not permitted", {"sync_every": 5, "clip": float("nan")}),
+        ("clip: must be a number, not 'a'", {"sync_every": 5, "clip": "a"}),
+        ("lr of outer step 0: -1.0: must be 0 or more", {"sync_every": 5, "outer": T.Nesterov(lambda step: -1)}),
+        ("lr of outer step 0: must be a number, not None", {"sync_every": 5, "outer": T.SGD(lambda step: None)}),
         ("momentum 0: use gradrail.torch.SGD(lr)", {"sync_every": 5, "outer": T.Nesterov(0.7, 0)}),
         ("learning_rate: the argument of a DiLoCo is outer", {"sync_every": 5, "learning_rate": 0.1}),
         ("push format 'int3': there are fp32", {"sync_every": 5, "push": "int3"})):
     refused(E, words, T.DiLoCo, model, optimizer, **named)
 refused(E, "inner_optimizer: must be", T.DiLoCo, model, model.parameters(), sync_every=5)
 refused(E, "parameter 0.weight: the inner optimizer does not have it", T.DiLoCo, model, inner(network()), sync_every=5)
+refused(E, "momentum_every 2: the optimizer sgd has none", gradrail.join, {"w": 3}, momentum_every=2)
+refused(E, "momentum_every -1: must be from 0", gradrail.join, {"w": 3}, momentum_every=-1)
 step = optimizer.step
 with T.DiLoCo(model, optimizer, sync_every=1) as diloco:
     train_step(model, optimizer, 0, 0)
@@ -179,7 +295,7 @@ refused(gradrail.FailedPrecondition, "has left its run", diloco.__enter__)
 
 class DiLoCoTest(torch_test.TorchTest):
     def test_the_steps_are_those_of_the_reference(self):
-        for outer in ("nesterov", "sgd", "adam"):
+        for outer in ("nesterov", "sgd", "adam", "delayed", "schedule"):
             with self.subTest(outer):
                 task = self.good_run(SAME_STEPS, environment={"OUTER": outer})
                 self.assertEqual(task.text().count("difference"), 2)
@@ -191,6 +307,27 @@ class DiLoCoTest(torch_test.TorchTest):
         for delay in ("0", "3"):
             self.good_run(SAME_STEPS, environment={"OUTER": "nesterov", "DELAY": delay, "FRAGMENTS": "2"})
 
+    def test_each_fragment_has_its_own_schedule_and_momentum(self):
+        for outer in ("schedule", "delayed"):
+            self.good_run(SAME_STEPS, environment={"OUTER": outer, "FRAGMENTS": "2"})
+
+    def test_each_difference_is_clipped_before_the_mean(self):
+        for fragments in ("1", "2"):
+            self.good_run(SAME_STEPS, environment={"OUTER": "nesterov", "CLIP": "0.5", "FRAGMENTS": fragments})
+
+    def test_merges_of_single_learners_update_the_momentum_in_turns(self):
+        self.assertEqual(self.good_run(ASYNC).text().count("agrees"), 2)
+        nesterov = ASYNC.replace("T.DelayedNesterov(0.7, 0.9)", "T.Nesterov(0.01, 0.9)").partition("\ncommon = ")[0]
+        self.assertIn("DiLoCo in mode async with outer=Nesterov", self.good_run(nesterov).text())
+
+    def test_a_diverged_learner_sends_nothing(self):
+        for push in ("fp32", "int4"):
+            task = self.good_run(DIVERGED, "--restarts", 1,
+                                 environment={"MARKER": str(self.folder / f"diverged-{push}"), "PUSH": push})
+            self.assertEqual(task.text().count("] ended"), 2)
+            self.assertIn("weight: the difference has values that are not finite: this learner has diverged after 15 inner "
+                          "steps, and has sent nothing", task.text())
+
     def test_a_later_learner_takes_the_fragments_in_the_order_of_the_others(self):
         task = self.good_run(KILLED, "--restarts", 1, environment={"MARKER": str(self.folder / "killed"), "FRAGMENTS": "5"})
         self.assertEqual(task.text().count("] ended"), 2)
@@ -198,7 +335,7 @@ class DiLoCoTest(torch_test.TorchTest):
 
     def test_formats_train_as_well(self):
         figures = {}
-        for push in ("fp32", "bf16", "fp16", "int8", "int4"):
+        for push in ("fp32", "bf16", "fp16", "int8", "int4", "topk:10"):
             text = self.good_run(FORMATS, environment={"PUSH": push}).text()
             figures[push] = [(float(words[2]), int(words[4])) for words in
                              (line.split() for line in text.splitlines()) if len(words) > 4 and words[1] == "cost"]
@@ -206,7 +343,8 @@ class DiLoCoTest(torch_test.TorchTest):
         # The chief alone has offered initial values: the sum does not depend on the order of the lines.
         pushed = {push: sum(bytes_pushed for _, bytes_pushed in workers) for push, workers in figures.items()}
         cost = figures["fp32"][0][0]
-        for push, least, most in (("bf16", 1.9, 1.05), ("fp16", 1.9, 1.05), ("int8", 3.3, 1.05), ("int4", 5.0, 1.3)):
+        for push, least, most in (("bf16", 1.9, 1.05), ("fp16", 1.9, 1.05), ("int8", 3.3, 1.05), ("int4", 5.0, 1.3),
+                                  ("topk:10", 5.0, 1.3)):
             for other_cost, _ in figures[push]:
                 self.assertLess(other_cost, cost * most, push)
             self.assertGreater(pushed["fp32"] / pushed[push], least, push)
@@ -237,6 +375,7 @@ class DiLoCoTest(torch_test.TorchTest):
 
     def test_wrong_arguments_and_models_are_refused(self):
         self.good_run(MISUSE, workers=1)
+        self.good_run(RATES, workers=1)
 
 
 if __name__ == "__main__":

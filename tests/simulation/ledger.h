@@ -18,6 +18,7 @@ constexpr uint32_t kMaxSimulatedWorkers = 4;
 struct Shape {
   ps::ModeKind mode = ps::ModeKind::sync;
   uint32_t bound = 0;
+  ps::Grace grace{};
   uint32_t workers = 1;
   uint32_t servers = 1;
   uint32_t shards_per_server = 1;

@@ -51,6 +51,12 @@ Shape draw_shape(Random& random) {
   shape.checkpoints = random.below(4) != 0;
   shape.buckets = 1 + static_cast<uint32_t>(random.below(6));
   shape.steps = 10 + static_cast<uint32_t>(random.below(50));
+  if (shape.mode == ps::ModeKind::quorum) {
+    const uint64_t choice = random.below(3);
+    shape.grace.is_auto = choice == 1;
+    if (choice == 2)
+      shape.grace.seconds = 0.001 * static_cast<double>(1 + random.below(random.below(2) == 0 ? 50 : 3000));
+  }
   return shape;
 }
 
@@ -197,6 +203,7 @@ absl::Status World::train(uint32_t task) {
   options.task_index = worker;
   options.mode = shape_.mode;
   options.mode_bound = shape_.bound;
+  options.mode_grace = shape_.grace;
   options.optimizer = {.kind = ps::OptimizerKind::sgd, .learning_rate = 1.0f};
   options.push = shape_.push;
   options.returns = shape_.returns;

@@ -182,18 +182,25 @@ class CheckpointCommand(cluster.ClusterTest):
                 self.assert_says(self.checkpoint("export", *arguments, code=code), words)
 
     def test_a_run_continues_from_imported_arrays_as_from_the_checkpoint(self):
-        self.run_digits("--epochs", 1, "--ps", 2, "--optimizer", "adam")
-        first, second = self.folder / "first.safetensors", self.folder / "second.safetensors"
+        # Step 11 is between two updates of the momentum, so that the collected gradients count.
+        for name, *constants in (["adam"], ["delayed_nesterov", "--momentum_every", 4]):
+            with self.subTest(optimizer=name):
+                self.saved = self.folder / name
+                self.continue_from_imported_arrays(name, "--optimizer", name, *constants)
+
+    def continue_from_imported_arrays(self, name, *optimizer):
+        self.run_digits("--epochs", 1, "--ps", 2, *optimizer)
+        first, second = self.folder / f"{name}-first.safetensors", self.folder / f"{name}-second.safetensors"
         self.checkpoint("export", self.saved, "--optimizer-state", "--out", first)
-        imported = self.folder / "new" / "imported"
+        imported = self.folder / name / "imported"
         self.assert_says(self.checkpoint("import", imported, "--from", first),
-                         rf"^{imported}: 4 tensors of step 11 for the optimizer adam$")
+                         rf"^{imported}: 4 tensors of step 11 for the optimizer {name}$")
         self.assert_says(self.checkpoint("verify", imported), r"^step 11 is whole: \d+ bytes in 1 files$")
         self.checkpoint("export", imported, "--optimizer-state", "--out", second)
         self.assertEqual(first.read_bytes(), second.read_bytes())
         hashes = []
         for self.saved in (self.saved, imported):
-            task = self.run_digits("--epochs", 1, "--ps", 2, "--optimizer", "adam")
+            task = self.run_digits("--epochs", 1, "--ps", 2, *optimizer)
             self.assert_says(task, "restored global step 11 from", "^Global-Step: 22$")
             hashes.append(cluster.hash_of(task))
         self.assertEqual(*hashes)

@@ -50,13 +50,13 @@ class Restart(cluster.ClusterTest):
         self.assertEqual((self.steps()[0], self.steps()[-1]), ((300, 0, 1), (600, 0, 1)))
 
     def test_other_servers_and_shards_restore_the_same_values(self):
-        for optimizer in ("sgd", "adam"):
+        for optimizer, *constants in (["sgd"], ["adam"], ["delayed_nesterov", "--momentum_every", 4]):
             with self.subTest(optimizer=optimizer):
                 hashes = set()
                 for cut in (["--ps", 1], ["--ps", 2], ["--ps", 2, "--shards", 2]):
                     self.saved = self.folder / f"checkpoints-{optimizer}-{len(hashes)}-{'-'.join(map(str, cut))}"
-                    self.run_digits("--epochs", 1, "--optimizer", optimizer, *cut)
-                    second = self.run_digits("--epochs", 1, "--optimizer", optimizer, "--ps", 1, "--shards", 3)
+                    self.run_digits("--epochs", 1, "--optimizer", optimizer, *constants, *cut)
+                    second = self.run_digits("--epochs", 1, "--optimizer", optimizer, *constants, "--ps", 1, "--shards", 3)
                     self.assertTrue(second.has(r"^Global-Step: 22$"), second.transcript())
                     hashes.add(cluster.hash_of(second))
                 self.assertEqual(len(hashes), 1)
@@ -135,6 +135,8 @@ class Restart(cluster.ClusterTest):
                      "--checkpoint_dir", self.saved, within=15 * cluster.PATIENCE)
         self.refused(cluster.CONFIGURATION, ["was trained with optimizer sgd, this run uses adam"], "--model",
                      "linear", "--optimizer", "adam", "--checkpoint_dir", self.saved, within=15 * cluster.PATIENCE)
+        self.refused(cluster.CONFIGURATION, ["was trained with optimizer sgd, this run uses delayed_nesterov"], "--model", "linear",
+                     "--optimizer", "delayed_nesterov", "--checkpoint_dir", self.saved, within=15 * cluster.PATIENCE)
 
     def test_a_folder_with_nothing_but_half_a_set_is_no_place_to_begin_anew(self):
         self.run_digits("--epochs", 1, "--ps", 2)

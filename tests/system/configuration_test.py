@@ -44,7 +44,7 @@ class Flags(cluster.ClusterTest):
             with self.subTest(flag=flag, value=value):
                 self.refused(cluster.USAGE, [f"{flag}: '{re.escape(str(value))}' is not a .*{permitted}"], f"{flag}={value}")
         for flag, value, permitted in (
-                ("--optimizer", "magic", "auto,sgd,momentum,nesterov,adam,adamw,torch_adam"), ("--model", "gpt", "mlp,cnn,linear"),
+                ("--optimizer", "magic", "auto,sgd,momentum,nesterov,adam,adamw,torch_adam,delayed_nesterov"), ("--model", "gpt", "mlp,cnn,linear"),
                 ("--wait", "nap", "auto,spin,adapt,block"), ("--require", "tcp", "rdma"), ("--reduce", "mpi", "auto,host,nccl"),
                 ("--gpu_direct", "fast", "auto,dmabuf,peermem,ipc,staged")):
             with self.subTest(flag=flag, value=value):
@@ -59,6 +59,7 @@ class Flags(cluster.ClusterTest):
                 (["--transport", "loopback"], "no transport 'loopback'"),
                 (["--save_secs", 5], " --save_secs: not every ps task was started with --checkpoint_dir"),
                 (["--save_secs", 0, "--save_steps", 5], " --save_steps, --save_secs: not every ps task"),
+                (["--momentum_every", 2], "--momentum_every 2: the optimizer is sgd, and only delayed_nesterov has it"),
                 (["--task_index", 0], "need a cluster: --cluster FILE"),
                 (["--job_name", "ps"], "need a cluster: --cluster FILE")):
             with self.subTest(flags=flags):

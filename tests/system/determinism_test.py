@@ -41,7 +41,7 @@ class SyncRuns(cluster.ClusterTest):
         self.assertNotEqual(expected, self.run_hash())
 
     def test_optimizers_agree_over_shards(self):
-        for optimizer in ("momentum", "nesterov", "adam"):
+        for optimizer in ("momentum", "nesterov", "adam", "delayed_nesterov"):
             with self.subTest(optimizer=optimizer):
                 self.assertEqual(self.run_hash("--optimizer", optimizer),
                                  self.run_hash("--optimizer", optimizer, "--shards", 3, "--bucket_kib", 16))

@@ -158,6 +158,27 @@ class Stalled(cluster.ClusterTest):
                 for worker in workers:
                     self.assert_goes_on(worker)
 
+    def test_a_grace_window_waits_for_a_silent_worker_until_its_loss(self):
+        ps, workers = self.running("--mode", "quorum:2,grace=3600")
+        workers[2].signal(signal.SIGSTOP)
+        time.sleep(0.3)
+        steps = len(workers[0].lines())
+        time.sleep(0.5)
+        later = len(workers[0].lines())
+        if not ps.has("was lost"):  # a loaded machine may take longer than the timeout
+            self.assertEqual(steps, later, workers[0].transcript())
+        ps.wait_for(rf"worker 2 \(localhost:3002\) was lost: no heartbeat for {SILENCE} s", SILENCE + NOTICED)
+        self.assert_goes_on(workers[0])
+        self.assert_goes_on(workers[1])
+
+    def test_a_learned_window_goes_on_without_a_silent_worker(self):
+        ps, workers = self.running("--mode", "quorum:2,grace=auto", "--heartbeat-timeout", 60)
+        workers[2].signal(signal.SIGSTOP)
+        self.assert_goes_on(workers[0])
+        workers[2].signal(signal.SIGCONT)
+        self.assert_goes_on(workers[2])
+        self.assertFalse(ps.has("lost"), ps.transcript())
+
     def test_a_silent_worker_is_lost_within_five_seconds(self):
         (ps,), workers = self.start_cluster(2, *LONG, "--mode", "sync")
         for worker in workers:

@@ -29,6 +29,7 @@ const std::string kOptimizer = "optimizer";
 
 /// Names of an optimizer's state vectors, as in ps::apply().
 std::vector<std::string> state_names(ps::OptimizerKind kind) {
+  if (kind == ps::OptimizerKind::delayed_nesterov) return {":collected", ":velocity"};
   if (ps::state_vectors(kind) == 2) return {":m", ":v"};
   if (ps::state_vectors(kind) == 1) return {":velocity"};
   return {};
@@ -36,7 +37,7 @@ std::vector<std::string> state_names(ps::OptimizerKind kind) {
 
 /// The part of a name that marks a state vector; "" for a parameter. Names of parameters may hold other colons.
 std::string_view suffix_of(std::string_view name) {
-  for (const std::string_view suffix : {":m", ":v", ":velocity"}) {
+  for (const std::string_view suffix : {":m", ":v", ":velocity", ":collected"}) {
     if (name.ends_with(suffix)) return suffix;
   }
   return "";

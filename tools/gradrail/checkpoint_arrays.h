@@ -17,8 +17,9 @@ struct ExportFlags {
   bool optimizer_state = false;
 };
 
-/// Writes one array for each tensor of a checkpoint. The state has the names <tensor>:velocity, or <tensor>:m and
-/// <tensor>:v, and :global_step is a scalar of int64. The metadata of a .safetensors file name the optimizer.
+/// Writes one array for each tensor of a checkpoint. The state has the names <tensor>:velocity and <tensor>:collected,
+/// or <tensor>:m and <tensor>:v. :global_step is a scalar of int64. The metadata of a .safetensors file name the
+/// optimizer.
 /// Errors  As read_newest_set(), write_safetensors() and write_npz().
 absl::Status export_arrays(const ExportFlags& flags);
 

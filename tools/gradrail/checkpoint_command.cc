@@ -137,14 +137,15 @@ void add_checkpoint_flags(CLI::App& command, CheckpointFlags& flags) {
       ->required();
   exported.add_option("--step", flags.exported.step, "global step of the checkpoint; default: the newest complete one")
       ->transform(NumberIn<uint64_t>());
-  exported.add_flag("--optimizer-state,--optimizer_state", flags.exported.optimizer_state,
-                    "also <tensor>:velocity, or <tensor>:m and <tensor>:v of adam, and :global_step");
+  exported.add_flag(
+      "--optimizer-state,--optimizer_state", flags.exported.optimizer_state,
+      "also <tensor>:velocity, <tensor>:collected, or <tensor>:m and <tensor>:v of adam, and :global_step");
   CLI::App& imported = add("import", "make a checkpoint from the arrays of a .safetensors file");
   imported
       .add_option("--from", flags.imported.from, "file of export --optimizer-state, or of gradrail.torch.save_state()")
       ->required();
   imported.add_option("--optimizer", flags.optimizer, "optimizer of the run; default: the one that the file names")
-      ->check(CLI::IsMember({"sgd", "momentum", "nesterov", "adam", "adamw", "torch_adam"}));
+      ->check(CLI::IsMember({"sgd", "momentum", "nesterov", "adam", "adamw", "torch_adam", "delayed_nesterov"}));
 }
 
 absl::StatusOr<bool> run_checkpoint(const CheckpointFlags& flags) {

@@ -311,6 +311,7 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
        .task_index = options.task.index,
        .mode = options.mode.kind,
        .mode_bound = options.mode.bound,
+       .mode_grace = options.mode.grace,
        .optimizer = options.optimizer,
        .push = options.push,
        .returns = options.returns,

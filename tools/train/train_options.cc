@@ -25,10 +25,6 @@
 namespace gradrail::tools {
 namespace {
 
-constexpr float kMlpLearningRate = 0.001f;   // the reference experiment's
-constexpr float kCnnLearningRate = 0.02f;    // test accuracy 0.99 after five epochs, updates a step old or not
-constexpr float kLinearLearningRate = 0.1f;  // converges within 20 epochs
-
 // One per GPU of the largest common hosts.
 constexpr uint32_t kMaxTowers = 16;
 constexpr double kMaxSaveSecs = 1e9;  // beyond it the clock's arithmetic would overflow
@@ -165,17 +161,6 @@ absl::Status check_alone(const TrainFlags& flags, TrainOptions& options) {
   return absl::OkStatus();
 }
 
-float model_rate(const std::string& model) {
-  if (model == "cnn") return kCnnLearningRate;
-  return model == "linear" ? kLinearLearningRate : kMlpLearningRate;
-}
-
-absl::StatusOr<ps::OptimizerKind> chosen_optimizer(const TrainFlags& flags) {
-  if (flags.optimizer != "auto") return ps::parse_optimizer(flags.optimizer);
-  // The tutorial trains the CNN with momentum; plain SGD needs more epochs.
-  return flags.model == "cnn" ? ps::OptimizerKind::nesterov : ps::OptimizerKind::sgd;
-}
-
 gpu::Reduce parse_reduce(const std::string& word) {
   if (word == "auto") return gpu::Reduce::automatic;
   return word == "host" ? gpu::Reduce::host : gpu::Reduce::nccl;
@@ -260,18 +245,22 @@ void add_model_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
       NumberIn(0.0f, kMaxLearningRate));
   add("optimizer", flags.optimizer,
       "auto: the default of the model (cnn nesterov, the others sgd); torch_adam: adam with the epsilon of PyTorch",
-      CLI::IsMember({"auto", "sgd", "momentum", "nesterov", "adam", "adamw", "torch_adam"}));
-  add("momentum", flags.momentum, "constant of momentum and nesterov; less than 1", NumberIn(0.0f, kMaxMomentum));
+      CLI::IsMember({"auto", "sgd", "momentum", "nesterov", "adam", "adamw", "torch_adam", "delayed_nesterov"}));
+  add("momentum", flags.momentum, "constant of momentum, nesterov and delayed_nesterov; less than 1",
+      NumberIn(0.0f, kMaxMomentum));
+  add("momentum_every", flags.momentum_every,
+      "delayed_nesterov: updates from one update of the momentum to the next; 0: the number of workers in async and "
+      "ssp, else 1");
   add("weight_decay", flags.weight_decay,
       "adamw: of the parameters; others: times the parameter, added to the gradient", NumberIn(0.0f, kMaxLearningRate));
   add("mode", flags.mode,
       "async; sync; ssp:K, async with no worker more than K steps ahead of the slowest; backup:B, sync without waiting "
       "for the last B gradients of a step; quorum:K, sync that waits for K gradients; a late one is part of the next "
-      "step",
+      "step; quorum:K,grace=S waits at most S seconds longer for it (or grace=auto)",
       accepted_by(ps::parse_mode));
   add("push", flags.push,
-      "elements of a gradient on its way: fp32; bf16, fp16: half the bytes; int8, int4: a quarter, an eighth",
-      CLI::IsMember(ps::push_format_names()));
+      "elements of a gradient on its way: fp32; bf16, fp16: half; int8, int4: 1/4, 1/8; topk:P: the largest P percent",
+      accepted_by(ps::parse_push_format));
   add("return", flags.returns, "parameters on their way back: fp32; bf16: half; delta: bf16, what changed alone",
       CLI::IsMember(ps::return_format_names()));
   add("shards", flags.shards, "shards (threads) in each parameter server", NumberIn(1u, 256u));
@@ -462,13 +451,7 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   GRADRAIL_RETURN_IF_ERROR(ps::check_bound(options.mode));
   // Only a ps uses the flag, and a worker with a sparse description does not know all workers.
   if (options.task.job != "worker") GRADRAIL_RETURN_IF_ERROR(check_min_workers(flags, workers));
-  const absl::StatusOr<ps::OptimizerKind> optimizer = chosen_optimizer(flags);
-  if (!optimizer.ok())
-    return absl::InvalidArgumentError(fmt::format("--optimizer: {}", message_of(optimizer.status())));
-  options.optimizer.kind = *optimizer;
-  options.optimizer.momentum = flags.momentum;
-  options.optimizer.weight_decay = flags.weight_decay;
-  options.optimizer.learning_rate = flags.learning_rate > 0.0f ? flags.learning_rate : model_rate(flags.model);
+  GRADRAIL_ASSIGN_OR_RETURN(options.optimizer, optimizer_of(flags));
   // Before the list of transports: that list loads the plug-ins.
   GRADRAIL_RETURN_IF_ERROR(use_plugin_dir(flags.plugin_dir));
   absl::StatusOr<std::vector<std::string>> order = transport::parse_transport_order(flags.transport);

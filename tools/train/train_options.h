@@ -56,6 +56,7 @@ struct TrainFlags {
   std::string optimizer = "auto";  ///< the model's own
   float weight_decay = 0.0f;
   float momentum = 0.9f;
+  uint32_t momentum_every = 0;
   std::string data_dir;
   uint64_t seed = 1;
   uint32_t bucket_kib = 1024;
@@ -147,6 +148,9 @@ absl::Status check_host_of_worker(const TrainFlags& flags);
 
 /// Names of the given flags that ask for checkpoints, such as "--save_steps, --save_secs".
 std::string given_checkpoint_flags(const TrainFlags& flags);
+
+/// The optimizer of the flags and of the model. INVALID_ARGUMENT names the flag.
+absl::StatusOr<ps::OptimizerConfig> optimizer_of(const TrainFlags& flags);
 
 /// INVALID_ARGUMENT names the flag, what is wrong with it and what would be right.
 absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags);

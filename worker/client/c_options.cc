@@ -161,6 +161,7 @@ absl::StatusOr<ClientOptions> to_client_options(const gradrail_options* program)
   options.task_index = task->index;
   options.mode = mode.kind;
   options.mode_bound = mode.bound;
+  options.mode_grace = mode.grace;
   options.optimizer.kind = kind;
   options.push = *push;
   options.returns = *returns;
@@ -170,6 +171,9 @@ absl::StatusOr<ClientOptions> to_client_options(const gradrail_options* program)
   set_unless_zero(given.beta2, options.optimizer.beta2);
   set_unless_zero(given.epsilon, options.optimizer.epsilon);
   set_unless_zero(static_cast<float>(given.weight_decay), options.optimizer.weight_decay);
+  if (given.momentum_every > UINT32_MAX)
+    return absl::InvalidArgumentError(fmt::format("momentum_every {}: must be less than 2^32", given.momentum_every));
+  options.optimizer.momentum_every = static_cast<uint32_t>(given.momentum_every);
   GRADRAIL_RETURN_IF_ERROR(ps::validate(options.optimizer));
   if (given.bucket_bytes != 0) options.bucket_bytes = given.bucket_bytes;
   options.transports = *std::move(transports);

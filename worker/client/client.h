@@ -54,8 +54,8 @@ struct DeviceMemory {
   std::string why_no_key;
 };
 
-/// Options of one worker. All workers of a run must agree on mode, mode_bound, optimizer, push, returns, bucket_bytes
-/// and agreement.
+/// Options of one worker. All workers of a run must agree on mode, mode_bound, mode_grace, optimizer, push, returns,
+/// bucket_bytes and agreement.
 struct ClientOptions {
   // The run.
   ps::ClusterSpec cluster;
@@ -63,6 +63,7 @@ struct ClientOptions {
   uint32_t task_index = 0;           ///< worker 0 is the chief
   ps::ModeKind mode = ps::ModeKind::async;
   uint32_t mode_bound = 0;  ///< K of ssp:K, B of backup:B, K of quorum:K
+  ps::Grace mode_grace{};   ///< quorum only
   ps::OptimizerConfig optimizer;
   /// The elements of a gradient on its way. With another format than fp32, `device` needs room for packed gradients.
   ps::PushFormat push = ps::PushFormat::fp32;

@@ -228,7 +228,7 @@ void Exchange::submit(Shard& shard, uint32_t bucket_index) {
   ps::SlotHeader& header = path.slot_headers()[bucket_index];
   header = {.kind = bucket.kind,
             .has_crc = checksums,
-            .format = format,
+            .format = format.kind,
             .bucket = bucket_index,
             .payload_bytes = payload_bytes,
             .step = step(bucket.fragment),

@@ -49,6 +49,10 @@ absl::Status GpuVariables::check_block(size_t needed, std::string_view purpose) 
 }
 
 absl::Status GpuVariables::prepare_packing() {
+  if (!ps::is_for_gpus(push_)) {
+    return absl::FailedPreconditionError(fmt::format(
+        "push {}: a GPU does not pack it (towers on CPUs pack all formats)", ps::push_format_name(push_)));
+  }
   GRADRAIL_RETURN_IF_ERROR(
       check_block(ps::device_check_at(elements_, push_), fmt::format("push {}", ps::push_format_name(push_))));
   gpu::Compute& device = *device_.device;

@@ -58,9 +58,9 @@ typedef struct gradrail_options {
   const char* worker_hosts; /* "host:port,…", required with ps_hosts; names only, but sync waits for as many workers */
   uint32_t task_index;      /* 0 is the chief, which offers the initial parameters */
   uint32_t bucket_bytes;    /* 0: 1 MiB */
-  const char* mode;         /* "async" (default), "sync", "ssp:K", "backup:B", "quorum:K" */
+  const char* mode;         /* "async" (default), "sync", "ssp:K", "backup:B", "quorum:K", "quorum:K,grace=S" */
   /* "sgd" (default), "momentum", "nesterov", "adam" (of TensorFlow), "torch_adam" and "adamw" (of PyTorch), "mean" (no
-   * optimizer: sync) */
+   * optimizer: sync), "delayed_nesterov" (async) */
   const char* optimizer;
   float learning_rate; /* 0: 0.001; below, 0: TensorFlow's default; not negative, NaN or infinite */
   float momentum;
@@ -89,10 +89,14 @@ typedef struct gradrail_options {
   int (*interrupted)(void* context);
   void* context;
   double weight_decay; /* "adamw": of the parameters themselves; others: added to the gradient; "mean" has none */
-  /* Elements of a gradient on its way: "fp32" (default), "bf16", "fp16", "int8", "int4"; equal in all workers. */
+  /* Elements of a gradient on its way: "fp32" (default), "bf16", "fp16", "int8", "int4"; equal in all workers. "topk:P"
+   * sends the largest P percent, 0.1 to 25. */
   const char* push;
   /* Elements of parameters on their way back: "fp32" (default), "bf16", "delta"; equal in all workers. */
   const char* returns;
+  /* "delayed_nesterov": updates of a bucket from one update of the momentum to the next, at most 2^32 - 1. 0: the
+   * number of workers at the start in async and ssp, else 1. */
+  uint64_t momentum_every;
 } gradrail_options;
 
 #define GRADRAIL_OPTIONS_INIT \

@@ -22,7 +22,7 @@ void try_mode(std::string_view text) {
   const absl::StatusOr<ps::Mode> mode = ps::parse_mode(text);
   if (!mode.ok()) return fuzz::check_refusal(mode.status(), absl::StatusCode::kInvalidArgument, "mode");
   const absl::StatusOr<ps::Mode> again = ps::parse_mode(ps::mode_text(*mode));
-  GRADRAIL_CHECK(again.ok() && again->kind == mode->kind && again->bound == mode->bound);
+  GRADRAIL_CHECK(again.ok() && again->kind == mode->kind && again->bound == mode->bound && again->grace == mode->grace);
   GRADRAIL_CHECK(mode->bound <= 1'000'000);
 }
 

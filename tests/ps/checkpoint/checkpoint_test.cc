@@ -22,8 +22,9 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr OptimizerKind kAllKinds[] = {OptimizerKind::sgd,  OptimizerKind::momentum, OptimizerKind::nesterov,
-                                       OptimizerKind::adam, OptimizerKind::adamw,    OptimizerKind::torch_adam};
+constexpr OptimizerKind kAllKinds[] = {
+    OptimizerKind::sgd,   OptimizerKind::momentum,   OptimizerKind::nesterov,        OptimizerKind::adam,
+    OptimizerKind::adamw, OptimizerKind::torch_adam, OptimizerKind::delayed_nesterov};
 constexpr size_t kPrologueBytes = 24;
 constexpr size_t kChunkElements = (size_t{1} << 20) / sizeof(float);
 

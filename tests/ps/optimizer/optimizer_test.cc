@@ -131,6 +131,7 @@ struct Expected {
 /// One element in float64, straight from the formulas in optimizer.h.
 Expected reference(const OptimizerConfig& c, double p, double g, double s0, double s1, double t) {
   const double lr = c.learning_rate;
+  const double every = c.momentum_every;
   if (c.kind == OptimizerKind::adamw) {
     p -= lr * static_cast<double>(c.weight_decay) * p;
   } else {
@@ -147,6 +148,11 @@ Expected reference(const OptimizerConfig& c, double p, double g, double s0, doub
       return {p - lr * (g + static_cast<double>(c.momentum) * s0), s0, s1};
     case OptimizerKind::mean:
       return {g, s0, s1};
+    case OptimizerKind::delayed_nesterov:
+      s0 += g;
+      if (std::fmod(t, every) != 0.0) return {p - lr * g / every, s0, s1};
+      s1 = static_cast<double>(c.momentum) * s1 + s0 / every;
+      return {p - lr * (static_cast<double>(c.momentum) * s1 + g / every), 0.0, s1};
     case OptimizerKind::adam:
     case OptimizerKind::adamw:
     case OptimizerKind::torch_adam:
@@ -174,7 +180,13 @@ class OptimizerKernels : public ::testing::TestWithParam<std::tuple<OptimizerKin
   Isa isa() const { return std::get<1>(GetParam()); }
   OptimizerConfig config() const {
     // ε as large as √v: a wrong place of ε shows.
-    return {.kind = kind(), .learning_rate = 0.1f, .epsilon = 0.1f, .weight_decay = std::get<2>(GetParam())};
+    const float decay = std::get<2>(GetParam());
+    // Update 3 is one of the momentum in the cases without decay, and collects in the others.
+    return {.kind = kind(),
+            .learning_rate = 0.1f,
+            .epsilon = 0.1f,
+            .weight_decay = decay,
+            .momentum_every = decay == 0.0f ? 3u : 2u};
   }
 
   template <typename Body>
@@ -353,7 +365,7 @@ INSTANTIATE_TEST_SUITE_P(Here, OptimizerKernels,
                          ::testing::Combine(::testing::Values(OptimizerKind::sgd, OptimizerKind::momentum,
                                                               OptimizerKind::nesterov, OptimizerKind::adam,
                                                               OptimizerKind::adamw, OptimizerKind::torch_adam,
-                                                              OptimizerKind::mean),
+                                                              OptimizerKind::mean, OptimizerKind::delayed_nesterov),
                                             ::testing::ValuesIn(isas()), ::testing::Values(0.0f, 0.1f)),
                          [](const auto& instance) {
                            return std::string(optimizer_name(std::get<0>(instance.param))) + "_" +
@@ -377,15 +389,62 @@ TEST(Optimizer, AStepMayHaveARateOfItsOwn) {
   }
 }
 
+/// The parameters after updates with one gradient each, all in one bucket.
+std::vector<float> updated_one_by_one(const OptimizerConfig& config, const std::vector<std::vector<float>>& gradients) {
+  const size_t count = gradients.front().size();
+  std::vector<float> p(count, 1.0f), s0(count), s1(count);
+  uint64_t update = 0;
+  for (const std::vector<float>& gradient : gradients) {
+    const float* gradients_of_update[] = {gradient.data()};
+    apply(config, {.count = count,
+                   .parameters = p.data(),
+                   .state = {s0.data(), s1.data()},
+                   .gradients = gradients_of_update,
+                   .update_index = ++update});
+  }
+  return p;
+}
+
+TEST(Optimizer, UpdatesOfNWorkersAreOneNesterovStepOfTheirMean) {
+  constexpr size_t kCount = 77;
+  constexpr uint32_t kWorkers = 3;
+  Random random(21);
+  std::vector<std::vector<float>> each, means;
+  for (int step = 0; step < 10; ++step) {
+    std::vector<float> mean(kCount, 0.0f);
+    for (uint32_t worker = 0; worker < kWorkers; ++worker) {
+      std::vector<float>& gradient = each.emplace_back(kCount);
+      for (size_t i = 0; i < kCount; ++i) {
+        gradient[i] = static_cast<float>(random.normal());
+        mean[i] += gradient[i] / static_cast<float>(kWorkers);
+      }
+    }
+    means.push_back(mean);
+  }
+  const OptimizerConfig delayed = {
+      .kind = OptimizerKind::delayed_nesterov, .learning_rate = 0.1f, .momentum_every = kWorkers};
+  const OptimizerConfig nesterov = {.kind = OptimizerKind::nesterov, .learning_rate = 0.1f};
+  const std::vector<float> expected = updated_one_by_one(nesterov, means);
+  const std::vector<float> got = updated_one_by_one(delayed, each);
+  for (size_t i = 0; i < kCount; ++i) EXPECT_NEAR(got[i], expected[i], 1e-5) << i;
+  // With N = 1 it is the same optimizer, bit for bit. 0 means 1 outside a run.
+  for (const uint32_t every : {0u, 1u}) {
+    OptimizerConfig each_update = delayed;
+    each_update.momentum_every = every;
+    EXPECT_TRUE(same_bits(updated_one_by_one(each_update, each), updated_one_by_one(nesterov, each)));
+  }
+}
+
 TEST(Optimizer, NamesRoundTripAndUnknownOnesListTheRest) {
-  for (const auto kind : {OptimizerKind::sgd, OptimizerKind::momentum, OptimizerKind::nesterov, OptimizerKind::adam,
-                          OptimizerKind::adamw, OptimizerKind::torch_adam, OptimizerKind::mean}) {
+  for (const auto kind :
+       {OptimizerKind::sgd, OptimizerKind::momentum, OptimizerKind::nesterov, OptimizerKind::adam, OptimizerKind::adamw,
+        OptimizerKind::torch_adam, OptimizerKind::mean, OptimizerKind::delayed_nesterov}) {
     EXPECT_EQ(parse_optimizer(optimizer_name(kind)).value(), kind);
   }
   const absl::Status refused = parse_optimizer("adagrad").status();
   EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument);
   EXPECT_THAT(std::string(refused.message()),
-              ::testing::HasSubstr("sgd, momentum, nesterov, adam, mean, adamw, torch_adam"));
+              ::testing::HasSubstr("sgd, momentum, nesterov, adam, mean, adamw, torch_adam, delayed_nesterov"));
   EXPECT_FALSE(parse_optimizer("").ok());
 }
 
@@ -397,6 +456,7 @@ TEST(Optimizer, StateVectors) {
   EXPECT_EQ(state_vectors(OptimizerKind::adamw), 2);
   EXPECT_EQ(state_vectors(OptimizerKind::torch_adam), 2);
   EXPECT_EQ(state_vectors(OptimizerKind::mean), 0);
+  EXPECT_EQ(state_vectors(OptimizerKind::delayed_nesterov), 2);
 }
 
 TEST(Optimizer, IsaIsTheForcedOneWhereItCanBe) {

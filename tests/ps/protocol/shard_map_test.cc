@@ -4,9 +4,11 @@
 #include <string>
 
 #include "base/random.h"
+#include "fmt/format.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/protocol/exchange_layout.h"
+#include "ps/protocol/push_format.h"
 #include "ps/protocol/slot_places.h"
 
 namespace gradrail::ps {
@@ -73,15 +75,17 @@ TEST(ShardMap, ShardsShareNoLine) {
   for (uint32_t i = 0; i < 5; ++i) EXPECT_EQ(map.shard(i).first % kLineElements, 0u) << i;
 }
 
-TEST(ShardMap, ShardsAndBucketsBeginWithABlockOfScales) {
-  for (const PushFormat push : {PushFormat::int8, PushFormat::int4}) {
-    for (const uint64_t elements : {1, 64, 65, 1003}) {
+TEST(ShardMap, ShardsAndBucketsBeginWithABlockOrChunk) {
+  constexpr PushFormat kTopk5(PushFormat::topk, 50);
+  for (const PushFormat push : {PushFormat(PushFormat::int8), PushFormat(PushFormat::int4), kTopk5}) {
+    const uint64_t block = push == kTopk5 ? 4096 : 64;
+    for (const uint64_t elements : {1, 64, 65, 1003, 4097, 100'000}) {
       for (const uint32_t shard_count : {1, 2, 5}) {
-        const ShardMap map = ShardMap::cut(elements, shard_count, 256, push).value();
+        const ShardMap map = ShardMap::cut(elements, shard_count, block * sizeof(float), push).value();
         uint64_t covered = 0;
         for (uint32_t i = 0; i < shard_count; ++i) {
           for (uint32_t j = 0; j < map.bucket_count(i); ++j) {
-            EXPECT_EQ(map.bucket(i, j).first % 64, 0u) << elements << " " << i << " " << j;
+            EXPECT_EQ(map.bucket(i, j).first % block, 0u) << elements << " " << i << " " << j;
             covered += map.bucket(i, j).count;
           }
         }
@@ -89,7 +93,8 @@ TEST(ShardMap, ShardsAndBucketsBeginWithABlockOfScales) {
       }
     }
     EXPECT_THAT(message(ShardMap::cut(1000, 1, 320, push).status()),
-                HasSubstr("bucket size 320: must be a positive multiple of 256 bytes with push int8 or int4"));
+                HasSubstr(fmt::format("bucket size 320: must be a positive multiple of {} bytes with push {}",
+                                      block * sizeof(float), push_format_name(push))));
   }
 }
 

@@ -20,6 +20,13 @@ struct Faults {
   uint8_t backup_losses = 0;   ///< a backup is killed
   uint8_t link_losses = 0;     ///< of the connection between a primary and its backup
   uint8_t full_queues = 0;     ///< the transport has no room for a filled slot of the backup
+  uint8_t old_windows = 0;     ///< the timer of a grace window runs out after its step
+
+  bool any() const {
+    return disconnects + copies + forgeries + restarts + kills + removals + primary_losses + backup_losses +
+               link_losses + full_queues + old_windows >
+           0;
+  }
 };
 
 /// One cluster for a search.

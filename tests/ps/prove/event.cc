@@ -11,6 +11,7 @@ namespace {
 constexpr const char* kWords[] = {
     "the push arrives",
     "the answer arrives",
+    "a grace window ends",
     "the shard detects the loss of the connection",
     "the worker detects the loss of the connection",
     "the worker reconnects",
@@ -45,8 +46,9 @@ constexpr const char* kWords[] = {
     "the backup is killed",
     "the connection to the backup fails",
     "the primary fills a slot and finds no room",
+    "the grace window of an earlier step ends",
 };
-static_assert(std::size(kWords) == static_cast<size_t>(Event::Kind::fill_without_room) + 1);
+static_assert(std::size(kWords) == static_cast<size_t>(Event::Kind::end_old_window) + 1);
 
 }  // namespace
 

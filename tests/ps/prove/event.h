@@ -11,6 +11,7 @@ struct Event {
     // The network and the workers. They happen sooner or later: progress must not need more than these.
     deliver_push,
     deliver_answer,
+    end_window,     ///< of the next step of a bucket
     shard_closes,   ///< the shard detects that the worker's end is closed
     worker_closes,  ///< the worker detects that the shard's end is closed
     reconnect,
@@ -47,6 +48,7 @@ struct Event {
     lose_backup,
     lose_link,
     fill_without_room,
+    end_old_window,  ///< the timer of a step that is applied
   };
   static constexpr Kind kFirstFault = Kind::deliver_copy;
 

@@ -23,7 +23,8 @@ ShardLedger::ShardLedger(const Config& config)
                                .is_initialised = config.is_initialised,
                                .workers = std::vector<Progress>(config.mode.worker_count)}),
       members(config.mode.worker_count),
-      expected(config.mode.worker_count, true) {}
+      expected(config.mode.worker_count, true),
+      windows(config.buckets) {}
 
 void ShardLedger::add(WorkerIndex worker, uint64_t incarnation, bool is_expected) {
   members[worker] = incarnation;
@@ -100,6 +101,11 @@ std::string ShardLedger::check_contributors(const Action& action, size_t absent_
   // A worker that is not expected counts as spared.
   const size_t enough =
       all.empty() ? expected_count : std::min(expected_count, members.size() > spared ? members.size() - spared : 1);
+  size_t present_count = 0;
+  for (WorkerIndex worker = 0; worker < members.size(); ++worker)
+    present_count += members[worker] != 0 && expected[worker] ? 1 : 0;
+  if (mode.grace.any() && all.size() + absent_count < present_count && windows[action.bucket].ended != action.step)
+    return "applied before the end of its window: " + words(action);
   if (all.size() + absent_count >= enough && std::all_of(all.begin(), all.end(), is_expected)) return "";
   return fmt::format("a step with the contributors {} of {} expected workers: {}", fmt::join(all, ","), expected_count,
                      words(action));
@@ -110,6 +116,14 @@ std::string ShardLedger::check_order(const Action& action, const Progress& progr
   if (mode.sums()) return action.step == action.version ? "" : "not the next step of the bucket";
   if (progress.applied == 0) return mode.kind == ModeKind::ssp || action.step == 1 ? "" : "a gap before the first step";
   return (progress.applied & bit_of(action.step - 1)) != 0 ? "" : "a gap";
+}
+
+std::string ShardLedger::begin_window(const Action& action) {
+  Window& window = windows[action.bucket];
+  if (action.step != buckets[action.bucket].version + 1) return "not the window of the next step: " + words(action);
+  if (window.begun == action.step) return "a second window of a step: " + words(action);
+  window.begun = action.step;
+  return "";
 }
 
 std::string ShardLedger::answer(const Action& action, const Mode& mode) const {

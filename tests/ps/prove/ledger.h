@@ -39,6 +39,12 @@ struct ShardLedger {
   std::vector<BucketLedger> buckets;
   std::vector<uint64_t> members;  ///< per worker: incarnation, 0: no member
   std::vector<bool> expected;     ///< per worker: steps wait for it
+  /// The latest steps of a bucket with a grace window that has begun, or has ended in time. A backup does not get them.
+  struct Window {
+    uint64_t begun = 0;
+    uint64_t ended = 0;
+  };
+  std::vector<Window> windows;
 
   explicit ShardLedger(const Config& config);
   bool is_member(WorkerIndex worker, uint64_t incarnation) const { return members[worker] == incarnation; }
@@ -53,6 +59,13 @@ struct ShardLedger {
   std::string apply(const Action& action, const std::vector<std::optional<Push>>& slots,
                     const std::vector<WorkerIndex>& absent, const Mode& mode);
   std::string answer(const Action& action, const Mode& mode) const;
+  std::string begin_window(const Action& action);
+  void end_window(uint32_t bucket) { windows[bucket].ended = buckets[bucket].version + 1; }
+  /// The window of the next step is open.
+  bool has_window(uint32_t bucket) const {
+    const uint64_t step = buckets[bucket].version + 1;
+    return windows[bucket].begun == step && windows[bucket].ended != step;
+  }
 
  private:
   std::string check_contributors(const Action& action, size_t absent_count, const Mode& mode) const;

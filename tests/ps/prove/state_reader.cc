@@ -44,12 +44,13 @@ void StateReader::write_worker(const ShardProtocol& protocol, uint32_t worker, B
 void StateReader::write_shared(const ShardProtocol& protocol, Bytes& bytes) {
   const auto& [mode, buckets, members, expected, expected_count] = protocol;
   bytes.put(expected_count);
-  for (const auto& [version, initialised, waiting_count, push_count, floor] : buckets) {
+  for (const auto& [version, initialised, waiting_count, push_count, floor, window] : buckets) {
     bytes.put(version);
     bytes.put(initialised);
     bytes.put(waiting_count);
     bytes.put(push_count);
     bytes.put(floor);
+    bytes.put(static_cast<uint64_t>(window));
   }
 }
 

@@ -45,28 +45,23 @@ void World::fail(std::string_view what) {
 std::vector<Event> World::events() const {
   std::vector<Event> events;
   for (WorkerIndex worker = 0; worker < workers_.size(); ++worker) add_worker_events(worker, events);
+  for (uint8_t server = 0; server < server_count(); ++server) add_window_events(server, events);
   for (uint8_t server = 0; server < server_count(); ++server) add_link_events(server, events);
   if (!reduce(events)) add_fault_events(events);
   return events;
 }
 
-bool World::has_faults_left() const {
-  const Faults& f = faults_;
-  return f.disconnects + f.forgeries + f.restarts + f.kills + f.removals + f.primary_losses + f.backup_losses +
-             f.link_losses + f.full_queues + f.copies >
-         0;
-}
-
-/// Keeps a persistent set of `events`, if a small one is known. Events of different lanes commute: a lane is one bucket
-/// of one server, with the pushes, copies and answers of all workers there. An event of another lane can only enable an
-/// event of this lane by the next step of a worker. A worker with an unanswered bucket in this lane begins no step
-/// before an event of this lane. When this holds for each worker, the events of this lane are a persistent set.
-/// Without faults, joins, departures and a backup there are no other events. Each event consumes a message, so that no
-/// cycle can postpone the other lanes forever.
+/// Keeps a persistent set of `events`, if a small one is known. Events of different lanes commute. A lane is one bucket
+/// of one server, with its windows and the pushes, copies and answers of all workers there. An event of another lane
+/// can only enable an event of this lane by the next step of a worker. A worker with an unanswered bucket in this lane
+/// begins no step before an event of this lane. When this holds for each worker, the events of this lane are a
+/// persistent set. Without faults, joins, departures and a backup there are no other events. Each event consumes a
+/// message or a timer, so that no cycle can postpone the other lanes forever.
 bool World::reduce(std::vector<Event>& events) const {
-  if (has_faults_left() || config_->has_backup || events.empty()) return false;
+  if (faults_.any() || config_->has_backup || events.empty()) return false;
   const auto is_in_lane = [](const Event& event) {
-    return event.kind == Kind::deliver_push || event.kind == Kind::deliver_answer || event.kind == Kind::deliver_copy;
+    return event.kind == Kind::deliver_push || event.kind == Kind::deliver_answer || event.kind == Kind::deliver_copy ||
+           event.kind == Kind::end_window;
   };
   if (!std::all_of(events.begin(), events.end(), is_in_lane)) return false;
   const auto place =
@@ -158,6 +153,15 @@ void World::add_connection_events(WorkerIndex index, uint8_t server, std::vector
   add(Kind::leave, std::max(serving, 0));
 }
 
+void World::add_window_events(uint8_t server, std::vector<Event>& events) const {
+  for (uint8_t side = 0; side < side_count(); ++side) {
+    const Side& shard = servers_[server].sides[side];
+    for (uint8_t bucket = 0; shard.is_running && bucket < config_->buckets; ++bucket) {
+      if (shard.ledger.has_window(bucket)) events.push_back({Kind::end_window, 0, server, side, bucket});
+    }
+  }
+}
+
 void World::add_link_events(uint8_t server, std::vector<Event>& events) const {
   if (!config_->has_backup) return;
   const Link& link = servers_[server].link;
@@ -227,6 +231,14 @@ void World::add_fault_events(std::vector<Event>& events) const {
       }
     }
   }
+  for (uint8_t s = 0; s < server_count() && faults_.old_windows > 0; ++s) {
+    for (uint8_t side = 0; side < side_count(); ++side) {
+      const Side& shard = servers_[s].sides[side];
+      for (uint8_t b = 0; shard.is_running && shard.is_serving && b < config_->buckets; ++b) {
+        if (shard.protocol.version(b) > 0) events.push_back({Kind::end_old_window, 0, s, side, b});
+      }
+    }
+  }
   if (!config_->has_backup) return;
   for (uint8_t s = 0; s < server_count(); ++s) {
     const auto& sides = servers_[s].sides;
@@ -266,6 +278,9 @@ void World::run(const Event& event) {
       return forge(event);
     case Kind::deliver_answer:
       return on_answer(event.worker, event);
+    case Kind::end_window:
+    case Kind::end_old_window:
+      return end_window(event);
     case Kind::finish:
     case Kind::leave:
     case Kind::notice_loss:

@@ -74,6 +74,9 @@ struct Link {
   bool is_expected = false;              ///< the backup waits for a new connection of its primary
   bool is_level = false;                 ///< at the backup: it may take over
   std::vector<Membership::Known> known;  ///< the members, as the backup has them
+
+  /// The end of the backup: what is on its way there is lost.
+  void close();
 };
 
 /// One ps task and its backup.
@@ -135,9 +138,9 @@ class World {
   void add_worker_events(WorkerIndex worker, std::vector<Event>& events) const;
   void add_connection_events(WorkerIndex worker, uint8_t server, std::vector<Event>& events) const;
   void add_lane_events(WorkerIndex worker, uint8_t server, std::vector<Event>& events) const;
+  void add_window_events(uint8_t server, std::vector<Event>& events) const;
   void add_link_events(uint8_t server, std::vector<Event>& events) const;
   bool reduce(std::vector<Event>& events) const;
-  bool has_faults_left() const;
   void fail(std::string_view what);
 
   // world_worker.cc
@@ -161,14 +164,13 @@ class World {
   void admit(WorkerIndex worker, uint8_t server, uint8_t side);
   void depart(const Event& event);
   void run_actions(uint8_t server, uint8_t side, const Actions& actions);
+  void end_window(const Event& event);
   void answer(uint8_t server, uint8_t side, const Action& action);
-  std::string check_durable(const Server& server, const Action& action) const;
 
   // world_replication.cc
   void run_link_event(const Event& event);
   void advance(uint8_t server, bool has_room);
   void open_link(uint8_t server);
-  void close_link(Link& link);
   void release(uint8_t server, Actions& released);
   void take_over(const Event& event);
   void stop_side(uint8_t server, uint8_t side);

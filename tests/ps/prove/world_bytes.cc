@@ -107,7 +107,7 @@ void World::write_worker(WorkerIndex index, Bytes& bytes) const {
 void World::write_shared(Bytes& bytes) const {
   const Faults& f = faults_;
   for (const uint8_t left : {f.disconnects, f.copies, f.forgeries, f.restarts, f.kills, f.removals, f.primary_losses,
-                             f.backup_losses, f.link_losses, f.full_queues}) {
+                             f.backup_losses, f.link_losses, f.full_queues, f.old_windows}) {
     bytes.put(left);
   }
   for (const Server& server : servers_) {
@@ -115,9 +115,13 @@ void World::write_shared(Bytes& bytes) const {
       bytes.put(side.is_running);
       bytes.put(side.is_serving);
       StateReader::write_shared(side.protocol, bytes);
-      for (const BucketLedger& bucket : side.ledger.buckets) {
+      for (uint32_t index = 0; index < config_->buckets; ++index) {
+        const BucketLedger& bucket = side.ledger.buckets[index];
         bytes.put(bucket.version);
         bytes.put(bucket.is_initialised);
+        // Windows of earlier steps have no meaning.
+        bytes.put(side.ledger.windows[index].begun == bucket.version + 1);
+        bytes.put(side.ledger.windows[index].ended == bucket.version + 1);
       }
     }
     if (!config_->has_backup) continue;

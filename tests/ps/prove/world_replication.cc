@@ -11,6 +11,13 @@ using Kind = Event::Kind;
 
 }  // namespace
 
+void Link::close() {
+  is_open_at_backup = false;
+  is_broken = true;
+  level_message = false;
+  for (auto& transfer : transfers) transfer.reset();
+}
+
 void World::run_link_event(const Event& event) {
   Server& server = servers_[event.server];
   Link& link = server.link;
@@ -51,10 +58,10 @@ void World::run_link_event(const Event& event) {
       link.gate.on_lost(released);
       return release(event.server, released);
     case Kind::backup_notices:
-      return close_link(link);
+      return link.close();
     case Kind::expect_primary:
       // The control plane: the backup has nothing from now on, until its primary has declared it level again.
-      close_link(link);
+      link.close();
       link.is_level = false;
       link.is_expected = true;
       return;
@@ -120,14 +127,6 @@ void World::open_link(uint8_t index) {
   release(index, released);
 }
 
-/// The end of the backup: what is on its way there is lost.
-void World::close_link(Link& link) {
-  link.is_open_at_backup = false;
-  link.is_broken = true;
-  link.level_message = false;
-  for (auto& transfer : link.transfers) transfer.reset();
-}
-
 void World::release(uint8_t server, Actions& released) {
   for (const Action& action : released) answer(server, 0, action);
 }
@@ -150,7 +149,7 @@ void World::take_over(const Event& event) {
         return fail("an acknowledged update was lost");
     }
   }
-  close_link(server.link);
+  server.link.close();
   server.link.is_expected = false;
   backup.is_serving = true;
   backup.membership.restore(server.link.known, kNow);
@@ -190,7 +189,7 @@ void World::stop_side(uint8_t index, uint8_t side) {
     server.link.gate.reset();
     server.link.is_broken = true;
   } else {
-    close_link(server.link);
+    server.link.close();
     server.link.is_level = false;
   }
 }

@@ -1,4 +1,5 @@
 // A shard around its protocol: what PeerTable and ShardExchange do.
+#include <algorithm>
 #include <utility>
 
 #include "tests/ps/prove/world.h"
@@ -7,6 +8,36 @@ namespace gradrail::ps::prove {
 namespace {
 
 using Kind = Event::Kind;
+
+/// A primary must not show a state in an answer that a backup lacks which may take over, or has taken over.
+std::string check_durable(const Server& server, const Action& action) {
+  const Side& backup = server.sides[1];
+  if (!backup.is_running || (!backup.is_serving && !server.link.is_level)) return "";
+  const uint64_t version =
+      backup.is_serving ? server.taken_versions[action.bucket] : backup.ledger.buckets[action.bucket].version;
+  if (action.version > version)
+    return backup.is_serving ? "two primaries acknowledge" : "an answer left before the backup had its state";
+  const uint64_t incarnation = server.sides[0].ledger.members[action.worker];
+  if (action.step == 0 || action.dropped ||
+      backup.ledger.has_applied(action.worker, incarnation, action.bucket, action.step))
+    return "";
+  return "an update was acknowledged that the backup lacks";
+}
+
+/// quorum: the slots of a bucket hold what its next step needs.
+bool has_enough(const Side& shard, uint32_t bucket, const Mode& mode) {
+  const uint64_t step = shard.ledger.buckets[bucket].version + 1;
+  size_t push_count = 0, absent_count = 0, expected_count = 0;
+  for (WorkerIndex worker = 0; worker < shard.ports.size(); ++worker) {
+    if (!shard.ledger.expected[worker]) continue;
+    ++expected_count;
+    const std::optional<Push>& slot = shard.ports[worker].lanes[bucket].slot;
+    if (!slot || !shard.ledger.is_member(worker, slot->incarnation)) continue;
+    if (slot->kind == ArrivalKind::push && slot->step == step) ++push_count;
+    if (slot->kind == ArrivalKind::absent && slot->step >= step) ++absent_count;
+  }
+  return push_count > 0 && push_count + absent_count >= std::min<size_t>(mode.bound, expected_count);
+}
 
 }  // namespace
 
@@ -166,9 +197,27 @@ void World::run_actions(uint8_t server, uint8_t side, const Actions& actions) {
       case Action::Kind::refuse:
         fail("a correct worker was refused: " + action.reason);
         break;
+      case Action::Kind::begin_window:
+        fail(shard.ledger.begin_window(action));
+        break;
     }
     if (!violation_.empty()) return;
   }
+}
+
+void World::end_window(const Event& event) {
+  Side& shard = servers_[event.server].sides[event.side];
+  const uint64_t version = shard.ledger.buckets[event.bucket].version;
+  const bool is_old = event.kind == Kind::end_old_window;
+  if (is_old) --faults_.old_windows;
+  if (!is_old) shard.ledger.end_window(event.bucket);
+  Actions actions;
+  shard.protocol.on_window_end(event.bucket, is_old ? version : version + 1, actions);
+  run_actions(event.server, event.side, actions);
+  const bool is_applied = shard.ledger.buckets[event.bucket].version > version;
+  if (is_old && !actions.empty()) fail("the window of an earlier step had an effect");
+  if (!is_old && !is_applied && has_enough(shard, event.bucket, config_->mode))
+    fail("a step waits after its window has ended");
 }
 
 void World::answer(uint8_t server, uint8_t side, const Action& action) {
@@ -180,21 +229,6 @@ void World::answer(uint8_t server, uint8_t side, const Action& action) {
   if (workers_[action.worker].servers[server].side != side) return;
   port.lanes[action.bucket].answers.push_back(
       {.step = action.step, .version = action.version, .dropped = action.dropped});
-}
-
-/// A primary must not show a state in an answer that a backup lacks which may take over, or has taken over.
-std::string World::check_durable(const Server& server, const Action& action) const {
-  const Side& backup = server.sides[1];
-  if (!backup.is_running || (!backup.is_serving && !server.link.is_level)) return "";
-  const uint64_t version =
-      backup.is_serving ? server.taken_versions[action.bucket] : backup.ledger.buckets[action.bucket].version;
-  if (action.version > version)
-    return backup.is_serving ? "two primaries acknowledge" : "an answer left before the backup had its state";
-  const uint64_t incarnation = server.sides[0].ledger.members[action.worker];
-  if (action.step == 0 || action.dropped ||
-      backup.ledger.has_applied(action.worker, incarnation, action.bucket, action.step))
-    return "";
-  return "an update was acknowledged that the backup lacks";
 }
 
 }  // namespace gradrail::ps::prove

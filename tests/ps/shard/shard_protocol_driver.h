@@ -12,7 +12,7 @@ namespace gradrail::ps {
 inline constexpr uint64_t kFirstIncarnation = 100;
 inline constexpr uint64_t kSecondIncarnation = 200;
 
-/// "apply b0 v1 by 0,1", "answer w1 b0 s1 v1 stale 0", "init b0 by 0", "refuse w1 b0 s2".
+/// "apply b0 v1 by 0,1", "answer w1 b0 s1 v1 stale 0", "init b0 by 0", "refuse w1 b0 s2", "window b0 s1".
 inline std::string describe(const Action& action) {
   const std::string by = fmt::format("{}", fmt::join(action.contributors, ","));
   switch (action.kind) {
@@ -25,6 +25,8 @@ inline std::string describe(const Action& action) {
                          action.staleness, action.dropped ? " dropped" : "");
     case Action::Kind::refuse:
       return fmt::format("refuse w{} b{} s{}", action.worker, action.bucket, action.step);
+    case Action::Kind::begin_window:
+      return fmt::format("window b{} s{}", action.bucket, action.step);
   }
   return "?";
 }
@@ -61,6 +63,11 @@ class Driver {
   std::vector<std::string> mark_finished(WorkerIndex worker, uint64_t incarnation = kFirstIncarnation) {
     actions.clear();
     protocol.mark_worker_finished(worker, incarnation, actions);
+    return words();
+  }
+  std::vector<std::string> end_window(uint64_t step, uint32_t bucket = 0) {
+    actions.clear();
+    protocol.on_window_end(bucket, step, actions);
     return words();
   }
   std::string reason() const { return actions.empty() ? "" : actions.front().reason; }

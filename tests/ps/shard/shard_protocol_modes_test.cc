@@ -121,6 +121,90 @@ TEST(SspProtocol, AWorkerCannotBeAbsent) {
   EXPECT_EQ(driver.reason(), "worker 0 bucket 0 step 1: a worker can be absent from a common step only");
 }
 
+// ---- grace windows ----
+
+constexpr Grace kSomeGrace{.seconds = 1};
+
+TEST(GraceProtocol, AStepWithEnoughWaitsForAllThatArePresent) {
+  Driver driver = driver_of({ModeKind::quorum, 3, 2, kSomeGrace});
+  EXPECT_THAT(driver.push(0, 1), IsEmpty());
+  EXPECT_THAT(driver.push(2, 1), ElementsAre("window b0 s1"));
+  EXPECT_THAT(driver.push(1, 1), ElementsAre("apply b0 v1 by 0,1,2", "answer w0 b0 s1 v1 stale 0",
+                                             "answer w1 b0 s1 v1 stale 0", "answer w2 b0 s1 v1 stale 0"));
+  EXPECT_THAT(driver.end_window(1), IsEmpty()) << "the step is applied";
+}
+
+TEST(GraceProtocol, TheEndOfTheWindowAppliesWhatIsThere) {
+  Driver driver = driver_of({ModeKind::quorum, 3, 2, kSomeGrace}, 2);
+  driver.push(0, 1);
+  driver.push(1, 1);
+  EXPECT_THAT(driver.end_window(1, 1), IsEmpty()) << "another bucket, without a window";
+  EXPECT_THAT(driver.end_window(1),
+              ElementsAre("apply b0 v1 by 0,1", "answer w0 b0 s1 v1 stale 0", "answer w1 b0 s1 v1 stale 0"));
+  EXPECT_THAT(driver.end_window(1), IsEmpty()) << "again";
+  EXPECT_THAT(driver.push(2, 1), ElementsAre("answer w2 b0 s1 v1 stale 1 dropped"));
+}
+
+TEST(GraceProtocol, TheWindowOfAnEarlierStepEndsNoLaterStep) {
+  Driver driver = driver_of({ModeKind::quorum, 2, 1, kSomeGrace});
+  EXPECT_THAT(driver.push(0, 1), ElementsAre("window b0 s1"));
+  driver.push(1, 1);
+  EXPECT_THAT(driver.push(1, 2), ElementsAre("window b0 s2"));
+  EXPECT_THAT(driver.end_window(1), IsEmpty());
+  EXPECT_THAT(driver.end_window(3), IsEmpty());
+  EXPECT_THAT(driver.end_window(2), ElementsAre("apply b0 v2 by 1", "answer w1 b0 s2 v2 stale 0"));
+}
+
+TEST(GraceProtocol, AWindowIsNotForWorkersThatHaveLeftOrNotJoined) {
+  Driver driver({ModeKind::quorum, 4, 2, kSomeGrace}, 1);
+  for (const WorkerIndex worker : {0u, 1u, 2u}) driver.protocol.add_worker(worker, kFirstIncarnation);
+  driver.push(0, 1);
+  EXPECT_THAT(driver.push(1, 1), ElementsAre("window b0 s1"));
+  EXPECT_THAT(driver.remove(2),
+              ElementsAre("apply b0 v1 by 0,1", "answer w0 b0 s1 v1 stale 0", "answer w1 b0 s1 v1 stale 0"));
+  driver.push(0, 2);
+  EXPECT_THAT(driver.push(1, 2),
+              ElementsAre("apply b0 v2 by 0,1", "answer w0 b0 s2 v2 stale 0", "answer w1 b0 s2 v2 stale 0"))
+      << "worker 3 has not joined";
+}
+
+TEST(GraceProtocol, AStepIsHeldOpenOnce) {
+  Driver driver = driver_of({ModeKind::quorum, 3, 2, kSomeGrace});
+  driver.push(0, 1);
+  EXPECT_THAT(driver.push(1, 1), ElementsAre("window b0 s1"));
+  driver.protocol.reconnect_worker(1, kFirstIncarnation);
+  EXPECT_THAT(driver.end_window(1), IsEmpty()) << "one gradient is too few";
+  EXPECT_THAT(driver.push(1, 1),
+              ElementsAre("apply b0 v1 by 0,1", "answer w0 b0 s1 v1 stale 0", "answer w1 b0 s1 v1 stale 0"));
+  driver.push(0, 2);
+  EXPECT_THAT(driver.push(1, 2), ElementsAre("window b0 s2"));
+  driver.protocol.reconnect_worker(1, kFirstIncarnation);
+  EXPECT_THAT(driver.push(1, 2), IsEmpty()) << "the window is open";
+  EXPECT_THAT(driver.end_window(2),
+              ElementsAre("apply b0 v2 by 0,1", "answer w0 b0 s2 v2 stale 0", "answer w1 b0 s2 v2 stale 0"));
+}
+
+TEST(GraceProtocol, AnAbsentWorkerIsNotWaitedFor) {
+  Driver driver = driver_of({ModeKind::quorum, 3, 1, kSomeGrace});
+  EXPECT_THAT(driver.absent(1, 1), IsEmpty());
+  EXPECT_THAT(driver.push(0, 1), ElementsAre("window b0 s1"));
+  EXPECT_THAT(driver.absent(2, 1), ElementsAre("apply b0 v1 by 0", "answer w0 b0 s1 v1 stale 0",
+                                               "answer w1 b0 s1 v1 stale 0", "answer w2 b0 s1 v1 stale 0"));
+}
+
+TEST(GraceProtocol, ATakeoverBeginsWithoutAWindow) {
+  Driver primary = driver_of({ModeKind::quorum, 2, 1, kSomeGrace});
+  primary.push(0, 1);
+  BucketState state;
+  primary.protocol.export_bucket(0, state);
+  Driver backup({ModeKind::quorum, 2, 1, kSomeGrace}, 1, false);
+  backup.protocol.import_bucket(0, state);
+  for (const WorkerIndex worker : {0u, 1u}) backup.protocol.add_former_member(worker, kFirstIncarnation);
+  EXPECT_THAT(backup.end_window(1), IsEmpty());
+  EXPECT_THAT(backup.push(0, 1), ElementsAre("window b0 s1"));
+  EXPECT_THAT(backup.end_window(1), ElementsAre("apply b0 v1 by 0", "answer w0 b0 s1 v1 stale 0"));
+}
+
 // ---- ssp ----
 
 TEST(SspProtocol, AppliesAtOnceAndAnswersWhenTheSlowestIsNearEnough) {

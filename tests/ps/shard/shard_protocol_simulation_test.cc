@@ -38,6 +38,7 @@ void expect_all_seen(const Coverage& seen) {
   EXPECT_GT(seen.ghosts, 0u);
   EXPECT_GT(seen.stale_arrivals, 0u);
   EXPECT_GT(seen.answered_unapplied, 0u);
+  EXPECT_GT(seen.steps_by_window, 0u);
 }
 
 TEST(ProtocolSimulation, AllSeeds) {
@@ -58,9 +59,9 @@ TEST(ProtocolSimulation, AllSeeds) {
   if (seed_count >= kSeedCount && failures == 0) expect_all_seen(seen);
   fmt::print(
       "{} seeds: {} events, {} messages lost, {} copies, {} reconnects, {} restarts, {} departures, {} returns, "
-      "{} refusals, {} ghosts, {} arrivals of old incarnations, {} answers without an update\n",
+      "{} refusals, {} ghosts, {} arrivals of old incarnations, {} answers without an update, {} steps by a window\n",
       seed_count, seen.events, seen.lost_messages, seen.copies, seen.reconnects, seen.restarts, seen.departures,
-      seen.rejoins, seen.refusals, seen.ghosts, seen.stale_arrivals, seen.answered_unapplied);
+      seen.rejoins, seen.refusals, seen.ghosts, seen.stale_arrivals, seen.answered_unapplied, seen.steps_by_window);
 }
 
 TEST(ProtocolSimulation, SeedReplaysTheSameRun) {

@@ -60,7 +60,10 @@ TEST_P(StoreAgreement, BitForBitOverUpdatesOfParts) {
   const uint64_t seed = std::random_device{}();
   SCOPED_TRACE(testing::Message() << "seed " << seed);
   const OptimizerConfig optimizer = {
-      .kind = GetParam().optimizer, .learning_rate = 0.03f, .weight_decay = GetParam().weight_decay};
+      .kind = GetParam().optimizer,
+      .learning_rate = 0.03f,
+      .weight_decay = GetParam().weight_decay,
+      .momentum_every = GetParam().optimizer == OptimizerKind::delayed_nesterov ? 2u : 0u};
   const auto host = host_store(optimizer);
   const auto device = device_store(optimizer);
   const std::vector<float> start = random_values(kCount, seed);
@@ -100,7 +103,8 @@ INSTANTIATE_TEST_SUITE_P(All, StoreAgreement,
                                            Case{OptimizerKind::momentum, 3}, Case{OptimizerKind::nesterov, 17},
                                            Case{OptimizerKind::adam, 2}, Case{OptimizerKind::nesterov, 2, 0.05f},
                                            Case{OptimizerKind::adamw, 3, 0.05f},
-                                           Case{OptimizerKind::torch_adam, 2, 0.05f}, Case{OptimizerKind::mean, 3}),
+                                           Case{OptimizerKind::torch_adam, 2, 0.05f}, Case{OptimizerKind::mean, 3},
+                                           Case{OptimizerKind::delayed_nesterov, 3, 0.05f}),
                          [](const auto& test) {
                            return std::string(optimizer_name(test.param.optimizer)) + "_" +
                                   std::to_string(test.param.gradient_count);

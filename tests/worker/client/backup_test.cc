@@ -53,7 +53,7 @@ class BackupRun {
     options.mode = run.mode;
     options.mode_bound = run.bound;
     options.optimizer = run.optimizer;
-    options.push = run.push;
+    set_push(options, run.push);
     options.returns = run.returns;
     const std::unique_ptr<Client> client = join(options, odd_schema());
     ASSERT_NE(client, nullptr);
@@ -96,9 +96,11 @@ class ClientBackup : public ::testing::TestWithParam<const char*> {
 TEST_P(ClientBackup, SyncEndsInTheBitsOfAnUndisturbedRun) {
   using Push = ps::PushFormat;
   using Return = ps::ReturnFormat;
-  for (const auto [push, returns] : {std::pair(Push::fp32, Return::fp32), std::pair(Push::bf16, Return::fp32),
-                                     std::pair(Push::int8, Return::fp32), std::pair(Push::int4, Return::fp32),
-                                     std::pair(Push::fp32, Return::bf16), std::pair(Push::int4, Return::delta)}) {
+  constexpr std::pair<Push, Return> kFormats[] = {{Push::fp32, Return::fp32},       {Push::bf16, Return::fp32},
+                                                  {Push::int8, Return::fp32},       {Push::int4, Return::fp32},
+                                                  {Push::fp32, Return::bf16},       {Push::int4, Return::delta},
+                                                  {{Push::topk, 100}, Return::fp32}};
+  for (const auto [push, returns] : kFormats) {
     const Plan run{.transport = GetParam(),
                    .mode = ModeKind::sync,
                    .optimizer = {.kind = ps::OptimizerKind::adam, .learning_rate = 0.01f},

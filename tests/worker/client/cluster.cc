@@ -2,12 +2,14 @@
 
 #include <stdlib.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/protocol/push_format.h"
 
 namespace gradrail::worker {
 namespace {
@@ -110,6 +112,11 @@ ClientOptions Cluster::options(uint32_t task_index, ps::ModeKind mode) const {
   options.join_timeout = 20s;
   options.log = [](const std::string&) {};
   return options;
+}
+
+void set_push(ClientOptions& options, ps::PushFormat push) {
+  options.push = push;
+  options.bucket_bytes = std::max(options.bucket_bytes, static_cast<uint32_t>(ps::cut_elements(push) * sizeof(float)));
 }
 
 std::unique_ptr<Client> join(ClientOptions options, ps::Schema schema) {

@@ -82,6 +82,9 @@ class Cluster {
   std::vector<std::unique_ptr<Task>> tasks_;
 };
 
+/// Selects a format. Buckets below the smallest ones of the format become larger.
+void set_push(ClientOptions& options, ps::PushFormat push);
+
 /// Joins; a failure ends the test with its words.
 std::unique_ptr<Client> join(ClientOptions options, ps::Schema schema);
 

@@ -133,7 +133,7 @@ TEST_P(ClientMove, SyncRunUnderCutsEqualsTheUndisturbedOne) {
       ClientOptions options = cluster.options(index);
       options.mode = ps::ModeKind::sync;
       options.bucket_bytes = 1024;
-      options.push = push;
+      set_push(options, push);
       options.returns = returns;
       const std::unique_ptr<Client> client = join(options, odd_schema());
       ASSERT_NE(client, nullptr);
@@ -158,8 +158,9 @@ TEST_P(ClientMove, SyncRunUnderCutsEqualsTheUndisturbedOne) {
     EXPECT_EQ(moves > 0, disturbed);
     return result[0];
   };
-  for (const ps::PushFormat push :
-       {ps::PushFormat::fp32, ps::PushFormat::bf16, ps::PushFormat::int8, ps::PushFormat::int4}) {
+  for (const ps::PushFormat push : {ps::PushFormat(ps::PushFormat::fp32), ps::PushFormat(ps::PushFormat::bf16),
+                                    ps::PushFormat(ps::PushFormat::int8), ps::PushFormat(ps::PushFormat::int4),
+                                    ps::PushFormat(ps::PushFormat::topk, 20)}) {
     EXPECT_EQ(run(true, push), run(false, push)) << ps::push_format_name(push);
   }
   EXPECT_EQ(run(true, ps::PushFormat::int4, ps::ReturnFormat::delta),

@@ -50,11 +50,13 @@ absl::Status RawWorker::join() {
   request.set_worker_name("raw");
   ps::to_proto(schema_, request);
   const auto worker_count = static_cast<uint32_t>(options_.cluster.workers.size());
-  *request.mutable_training() =
-      ps::to_proto({.mode = {.kind = options_.mode, .worker_count = worker_count, .bound = options_.mode_bound},
-                    .optimizer = options_.optimizer,
-                    .push = options_.push,
-                    .bucket_bytes = options_.bucket_bytes});
+  *request.mutable_training() = ps::to_proto({.mode = {.kind = options_.mode,
+                                                       .worker_count = worker_count,
+                                                       .bound = options_.mode_bound,
+                                                       .grace = options_.mode_grace},
+                                              .optimizer = options_.optimizer,
+                                              .push = options_.push,
+                                              .bucket_bytes = options_.bucket_bytes});
   request.set_total_shards(description.shard_count() * static_cast<uint32_t>(options_.cluster.ps.size()));
   const grpc::Status joined = ps::call(*stub_, &ps::proto::Control::Stub::Join, 20s, request, reply_);
   if (!joined.ok()) return ps::from_grpc(joined);

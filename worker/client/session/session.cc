@@ -145,7 +145,8 @@ ps::proto::JoinRequest Session::join_request(uint32_t first_shard) const {
   ps::to_proto(memory_.schema(), request);
   *request.mutable_training() = ps::to_proto({.mode = {.kind = options_.mode,
                                                        .worker_count = static_cast<uint32_t>(names.size()),
-                                                       .bound = options_.mode_bound},
+                                                       .bound = options_.mode_bound,
+                                                       .grace = options_.mode_grace},
                                               .optimizer = options_.optimizer,
                                               .push = options_.push,
                                               .returns = options_.returns,

@@ -127,7 +127,7 @@ def _vectors(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> Dict[s
 
 # The optimizers of torch by their state vectors at the servers.
 _BY_VECTORS = {frozenset(): "SGD without momentum", frozenset(["velocity"]): "SGD with momentum",
-               frozenset(["m", "v"]): "Adam or AdamW"}
+               frozenset(["m", "v"]): "Adam or AdamW", frozenset(["velocity", "collected"]): "delayed_nesterov"}
 
 
 def _check_vectors(name_of_file: str, arrays: Dict[str, np.ndarray], names: List[str], wanted: Iterable[str]) -> None:

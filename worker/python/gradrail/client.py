@@ -362,7 +362,7 @@ def _place(options: Options) -> "Tuple[str, str]":
 
 def join(tensors: Mapping[str, Any], *, fragments: Optional[Mapping[str, Iterable[str]]] = None, optimizer: str = "sgd", 
          learning_rate: Optional[float] = None, momentum: Optional[float] = None, beta1: Optional[float] = None, beta2: Optional[float] = None,
-         epsilon: Optional[float] = None, weight_decay: float = 0.0, mode: str = "async", ps_hosts: Union[None, str, Iterable[str]] = None,
+         epsilon: Optional[float] = None, weight_decay: float = 0.0, momentum_every: int = 0, mode: str = "async", ps_hosts: Union[None, str, Iterable[str]] = None,
          worker_hosts: Union[None, str, Iterable[str]] = None, task_index: Optional[int] = None,
          backup_hosts: Union[None, str, Iterable[str]] = None, bucket_bytes: int = 0, push: str = "fp32", return_format: str = "fp32",
          transports: str = "auto", fallback: bool = True, checksums: bool = False, encrypt_data: bool = False,
@@ -378,21 +378,23 @@ def join(tensors: Mapping[str, Any], *, fragments: Optional[Mapping[str, Iterabl
     fragments : mapping of names to names of tensors
         Sets of tensors with steps of their own. exchange(), wait() and step() take the name of one; fragments may be under
         way at the same time. Tensors that are in none form the fragment "".
-    optimizer : "sgd", "momentum", "nesterov", "adam", "torch_adam", "adamw" or "mean"
+    optimizer : "sgd", "momentum", "nesterov", "adam", "torch_adam", "adamw", "mean" or "delayed_nesterov"
         The optimizer of the parameter servers, with `learning_rate` (0.001), `momentum` (0.9), `beta1` (0.9),
         `beta2` (0.999) and `epsilon` (1e-8), each more than 0. "adam" is TensorFlow's Adam; "torch_adam" and "adamw" are
         PyTorch's Adam and AdamW. "mean" has no optimizer: the parameters become the mean gradient of a step.
     weight_decay : float
         "adamw" decays the parameters themselves, the others add weight_decay * parameter to the gradient.
-    mode : "async", "sync", "ssp:K", "backup:B" or "quorum:K"
+    momentum_every : int
+        "delayed_nesterov" updates its momentum in each so many updates; 0: the number of workers, in async and ssp.
+    mode : "async", "sync", "ssp:K", "backup:B", "quorum:K", "quorum:K,grace=SECONDS" or "quorum:K,grace=auto"
     ps_hosts, worker_hosts : "host:port,…" or a list
         The cluster, with this worker's `task_index`. Default: the environment, where `gradrail run` has put it.
     backup_hosts : "host:port,…" or a list
         The backup of each parameter server.
     bucket_bytes : int
-        Size of the pieces that travel, a multiple of 64; 0: 1 MiB.
-    push : "fp32", "bf16", "fp16", "int8" or "int4"; return_format : "fp32", "bf16" or "delta"
-        The elements of a gradient on its way, and of parameters on their way back. What the rounding of a gradient leaves
+        Size of the pieces that travel, a multiple of 64 (push "int8", "int4": 256; "topk:P": 16384); 0: 1 MiB.
+    push : "fp32", "bf16", "fp16", "int8", "int4" or "topk:P", the largest P percent; return_format : "fp32", "bf16" or "delta"
+        The elements of a gradient on its way, and of parameters on their way back. What a push leaves
         out is added to the next one. "delta" gives the values of "bf16" and sends the changed ones only.
     transports : str
         In order of preference, such as "shm,tcp". fallback=False makes the first refusal an error.
@@ -427,6 +429,7 @@ def join(tensors: Mapping[str, Any], *, fragments: Optional[Mapping[str, Iterabl
         if value is not None:
             setattr(options, name, _arguments.constant(name, value))
     options.weight_decay = _arguments.number("weight_decay", weight_decay)
+    options.momentum_every = _arguments.whole("momentum_every", momentum_every, (1 << 32) - 1)
     for name, value in (("join_timeout", join_timeout), ("path_timeout", path_timeout), ("rejoin_timeout", rejoin_timeout)):
         setattr(options, name + "_s", _arguments.number(name, value))
     for name, value in (("bind_host", bind_host), ("secret_file", secret_file), ("trusted_ca_file", trusted_ca_file),

@@ -1,6 +1,7 @@
 """Local steps between two exchanges: DiLoCo, and its streaming form with delayed merges."""
 import dataclasses
 import functools
+import math
 import threading
 import types
 import weakref
@@ -8,46 +9,79 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Union
 
 import torch
 
-from . import client, errors
+from . import _arguments, client, errors
+from ._library import LOGGER
 from ._torch_state import Slot, Watch, shape_of, start, trained
 
 _PATIENCE_S = 10.0  # after an error of the program, for the exchange that is under way
 
-__all__ = ["Adam", "DiLoCo", "Nesterov", "SGD"]
+__all__ = ["Adam", "DelayedNesterov", "DiLoCo", "Nesterov", "SGD"]
+
+Rate = Union[float, Callable[[int], float]]  # of each outer step, or a function of its number, from 0
+
+
+def _agreed(rate: Rate) -> Optional[float]:
+    """The rate that joining workers compare. A push of a learner with a schedule carries its own one."""
+    return None if callable(rate) else rate
 
 
 @dataclasses.dataclass(frozen=True)
 class Nesterov:
     """SGD with Nesterov momentum, as torch.optim.SGD: the outer optimizer of DiLoCo."""
-    lr: float = 0.7
+    lr: Rate = 0.7
     momentum: float = 0.9
 
     def options(self) -> Dict[str, Any]:
         if self.momentum == 0:
             raise errors.InvalidArgument("outer: Nesterov with momentum 0: use gradrail.torch.SGD(lr)")
-        return {"optimizer": "nesterov", "learning_rate": self.lr, "momentum": self.momentum}
+        return {"optimizer": "nesterov", "learning_rate": _agreed(self.lr), "momentum": self.momentum}
+
+
+@dataclasses.dataclass(frozen=True)
+class DelayedNesterov:
+    """Nesterov for mode="async": N merges change the parameters as one step of Nesterov with their mean does.
+
+    Each merge applies lr / N of its difference. Each N-th merge updates the momentum, with the mean of the last N
+    differences. `every` is N. Default: the number of learners at the start, so that each has sent one difference.
+    In other modes than async and ssp a merge has all of them already, and the default is 1.
+
+    Source: Liu et al. 2024, arXiv 2401.09135 (delayed Nesterov momentum update, with c = 0).
+    """
+    lr: Rate = 0.7
+    momentum: float = 0.9
+    every: Optional[int] = None
+
+    def options(self) -> Dict[str, Any]:
+        if self.momentum == 0:
+            raise errors.InvalidArgument("outer: DelayedNesterov with momentum 0: use gradrail.torch.SGD(lr / every)")
+        every = 0 if self.every is None else _whole("every", self.every, 1)
+        return {"optimizer": "delayed_nesterov", "learning_rate": _agreed(self.lr), "momentum": self.momentum,
+                "momentum_every": every}
 
 
 @dataclasses.dataclass(frozen=True)
 class SGD:
     """SGD. With lr=1 the parameters become the mean of the workers: federated averaging, local SGD."""
-    lr: float = 1.0
+    lr: Rate = 1.0
 
     def options(self) -> Dict[str, Any]:
-        return {"optimizer": "sgd", "learning_rate": self.lr}
+        return {"optimizer": "sgd", "learning_rate": _agreed(self.lr)}
 
 
 @dataclasses.dataclass(frozen=True)
 class Adam:
     """Adam as torch.optim.Adam."""
-    lr: float = 0.01
+    lr: Rate = 0.01
     beta1: float = 0.9
     beta2: float = 0.99
     epsilon: float = 1e-8
 
     def options(self) -> Dict[str, Any]:
-        return {"optimizer": "torch_adam", "learning_rate": self.lr, "beta1": self.beta1, "beta2": self.beta2,
+        return {"optimizer": "torch_adam", "learning_rate": _agreed(self.lr), "beta1": self.beta1, "beta2": self.beta2,
                 "epsilon": self.epsilon}
+
+
+Outer = Union[Nesterov, DelayedNesterov, SGD, Adam]
 
 
 class _Local(Slot):
@@ -66,6 +100,10 @@ class _Local(Slot):
         """The difference in float32: a parameter in bfloat16 has too few bits for it."""
         self.gradient.copy_(self.parameter.detach())
         torch.sub(self.fresh, self.gradient, out=self.gradient)
+
+    def norm(self) -> float:
+        """The norm of the difference. In float64: squares of float32 overflow from 2e19, and long sums lose digits."""
+        return float(torch.linalg.vector_norm(self.gradient, dtype=torch.float64))
 
     def merge(self, keep: float) -> None:
         """Takes the common parameter, and keeps a share of the local one."""
@@ -127,34 +165,42 @@ class DiLoCo:
     keep : float
         The share of the local parameters in a merge, 0 to 1. Default: 0 without a delay, else 0.5, so that the inner steps of
         the delay are not lost.
-    push : "fp32", "bf16", "fp16", "int8" or "int4"
-        The elements of the difference on its way. What the rounding leaves out is added to the next difference.
+    push : "fp32", "bf16", "fp16", "int8", "int4" or "topk:P"
+        The elements of the difference on its way; "topk:1" sends the largest 1 percent. What a push leaves out is added to
+        the next difference.
     return_format : "fp32", "bf16" or "delta"
         The elements of the common parameters on their way back. The servers keep them in float32.
-    outer : Nesterov, SGD or Adam
-        The optimizer of the parameter servers.
-    mode : "sync", "async", "ssp:K", "backup:B" or "quorum:K"
-        "async": each worker merges alone. "quorum:K": a merge waits for K workers. A late difference is part of the next
-        merge; with several fragments it is dropped.
+    outer : Nesterov, DelayedNesterov, SGD or Adam
+        The optimizer of the parameter servers. Its lr is a number or a schedule: a function of the outer step, from 0. A
+        worker calls it with the step of the fragment, so that a worker that joins late has the rate of the others.
+    clip : float
+        Each worker scales its difference of a fragment to this norm, if the norm is larger. None: no clipping.
+    mode : "sync", "async", "ssp:K", "backup:B", "quorum:K", "quorum:K,grace=SECONDS" or "quorum:K,grace=auto"
+        "async": each worker merges alone; use DelayedNesterov there. "quorum:K": a merge waits for K workers, and with a
+        grace window so many seconds longer for the others. A late difference is part of the next merge; with several
+        fragments it is dropped.
     options
         The other arguments of gradrail.join(), such as ps_hosts or rejoin_timeout.
 
     Raises
     ------
-    As gradrail.join(). The chief's initial parameters count. A worker that joins later begins with the common ones.
+    As gradrail.join(). inner_optimizer.step() raises FailedPrecondition if the difference is not finite; nothing is sent then.
+    The chief's initial parameters count. A worker that joins later begins with the common ones.
 
     Source: Douillard et al. 2023, arXiv 2311.08105 (DiLoCo); Douillard et al. 2025, arXiv 2501.18512 (delayed merges).
     """
 
     def __init__(self, model: torch.nn.Module, inner_optimizer: torch.optim.Optimizer, *, sync_every: int,
                  fragments: int = 1, delay: int = 0, keep: Optional[float] = None, push: str = "fp32",
-                 return_format: str = "fp32", outer: Union[Nesterov, SGD, Adam] = Nesterov(), mode: str = "sync", **options: Any):
+                 return_format: str = "fp32", outer: Outer = Nesterov(), clip: Optional[float] = None, mode: str = "sync",
+                 **options: Any):
         if not isinstance(inner_optimizer, torch.optim.Optimizer):
             raise errors.InvalidArgument(f"inner_optimizer: must be a torch.optim.Optimizer, not "
                                          f"{type(inner_optimizer).__name__}")
-        if not isinstance(outer, (Nesterov, SGD, Adam)):
-            raise errors.InvalidArgument(f"outer: must be Nesterov, SGD or Adam of gradrail.torch, not {type(outer).__name__}")
-        for fixed in ("optimizer", "learning_rate", "momentum"):
+        if not isinstance(outer, (Nesterov, DelayedNesterov, SGD, Adam)):
+            raise errors.InvalidArgument("outer: must be Nesterov, DelayedNesterov, SGD or Adam of gradrail.torch, not "
+                                         f"{type(outer).__name__}")
+        for fixed in ("optimizer", "learning_rate", "momentum", "momentum_every"):
             if fixed in options:
                 raise errors.InvalidArgument(f"{fixed}: the argument of a DiLoCo is outer, such as "
                                              "outer=gradrail.torch.Nesterov(lr=0.7, momentum=0.9)")
@@ -168,22 +214,29 @@ class DiLoCo:
         self._keep = float((0.5 if delay else 0.0) if keep is None else keep)
         if not 0.0 <= self._keep <= 1.0:
             raise errors.InvalidArgument(f"keep {keep}: must be 0 to 1")
+        self._clip = None if clip is None else _arguments.number("clip", clip)
+        if self._clip is not None and self._clip <= 0.0:
+            raise errors.InvalidArgument(f"clip {clip}: must be more than 0; None: no clipping")
+        self._schedule = outer.lr if callable(outer.lr) else None
+        self._lr = _rate(outer.lr, 0) if callable(outer.lr) else outer.lr
         self._locals: List[_Local] = [_Local(model, name, parameter) for name, parameter in trained(model)]
         self._check_optimizer(inner_optimizer)
         self._watch = Watch(model)
         self._inner_steps = 0
         self._has_left = False
         self._sent: Optional[_Exchange] = None
-        self._lr = outer.lr
+        self._norm = 0.0
         self._fragments = _cut(self._locals, fragments)
-        self._is_common = mode.partition(":")[0] not in ("async", "ssp")  # all workers count the steps of a fragment alike
+        if isinstance(outer, Nesterov) and mode.partition(":")[0] in ("async", "ssp"):
+            LOGGER.warning("DiLoCo in mode %s with outer=Nesterov: each learner's difference gets the whole rate and momentum, so "
+                           "that the loss of several learners can diverge; use outer=gradrail.torch.DelayedNesterov(lr, "
+                           "momentum)", mode)
         self.client = client.join({one.name: shape_of(one.parameter) for one in self._locals}, push=push,
                                   return_format=return_format, mode=mode,
                                   fragments={name: [one.name for one in part] for name, part in self._fragments.items()},
                                   **outer.options(), **options)
         start(self.client, self._locals)
         self._current = next(iter(self._fragments))
-        self._made = dict.fromkeys(self._fragments, 0)
         self._steps = self._fragment_steps()
         self._merge(self._fragments, 0.0)
         self._restore = _count_steps(inner_optimizer, weakref.WeakMethod(self._on_step))
@@ -209,17 +262,35 @@ class DiLoCo:
         for one in self._locals:
             one.check()
         self._watch.check("DiLoCo")
-        # All workers must take the same fragment, because each waits for the others there. They have the same steps,
-        # also after a late join, and after a restart of the servers from a checkpoint.
-        order = self._steps if self._is_common else self._made
-        self._current = min(self._fragments, key=lambda name: order[name])
-        self._made[self._current] += 1
-        for one in self._fragments[self._current]:
-            one.subtract()
+        # All workers must take the same fragment, because each waits for the others there.
+        self._current = min(self._fragments, key=self.client.fragment_position)
+        self._subtract(self._fragments[self._current])
+        if self._schedule is not None:
+            self._lr = _rate(self._schedule, self._steps[self._current])
+            self.client.set_learning_rate(self._lr)
         self._sent = _Exchange(self._exchange) if self._delay else None
         if self._sent is None:
             self._exchange()
             self._merge_sent(self._keep)
+
+    def _subtract(self, part: List[_Local]) -> None:
+        """Makes the differences. Values that are not finite would spoil the common parameters, and thus all workers."""
+        for one in part:
+            one.subtract()
+        norms = [one.norm() for one in part]
+        for one, norm in zip(part, norms):
+            if math.isfinite(norm):
+                continue
+            if not one.fresh.isfinite().all():
+                raise errors.FailedPrecondition(f"{one.name}: the common values are not finite: start the run again, from an "
+                                                "older checkpoint if there is one")
+            raise errors.FailedPrecondition(
+                f"{one.name}: the difference has values that are not finite: this learner has diverged after {self._inner_steps} "
+                "inner steps, and has sent nothing; a restarted learner begins with the common parameters")
+        self._norm = math.hypot(*norms)
+        if self._clip is not None and self._norm > self._clip:
+            for one in part:
+                one.gradient.mul_(self._clip / self._norm)
 
     def _exchange(self) -> None:
         self.client.step(self._current)
@@ -247,11 +318,16 @@ class DiLoCo:
 
     @property
     def lr(self) -> float:
-        """The learning rate of the next outer step. In sync, backup and quorum the rate of the lowest worker counts."""
+        """The learning rate of the next outer step. In sync, backup and quorum the rate of the lowest worker counts.
+
+        With a schedule: the rate of the last outer step that this worker has taken part in.
+        """
         return self._lr
 
     @lr.setter
     def lr(self, rate: float) -> None:
+        if self._schedule is not None:
+            raise errors.FailedPrecondition("lr: the outer optimizer has a schedule, which sets the rate of each outer step")
         self._finish(self._keep)  # a client has one call at a time
         self.client.set_learning_rate(rate)
         self._lr = rate
@@ -260,6 +336,11 @@ class DiLoCo:
         """Sets the weight of the next differences in their mean, such as the number of samples. As Client.set_weight()."""
         self._finish(self._keep)
         self.client.set_weight(weight)
+
+    @property
+    def difference_norm(self) -> float:
+        """The norm of the last difference of this worker, before clip: of one fragment. 0.0 before the first one."""
+        return self._norm
 
     @property
     def inner_steps(self) -> int:
@@ -312,6 +393,13 @@ class DiLoCo:
         if self._sent is not None:
             self._sent.join(_PATIENCE_S)  # a client has one call at a time
         self.client.__exit__(kind, error, trace)
+
+
+def _rate(schedule: Callable[[int], float], step: int) -> float:
+    rate = _arguments.number(f"lr of outer step {step}", schedule(step))
+    if rate < 0.0:
+        raise errors.InvalidArgument(f"lr of outer step {step}: {rate}: must be 0 or more")
+    return rate
 
 
 def _cut(all_locals: List[_Local], count: int) -> Dict[str, List[_Local]]:

@@ -15,11 +15,11 @@ import torch
 import torch.distributed
 
 from . import client, errors
-from .diloco import SGD, Adam, DiLoCo, Nesterov
+from .diloco import SGD, Adam, DelayedNesterov, DiLoCo, Nesterov
 from ._torch_state import Slot, Watch, check_real, load_state, save_state, shape_of, start, trained
 
 __all__ = [
-    "Adam", "DiLoCo", "Exchange", "MeanExchange", "Nesterov", "SGD", "ddp_mean_hook", "load_state", "save_state"
+    "Adam", "DelayedNesterov", "DiLoCo", "Exchange", "MeanExchange", "Nesterov", "SGD", "ddp_mean_hook", "load_state", "save_state"
 ]
 
 

@@ -22,18 +22,26 @@ void Coverage::operator+=(const Coverage& other) {
   ghosts += other.ghosts;
   stale_arrivals += other.stale_arrivals;
   answered_unapplied += other.answered_unapplied;
+  steps_by_window += other.steps_by_window;
 }
 
 Cluster::Cluster(const Plan& plan, bool traced)
     : plan_(plan), trace_(traced), random_(plan.seed), ledger_(plan_), past_incarnations_(plan.worker_count) {
   for (uint32_t shard = 0; shard < plan_.bucket_counts.size(); ++shard) {
-    shards_.emplace_back(shard, plan_, ledger_,
-                         ModelShard::Port{[this](const Answer& message) { answer(message); },
-                                          [this, shard](WorkerIndex worker, const Action& action) {
-                                            trace("refused: {}", action.reason);
-                                            ++coverage_.refusals;
-                                            lose(worker, shard);
-                                          }});
+    shards_.emplace_back(
+        shard, plan_, ledger_,
+        ModelShard::Port{[this](const Answer& message) { answer(message); },
+                         [this, shard](WorkerIndex worker, const Action& action) {
+                           trace("refused: {}", action.reason);
+                           ++coverage_.refusals;
+                           lose(worker, shard);
+                         },
+                         [this, shard](uint32_t bucket, uint64_t step) {
+                           queue_.post_in(random_.below(plan_.window_max), [this, shard, bucket, step] {
+                             trace("shard {} bucket {}: the window of step {} ends", shard, bucket, step);
+                             shards_[shard].end_window(bucket, step);
+                           });
+                         }});
   }
   for (WorkerIndex worker = 0; worker < plan_.worker_count; ++worker) {
     workers_.emplace_back(
@@ -69,6 +77,7 @@ std::string Cluster::run() {
   }
   coverage_.events = queue_.events_run();
   coverage_.answered_unapplied = ledger_.answered_unapplied();
+  coverage_.steps_by_window = ledger_.steps_by_window();
   return verdict();
 }
 

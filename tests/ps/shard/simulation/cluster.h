@@ -30,6 +30,7 @@ struct Coverage {
   uint64_t ghosts = 0;
   uint64_t stale_arrivals = 0;
   uint64_t answered_unapplied = 0;
+  uint64_t steps_by_window = 0;
   void operator+=(const Coverage& other);
 };
 

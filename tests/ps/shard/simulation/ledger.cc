@@ -76,6 +76,7 @@ void Ledger::on_apply(const Action& action, uint32_t shard, const std::vector<Sl
     return fail(fmt::format("{}: contributors {} do not ascend", where, fmt::join(action.contributors, ",")));
   }
   if (plan_.mode.sums()) check_expected_set(action, shards_[shard], absent.size());
+  if (plan_.mode.grace.any()) check_window(action, shards_[shard], absent.size());
   if (!plan_.mode.sums() && slots.size() != 1) return fail(where + ": takes one at a time");
   for (const Piece& piece : absent) {
     absent_.insert({piece, action.step});
@@ -106,6 +107,28 @@ void Ledger::check_expected_set(const Action& action, const Shard& shard, size_t
   if (are_expected && action.contributors.size() + absent_count >= enough) return;
   fail(fmt::format("step {} bucket {}: contributors {}, expected {}", action.step, action.bucket,
                    fmt::join(action.contributors, ","), fmt::join(expected, ",")));
+}
+
+void Ledger::check_window(const Action& action, const Shard& shard, size_t absent_count) {
+  const auto present = static_cast<size_t>(std::count_if(
+      shard.members.begin(), shard.members.end(), [&](const auto& member) { return !shard.departed[member.first]; }));
+  if (action.contributors.size() + absent_count >= present) return;
+  ++steps_by_window_;
+  if (shard.buckets[action.bucket].ended_window != action.step)
+    fail(fmt::format("step {} bucket {}: applied before the end of its window", action.step, action.bucket));
+}
+
+void Ledger::on_window(const Action& action, uint32_t shard) {
+  Bucket& bucket = at(shard, action.bucket);
+  const std::string what = fmt::format("window of shard {} bucket {} step {}", shard, action.bucket, action.step);
+  if (!plan_.mode.grace.any()) return fail(what + ": in a mode without");
+  if (action.step != bucket.version() + 1) return fail(fmt::format("{}: version {}", what, bucket.version()));
+  if (action.step == bucket.window) return fail(what + ": the second one");
+  bucket.window = action.step;
+}
+
+void Ledger::on_window_end(uint32_t shard, uint32_t bucket, uint64_t step) {
+  if (step == at(shard, bucket).version() + 1) at(shard, bucket).ended_window = step;
 }
 
 void Ledger::check_contributor(const Action& action, const Piece& piece, const Slot& slot, uint64_t version_before) {

@@ -52,6 +52,8 @@ class Ledger {
   void on_initialise(const Action& action, uint32_t shard, uint64_t value);
   void on_apply(const Action& action, uint32_t shard, const std::vector<Slot>& slots, const std::vector<Piece>& absent);
   void on_answer(const Action& action, uint32_t shard);
+  void on_window(const Action& action, uint32_t shard);
+  void on_window_end(uint32_t shard, uint32_t bucket, uint64_t step);
 
   /// At the worker: `parameters` came with `version`.
   void on_answered(const Piece& piece, uint64_t version, uint64_t parameters);
@@ -65,12 +67,15 @@ class Ledger {
   bool is_member(WorkerIndex worker, uint64_t incarnation, uint32_t shard) const;
   bool initialised() const;
   uint64_t answered_unapplied() const { return answered_unapplied_; }
+  uint64_t steps_by_window() const { return steps_by_window_; }
 
  private:
   struct Bucket {
     bool initialised = false;
     uint64_t first_version = 0;
     std::vector<uint64_t> values;  ///< of each version from first_version on
+    uint64_t window = 0;           ///< latest step with a window
+    uint64_t ended_window = 0;     ///< latest step with a window that has ended before it
     uint64_t version() const { return first_version + values.size() - 1; }
   };
   struct Progress {
@@ -91,6 +96,7 @@ class Ledger {
   const Bucket& at(uint32_t shard, uint32_t bucket) const { return shards_[shard].buckets[bucket]; }
   void check_contributor(const Action& action, const Piece& piece, const Slot& slot, uint64_t version_before);
   void check_expected_set(const Action& action, const Shard& shard, size_t absent_count);
+  void check_window(const Action& action, const Shard& shard, size_t absent_count);
   void check_ahead(const Action& action, uint32_t shard);
 
   const Plan& plan_;
@@ -100,6 +106,7 @@ class Ledger {
   std::set<std::pair<Piece, uint64_t>> absent_;  ///< took part in the step without a gradient
   std::map<std::pair<uint32_t, uint32_t>, uint64_t> initial_values_;
   uint64_t answered_unapplied_ = 0;
+  uint64_t steps_by_window_ = 0;  ///< applied without a worker that might still have come
   std::string failure_;
 };
 

@@ -60,6 +60,13 @@ void ModelShard::arrive(const Notification& notice) {
   run_actions();
 }
 
+void ModelShard::end_window(uint32_t bucket, uint64_t step) {
+  ledger_.on_window_end(index_, bucket, step);
+  actions_.clear();
+  protocol_.on_window_end(bucket, step, actions_);
+  run_actions();
+}
+
 void ModelShard::forge(const Arrival& arrival) {
   const bool member = ledger_.is_member(arrival.worker, arrival.incarnation, index_);
   actions_.clear();
@@ -104,6 +111,10 @@ void ModelShard::run_actions() {
         break;
       case Action::Kind::refuse:
         ledger_.fail("refused without a cause: " + action.reason);
+        break;
+      case Action::Kind::begin_window:
+        ledger_.on_window(action, index_);
+        port_.begin_window(action.bucket, action.step);
         break;
     }
   }

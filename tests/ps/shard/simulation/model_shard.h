@@ -19,6 +19,7 @@ class ModelShard {
   struct Port {
     std::function<void(const Answer&)> answer;
     std::function<void(WorkerIndex, const Action&)> refused;
+    std::function<void(uint32_t bucket, uint64_t step)> begin_window;
   };
   ModelShard(uint32_t index, const Plan& plan, Ledger& ledger, Port port);
 
@@ -28,6 +29,7 @@ class ModelShard {
   void disconnect(WorkerIndex worker, uint64_t connection);
   void reconnect(WorkerIndex worker, uint64_t incarnation, uint64_t connection);
   void arrive(const Notification& notice);
+  void end_window(uint32_t bucket, uint64_t step);
   /// Shows the protocol an arrival that must lead to one refusal (a member's) or to nothing (a non-member's).
   void forge(const Arrival& arrival);
 

@@ -42,6 +42,8 @@ Plan plan_of(uint64_t seed) {
   plan.false_removals = some(random, 4);
   plan.forgeries = some(random, 4);
   plan.ghosts = some(random, 6);
+  if (plan.mode.kind == ModeKind::quorum && random.below(2) == 0) plan.mode.grace.seconds = 1;
+  plan.window_max = 1 + random.below(4 * plan.delay_max);
   return plan;
 }
 

@@ -21,6 +21,7 @@ struct Plan {
   bool jumps_ahead = false;     ///< sync, backup: a worker that is behind continues at the received version + 1
 
   uint64_t delay_max = 1;       ///< of one message, in ticks
+  uint64_t window_max = 1;      ///< of one grace window, in ticks
   double duplicate_rate = 0.0;  ///< of messages
   uint64_t fault_horizon = 1;   ///< faults begin before this time
   uint32_t link_losses = 0;

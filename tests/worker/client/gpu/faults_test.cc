@@ -154,6 +154,26 @@ TEST_F(ClientGpuFaults, ABlockWithoutRoomForPackedGradientsIsRefused) {
   expect_refused("the gradients do not lie");
 }
 
+TEST_F(ClientGpuFaults, TopkIsRefused) {
+  gpu::Simulation::configure("devices=2");
+  const auto expect_refused = [&](const ClientOptions& options, const char* why) {
+    const absl::Status refused = Client::join(options, odd_schema()).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    EXPECT_THAT(std::string(message_of(refused)), AllOf(HasSubstr("push topk:1: "), HasSubstr(why)));
+  };
+  const GpuWorker worker;
+  Cluster on_host({.worker_count = 1, .transports = {"tcp"}});
+  ClientOptions options = on_host.options(0);
+  options.push = {ps::PushFormat::topk, 10};
+  options.device = worker.memory();
+  expect_refused(options, "a GPU does not pack it");
+
+  Cluster on_gpu({.worker_count = 1, .transports = {"tcp"}, .device = "gpu:1"});
+  options = on_gpu.options(0);
+  options.push = {ps::PushFormat::topk, 10};
+  expect_refused(options, "parameters in GPU memory do not take it");
+}
+
 TEST_F(ClientGpuFaults, AReturnToOrFromAGpuIsFp32) {
   gpu::Simulation::configure("devices=2");
   for (const ps::ReturnFormat returns : {ps::ReturnFormat::bf16, ps::ReturnFormat::delta}) {

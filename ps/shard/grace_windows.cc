@@ -1,0 +1,94 @@
+#include "ps/shard/grace_windows.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/check.h"
+
+namespace gradrail::ps {
+namespace {
+
+/// A gradient that is later belongs to a worker that has failed, or that is slower by much than the others.
+constexpr Duration kLongestLearnedWindow = std::chrono::seconds(10);
+/// One late gradient in ten may be missed: the window of a single slow step would hold up all others.
+constexpr size_t kPercentile = 90;
+/// In percent of the percentile: room for the jitter of equal lags.
+constexpr int kReserve = 125;
+
+}  // namespace
+
+void GraceWindows::reset(const Grace& grace, std::vector<uint32_t> fragments, TimePoint now) {
+  *this = GraceWindows();
+  grace_ = grace;
+  if (!grace_.any()) return;
+  for (const uint32_t fragment : fragments) {
+    buckets_.push_back({.fragment = fragment, .end = {}, .applied_at = now, .latest = {}, .previous = {}});
+    if (fragment >= fragments_.size()) fragments_.resize(fragment + 1);
+  }
+}
+
+void GraceWindows::on_arrival(WorkerIndex worker, uint32_t bucket_index, uint64_t step, TimePoint now) {
+  if (!grace_.is_auto) return;
+  const Bucket& bucket = buckets_[bucket_index];
+  Lag& lag = under_way_[{worker, bucket.fragment}];
+  if (lag.step != step) {
+    if (lag.longest > Duration::zero()) record(lag.longest);
+    lag = {.step = step};
+  }
+  // A gradient that is several steps late counts from the earliest moment that is known.
+  const bool is_latest = step == bucket.latest.step;
+  if (!is_latest && step > bucket.previous.step) return;
+  const Moment& moment = is_latest ? bucket.latest : bucket.previous;
+  lag.longest = std::max(lag.longest, now - moment.at);
+}
+
+void GraceWindows::on_applied(uint32_t bucket_index, TimePoint now) {
+  if (!grace_.any()) return;
+  Bucket& bucket = buckets_[bucket_index];
+  bucket.applied_at = now;
+  if (!bucket.end) return;
+  ends_.erase({*bucket.end, bucket_index});
+  bucket.end.reset();
+}
+
+void GraceWindows::begin(uint32_t bucket_index, uint64_t step, TimePoint now) {
+  Bucket& bucket = buckets_[bucket_index];
+  GRADRAIL_CHECK(!bucket.end);
+  bucket.previous = bucket.latest;
+  bucket.latest = {.step = step, .at = now};
+  bucket.end = now + length_of(bucket, step, now);
+  ends_.insert({*bucket.end, bucket_index});
+}
+
+std::optional<GraceWindows::End> GraceWindows::take_ended(TimePoint now) {
+  if (next_end() > now) return std::nullopt;
+  const uint32_t bucket = ends_.begin()->second;
+  ends_.erase(ends_.begin());
+  buckets_[bucket].end.reset();
+  return End{.bucket = bucket, .step = buckets_[bucket].latest.step};
+}
+
+Duration GraceWindows::length_of(const Bucket& bucket, uint64_t step, TimePoint now) {
+  if (!grace_.is_auto) return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(grace_.seconds));
+  Fragment& fragment = fragments_[bucket.fragment];
+  // The first bucket decides for the others.
+  if (step > fragment.step) {
+    fragment = {.step = step, .length = learned_length(std::min(now - bucket.applied_at, kLongestLearnedWindow))};
+  }
+  return fragment.length;
+}
+
+Duration GraceWindows::learned_length(Duration limit) const {
+  std::array<Duration, kLags> within;
+  const auto known = lags_.begin() + static_cast<ptrdiff_t>(std::min<uint64_t>(lag_count_, kLags));
+  const auto end = std::copy_if(lags_.begin(), known, within.begin(), [&](Duration lag) { return lag <= limit; });
+  const auto count = static_cast<size_t>(end - within.begin());
+  if (count == 0) return Duration::zero();
+  const auto place = within.begin() + static_cast<ptrdiff_t>((count * kPercentile + 99) / 100 - 1);
+  std::nth_element(within.begin(), place, end);
+  return std::min(limit, *place * kReserve / 100);
+}
+
+void GraceWindows::record(Duration lag) { lags_[lag_count_++ % kLags] = lag; }
+
+}  // namespace gradrail::ps

@@ -1,0 +1,84 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "ps/protocol/mode.h"
+
+namespace gradrail::ps {
+
+/// The timers of the grace windows of one shard. ShardProtocol decides when a window begins and what its end means.
+/// This class decides how long it is. Each bucket has its own timer. The windows of one step of a fragment have equal
+/// lengths. A worker with an equal lag in all buckets is then in time for all of them, or for none.
+///
+/// grace=S     Each window has S seconds.
+/// grace=auto  A lag is the time from the moment at which a bucket has enough gradients to a later arrival of the same
+///             step. A worker's lag in a step is the longest one of its buckets. A window has the 90th percentile of
+///             the last 64 lags, and a quarter more. It is not longer than the step took before it, and not longer than
+///             10 s. Lags beyond that limit do not count, because a wait for them would be in vain. Without a lag that
+///             counts, the window has no length.
+/// Threads  Owner thread of the shard. Time is an argument.
+class GraceWindows {
+ public:
+  struct End {
+    uint32_t bucket = 0;
+    uint64_t step = 0;
+  };
+
+  /// Forgets all windows and lags. `fragments`: of each bucket.
+  void reset(const Grace& grace, std::vector<uint32_t> fragments, TimePoint now);
+
+  /// A push of a step, or an absence from it, has arrived.
+  void on_arrival(WorkerIndex worker, uint32_t bucket, uint64_t step, TimePoint now);
+  void on_applied(uint32_t bucket, TimePoint now);
+  void begin(uint32_t bucket, uint64_t step, TimePoint now);
+
+  /// TimePoint::max(): no window is open.
+  TimePoint next_end() const { return ends_.empty() ? TimePoint::max() : ends_.begin()->first; }
+  /// The next window that has ended. It is closed then.
+  std::optional<End> take_ended(TimePoint now);
+
+ private:
+  /// A step of a bucket, and the moment at which it had enough gradients.
+  struct Moment {
+    uint64_t step = 0;  ///< 0: none
+    TimePoint at;
+  };
+  struct Bucket {
+    uint32_t fragment = 0;
+    std::optional<TimePoint> end;  ///< of the open window
+    TimePoint applied_at;          ///< the next step began here
+    Moment latest, previous;
+  };
+  struct Fragment {
+    uint64_t step = 0;  ///< the latest with a window
+    Duration length{};
+  };
+  struct Lag {
+    uint64_t step = 0;
+    Duration longest{};
+  };
+  static constexpr size_t kLags = 64;
+
+  Duration length_of(const Bucket& bucket, uint64_t step, TimePoint now);
+  Duration learned_length(Duration limit) const;
+  void record(Duration lag);
+
+  Grace grace_;
+  std::vector<Bucket> buckets_;
+  std::vector<Fragment> fragments_;
+  std::set<std::pair<TimePoint, uint32_t>> ends_;  ///< of open windows, with their buckets
+  std::map<std::pair<WorkerIndex, uint32_t>, Lag>
+      under_way_;                       ///< auto: of each worker and fragment, in its present step
+  std::array<Duration, kLags> lags_{};  ///< auto: a ring
+  uint64_t lag_count_ = 0;              ///< that were recorded
+};
+
+}  // namespace gradrail::ps

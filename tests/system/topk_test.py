@@ -1,0 +1,60 @@
+"""Tests pushes of the largest elements alone: equal bits over all paths, accuracy, what a run shows, and the flag."""
+import unittest
+
+import cluster
+import digits
+
+TOPK = ["--push", "topk:2.5"]
+
+
+class Topk(cluster.ClusterTest):
+    def setUp(self):
+        super().setUp()
+        self.data = digits.write(self.folder)
+
+    def finished(self, *flags):
+        task = self.train("--model", "mlp", "--mode", "sync", "--optimizer", "adam", "--data_dir", self.data, "--workers", 2,
+                          *flags)
+        self.assert_ends(task, cluster.GOOD, 4 * cluster.FINISH)
+        return task
+
+    def run_hash(self, *flags):
+        return cluster.hash_of(self.finished("--epochs", 2, *flags))
+
+    def test_transports_shards_and_buckets_agree(self):
+        expected = self.run_hash(*TOPK, "--transport", "shm", "--no-fallback")
+        self.assertNotEqual(expected, self.run_hash())
+        self.assertNotEqual(expected, self.run_hash("--push", "topk:2.6"))
+        for flags in (["--transport", "tcp", "--checksums"], ["--ps", 2, "--shards", 3, "--bucket_kib", 16],
+                      ["--transport", "tcp", "--secret-file", self.secret_file(), "--encrypt-data"]):
+            self.assertEqual(expected, self.run_hash(*TOPK, *flags), flags)
+
+    def test_few_elements_learn_as_well(self):
+        accuracy = {}
+        for push in ("fp32", "topk:10"):
+            task = self.finished("--epochs", 8, "--learning_rate", 0.003, "--push", push)
+            accuracy[push] = float(task.wait_for(r"^Test-Accuracy: (\d\.\d+)$").group(1))
+        self.assertGreater(accuracy["fp32"], 0.8)
+        self.assertGreaterEqual(accuracy["topk:10"], accuracy["fp32"] - 0.03)
+        pushed, fp32 = map(int, task.wait_for(r"^Formats: push topk:10, (\d+) bytes, (\d+) in fp32; ").groups())
+        self.assertLess(pushed, fp32 / 8)
+
+    def test_the_percentage_is_in_top_and_equal_at_all_workers(self):
+        flags = [*self.addresses(2), "--model", "linear", "--epochs", 100000]
+        self.train(*flags, "--job_name", "ps", "--task_index", 0, name="ps/0")
+        self.train(*flags, "--job_name", "worker", "--task_index", 0, *TOPK, name="worker/0")
+        self.wait_until_shown(r"^ps/0 .* 1 live, 1 shards, push topk:2.5, return fp32", self.ps_addresses)
+        other = self.train(*flags, "--job_name", "worker", "--task_index", 1, "--push", "topk:2", name="worker/1")
+        self.assert_ends(other, cluster.CONFIGURATION, says=["push topk:2.5 in the run, topk:2 at worker 1"])
+
+    def test_refusals(self):
+        for push in ("topk", "topk:0", "topk:50", "topk:x", "topk:0.25"):
+            self.refused(cluster.USAGE, [f"--push: push format '{push}': topk needs a percentage from 0.1 to 25"], "--push", push)
+        self.refused(cluster.USAGE, ["push format 'int3': there are fp32, .*, topk:P"], "--push", "int3")
+        self.refused(cluster.CONFIGURATION, ["--push topk:1: with --ps 0 no gradient leaves"], "--ps", 0, "--push", "topk:1")
+        self.refused(cluster.CONFIGURATION, ["bucket size 4096: must be a positive multiple of 16384 bytes with push topk:1"],
+                     "--push", "topk:1", "--bucket_kib", 4)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,184 @@
+// The grace window of a quorum.
+#include "tests/worker/client/cluster.h"
+
+namespace gradrail::worker {
+namespace {
+
+const ps::Schema kGraceSchema = {{"w", {40}}, {"b", {24}}};
+constexpr uint32_t kGraceWorkers = 3;
+constexpr uint32_t kGraceQuorum = 2;
+
+struct GraceRun {
+  GraceRun(const char* transport, const ps::Grace& grace, bool backups = false)
+      : cluster({.shards_per_ps = 2, .worker_count = kGraceWorkers, .transports = {transport}, .backups = backups}) {
+    for (uint32_t worker = 0; worker < kGraceWorkers; ++worker) {
+      ClientOptions options = cluster.options(worker, ps::ModeKind::quorum);
+      options.mode_bound = kGraceQuorum;
+      options.mode_grace = grace;
+      options.bucket_bytes = 64;
+      clients.push_back(join(options, kGraceSchema));
+      if (clients.back() == nullptr) return;
+      if (worker == 0) fill_initial(*clients[0]);
+      is_ready = clients.back()->start().ok();
+      if (!is_ready) return;
+    }
+  }
+
+  void step(uint32_t worker, uint64_t number) {
+    fill_gradients(*clients[worker], worker, number);
+    clients[worker]->exchange();
+    EXPECT_TRUE(clients[worker]->wait().ok());
+  }
+  /// Workers 0 and 1 push a step, in threads.
+  std::vector<std::thread> begin_step(uint64_t number) {
+    std::vector<std::thread> first;
+    for (const uint32_t worker : {0u, 1u}) first.emplace_back([this, worker, number] { step(worker, number); });
+    return first;
+  }
+  /// The parameters are those of `steps` steps with the gradients of all workers.
+  void expect_all_gradients(uint64_t steps) {
+    const std::vector<float> got = flatten(*clients[1]);
+    for (size_t i = 0; i < got.size(); ++i) {
+      float expected = initial_of(i);
+      for (uint64_t number = 1; number <= steps; ++number) {
+        float sum = 0;
+        for (uint32_t worker = 0; worker < kGraceWorkers; ++worker) sum += gradient_of(worker, number, i);
+        expected -= sum / kGraceWorkers;
+      }
+      ASSERT_NEAR(got[i], expected, 1e-3f * std::abs(expected) + 1e-3f) << i;
+    }
+  }
+  uint64_t dropped() const {
+    uint64_t all = 0;
+    for (const auto& client : clients) all += client->stats().dropped;
+    return all;
+  }
+
+  bool is_ready = false;
+  Cluster cluster;
+  std::vector<std::unique_ptr<Client>> clients;
+};
+
+class ClientGrace : public ::testing::TestWithParam<const char*> {
+ protected:
+  const Watchdog watchdog_;
+};
+
+TEST_P(ClientGrace, AStepWaitsForALateGradientAndNoLonger) {
+  GraceRun run(GetParam(), {.seconds = 30});
+  ASSERT_TRUE(run.is_ready);
+  const TimePoint begin = Clock::now();
+  for (uint64_t number = 1; number <= 3; ++number) {
+    std::vector<std::thread> first = run.begin_step(number);
+    std::this_thread::sleep_for(100ms);
+    run.step(2, number);
+    for (std::thread& each : first) each.join();
+  }
+  EXPECT_LT(Clock::now() - begin, 20s) << "each step ends with its last gradient";
+  EXPECT_EQ(run.dropped(), 0u);
+  for (const auto& client : run.clients) EXPECT_EQ(client->position(), 3u);
+  EXPECT_GE(run.clients[0]->stats().wait_ns, 200'000'000u);
+  run.expect_all_gradients(3);
+}
+
+TEST_P(ClientGrace, ATakeoverDuringAWindowAppliesTheStepOnce) {
+  GraceRun run(GetParam(), {.seconds = 3600}, /*backups=*/true);
+  ASSERT_TRUE(run.is_ready);
+  ASSERT_TRUE(eventually([&] {
+    const absl::StatusOr<ps::proto::StatsReply> stats = run.cluster.server(0).stats();
+    return stats.ok() && stats->backup() == "level";
+  }));
+  std::vector<std::thread> first = run.begin_step(1);
+  std::this_thread::sleep_for(50ms);
+  run.cluster.stop(0);
+  run.step(2, 1);
+  for (std::thread& each : first) each.join();
+  for (const auto& client : run.clients) {
+    EXPECT_EQ(client->position(), 1u);
+    EXPECT_EQ(client->stats().takeovers, 1u);
+  }
+  EXPECT_EQ(run.dropped(), 0u);
+  run.expect_all_gradients(1);
+}
+
+TEST_P(ClientGrace, AGradientBehindTheWindowIsPartOfTheNextStep) {
+  for (const double seconds : {0.0, 0.01}) {
+    GraceRun run(GetParam(), {.seconds = seconds});
+    ASSERT_TRUE(run.is_ready);
+    std::thread other([&] { run.step(1, 1); });
+    run.step(0, 1);
+    other.join();
+    EXPECT_EQ(run.dropped(), 0u);
+    // The late gradient waits in step 2 then. One more is enough.
+    std::thread late([&] { run.step(2, 1); });
+    run.step(0, 2);
+    late.join();
+    EXPECT_EQ(run.clients[2]->position(), 2u);
+    EXPECT_GE(run.clients[2]->stats().dropped, 1u);
+  }
+}
+
+TEST_P(ClientGrace, AWorkerThatLeavesEndsTheWindow) {
+  GraceRun run(GetParam(), {.seconds = 3600});
+  ASSERT_TRUE(run.is_ready);
+  std::vector<std::thread> first = run.begin_step(1);
+  std::this_thread::sleep_for(50ms);
+  EXPECT_TRUE(run.clients[2]->leave().ok());
+  for (std::thread& each : first) each.join();
+  EXPECT_EQ(run.clients[0]->position(), 1u);
+}
+
+TEST_P(ClientGrace, AnOpenWindowDoesNotKeepAServerFromStopping) {
+  GraceRun run(GetParam(), {.seconds = 3600});
+  ASSERT_TRUE(run.is_ready);
+  for (const uint32_t worker : {0u, 1u}) {
+    fill_gradients(*run.clients[worker], worker, 1);
+    run.clients[worker]->exchange();
+  }
+  std::this_thread::sleep_for(50ms);
+  const TimePoint begin = Clock::now();
+  run.cluster.stop(0);
+  EXPECT_LT(Clock::now() - begin, 20s);
+}
+
+/// The learned window of `auto`: a worker that is 50 ms late in each step of 100 ms.
+uint64_t late_exchanges(const char* transport, const ps::Grace& grace) {
+  GraceRun run(transport, grace);
+  EXPECT_TRUE(run.is_ready);
+  if (!run.is_ready) return 0;
+  std::atomic<bool> is_over = false;
+  std::vector<std::thread> others;
+  for (const uint32_t worker : {0u, 1u}) {
+    others.emplace_back([&, worker] {
+      for (uint64_t number = 1; !is_over; ++number) {
+        std::this_thread::sleep_for(100ms);
+        run.step(worker, number);
+      }
+      // So that no other worker waits for a gradient of this one.
+      EXPECT_TRUE(run.clients[worker]->leave().ok());
+    });
+  }
+  for (uint64_t number = 1; number <= 12; ++number) {
+    std::this_thread::sleep_for(150ms);
+    run.step(2, number);
+  }
+  const uint64_t dropped = run.clients[2]->stats().dropped;
+  is_over = true;
+  EXPECT_TRUE(run.clients[2]->leave().ok());
+  for (std::thread& each : others) each.join();
+  return dropped;
+}
+
+TEST_P(ClientGrace, TheShardLearnsItsWindow) {
+  const uint64_t without = late_exchanges(GetParam(), {});
+  const uint64_t with = late_exchanges(GetParam(), {.is_auto = true});
+  EXPECT_GE(without, 8u);
+  EXPECT_LE(with, 6u) << "of 12 exchanges; without a window " << without;
+  EXPECT_GE(with, 1u) << "the first one is what it learns from";
+}
+
+INSTANTIATE_TEST_SUITE_P(Over, ClientGrace, ::testing::Values("shm", "tcp"),
+                         [](const auto& each) { return std::string(each.param); });
+
+}  // namespace
+}  // namespace gradrail::worker
