@@ -206,9 +206,31 @@ def compare(flags):
             print(f"{'':16} {'loss':>7} {'of reference':>12} {'MB both ways':>12} {'below ddp':>9} {'push below':>10} "
                   f"{'seconds':>8}  loss at 1/4, 1/2, 3/4")
         print(row(results, contender), flush=True)
+    if flags.plot:
+        plot(results, flags.plot)
     if flags.json:
         pathlib.Path(flags.json).write_text("".join(json.dumps({"contender": name, **result}) + "\n"
                                                     for name, result in results.items()))
+
+
+def plot(results, file):
+    """Draws the loss of each contender over the inner steps, and over the bytes that its worker has sent."""
+    import matplotlib
+    matplotlib.use("svg")
+    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "diloco", "font.size": 9})
+    from matplotlib import pyplot
+    figure, (steps, sent) = pyplot.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
+    for index, (name, result) in enumerate(results.items()):
+        look = {"color": f"C{index % 10}", "linestyle": ("-", "--")[index // 10 % 2]}
+        steps.plot(*zip(*result["curve"]), label=name, **look)
+        pushed = result.get("bytes_pushed", result.get("bytes_both_ways", 0) / 2)
+        if pushed:
+            sent.plot(pushed * 1e-6, result["curve"][-1][1], "o", color=look["color"])
+            sent.annotate(name, (pushed * 1e-6, result["curve"][-1][1]), textcoords="offset points", xytext=(4, 4))
+    steps.set(xlabel="inner steps", ylabel="loss of the test text", ylim=(None, results[next(iter(results))]["curve"][0][1] * 1.3))
+    sent.set(xlabel="MB pushed by a worker", ylabel="loss at the end", xscale="log")
+    figure.legend(loc="outside right upper")
+    figure.savefig(file, metadata={"Date": None})
 
 
 def row(results, contender):
@@ -241,6 +263,7 @@ def main():
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--lr", type=float, default=0.001)
     parser.add_argument("--test_batches", type=int, default=8)
+    parser.add_argument("--plot", default="", help="a file for the curves, in SVG; needs matplotlib")
     parser.add_argument("--json", default="", help="a file for the results with their curves")
     parser.add_argument("--contender", default="", help=argparse.SUPPRESS)
     flags = parser.parse_args()
