@@ -353,6 +353,14 @@ void Exchange::on_path_lost(ShardLink& link) {
   std::erase_if(prepared_, is_its);
   // The shard numbers the answers of each path from 1.
   for (Bucket& bucket : shard.buckets) bucket.answer = 0;
+  // A backup that takes over may lack initial values that its primary has answered. They are offered again, and the
+  // first ones count.
+  for (Bucket& bucket : shard.buckets) {
+    if (!is_under_way(bucket.fragment) || bucket.kind != ps::ArrivalKind::initialise) continue;
+    if (!bucket.pushed || bucket.outstanding) continue;
+    bucket.outstanding = true;
+    ++fragments_[bucket.fragment].outstanding;
+  }
   // A bucket that was applied already is answered again and counts once: the shard compares (incarnation, step,
   // bucket).
   for (auto i = static_cast<uint32_t>(shard.buckets.size()); i-- > 0;) {
