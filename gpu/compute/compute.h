@@ -84,11 +84,11 @@ struct UpdateArguments {
   size_t count = 0;
   float* parameters = nullptr;
   float* state[2] = {nullptr, nullptr};
-  absl::Span<const void* const> gradients;  ///< 1 to kMaxBuffers, summed in this order
+  absl::Span<const void* const> gradients;       ///< 1 to kMaxBuffers, summed in this order
   GradientFormat format = GradientFormat::fp32;  ///< of the gradients
-  absl::Span<float* const> targets;  ///< fresh parameters are also stored here; 0 to kMaxBuffers
-  float gradient_scale = 1.0f;       ///< 1/N
-  float rate = 0.0f;                 ///< adam: with the bias correction of this update
+  absl::Span<float* const> targets;              ///< fresh parameters are also stored here; 0 to kMaxBuffers
+  float gradient_scale = 1.0f;                   ///< 1/N
+  float rate = 0.0f;                             ///< adam: with the bias correction of this update
   float momentum = 0.0f;
   float momentum_share = 1.0f;  ///< collect, delayed_nesterov: 1/N
   float beta1 = 0.0f, one_minus_beta1 = 0.0f;

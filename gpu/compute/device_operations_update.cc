@@ -17,20 +17,21 @@ using kernels::Buffer;
 constexpr size_t kQuadsPerThread = 2;  // kQuadsInFlight of kernels/update.cuh
 
 // In the order of GradientFormat.
-#define GRADRAIL_KERNELS_OF(rule)                                                                              \
-  {                                                                                                            \
-    "gradrail_update_" rule "_fp32", "gradrail_update_" rule "_bf16", "gradrail_update_" rule "_fp16",         \
-        "gradrail_update_" rule "_int8", "gradrail_update_" rule "_int4"                                       \
+#define GRADRAIL_KERNELS_OF(rule)                                                                      \
+  {                                                                                                    \
+    "gradrail_update_" rule "_fp32", "gradrail_update_" rule "_bf16", "gradrail_update_" rule "_fp16", \
+        "gradrail_update_" rule "_int8", "gradrail_update_" rule "_int4"                               \
   }
 // In the order of UpdateRule.
 constexpr std::array<std::array<const char*, 5>, 7> kUpdateKernels = {
     {GRADRAIL_KERNELS_OF("sgd"), GRADRAIL_KERNELS_OF("momentum"), GRADRAIL_KERNELS_OF("nesterov"),
-     GRADRAIL_KERNELS_OF("adam"), GRADRAIL_KERNELS_OF("mean"), GRADRAIL_KERNELS_OF("collect"), GRADRAIL_KERNELS_OF("delayed_nesterov")}};
+     GRADRAIL_KERNELS_OF("adam"), GRADRAIL_KERNELS_OF("mean"), GRADRAIL_KERNELS_OF("collect"),
+     GRADRAIL_KERNELS_OF("delayed_nesterov")}};
 #undef GRADRAIL_KERNELS_OF
 
 bool is_in_blocks(GradientFormat format) { return format == GradientFormat::int8 || format == GradientFormat::int4; }
 
-/// Of the elements that a kernel reads at once; blocks are read byte by byte.
+/// A kernel reads elements of this size at once. It reads blocks byte by byte.
 size_t aligned_bytes(GradientFormat format) {
   return format == GradientFormat::fp32 ? sizeof(float) : sizeof(kernels::Bits16);
 }
@@ -111,8 +112,7 @@ cuda::Result DeviceCompute::pack(const Stream& stream, cuda::Function kernel, Gr
   kernels::PackArguments arguments = {.run = {.count = count}, .gradient = gradient, .rest = rest, .packed = packed};
   size_t threads = kernels::Blocks<127>::block_count(count);
   if (!is_in_blocks(format)) {
-    arguments.run =
-        kernels::run_of(count, {Buffer{gradient}, Buffer{rest}, Buffer{packed, aligned_bytes(format)}});
+    arguments.run = kernels::run_of(count, {Buffer{gradient}, Buffer{rest}, Buffer{packed, aligned_bytes(format)}});
     threads = kernels::threads_for(arguments.run);
   }
   void* addresses[] = {&arguments};

@@ -93,8 +93,7 @@ void sum(absl::Span<const float* const> sources, size_t count, float scale, floa
   GRADRAIL_CHECK(!sources.empty() && sources.size() <= kMaxBuffers);
   for (size_t first = 0; first < count; first += kStripElements) {
     const size_t length = std::min(kStripElements, count - first);
-    sum_strip(sources.size(), first, length, scale, target + first,
-              [&](size_t s, size_t i) { return sources[s][i]; });
+    sum_strip(sources.size(), first, length, scale, target + first, [&](size_t s, size_t i) { return sources[s][i]; });
   }
 }
 

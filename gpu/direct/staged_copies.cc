@@ -126,10 +126,9 @@ void pack_blocks(size_t count, const float* gradient, float* rest, void* packed)
   using Format = kernels::Blocks<kCodes>;
   for (size_t block = 0; block < Format::block_count(count); ++block) {
     const size_t first = block * kernels::kBlock;
-    static_cast<kernels::Bits16*>(packed)[block] =
-        Format::pack_block(gradient + first, rest + first,
-                           static_cast<signed char*>(packed) + Format::codes_at(count, block),
-                           Format::elements_of(count, block));
+    static_cast<kernels::Bits16*>(packed)[block] = Format::pack_block(
+        gradient + first, rest + first, static_cast<signed char*>(packed) + Format::codes_at(count, block),
+        Format::elements_of(count, block));
   }
 }
 

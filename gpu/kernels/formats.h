@@ -2,8 +2,8 @@
 
 #include "gpu/kernels/arguments.h"
 
-// Elements of gradients in each format, for nvcc and for the host's compiler. ps/protocol/push_format.h draws the bytes.
-// The results have the bits of ps/optimizer/kernel_formats.h.
+// Elements of gradients in each format, for nvcc and for the host's compiler. ps/protocol/push_format.h draws the
+// bytes. The results have the bits of ps/optimizer/kernel_formats.h.
 
 #ifdef __CUDACC__
 #define GRADRAIL_DEVICE __device__

@@ -230,16 +230,16 @@ __device__ void update(const UpdateArguments& a) {
   for_singles(a.run, [&](Count i) { update_single<Rule, Gradients>(a, i); });
 }
 
-#define GRADRAIL_UPDATE_KERNEL(name, format, Rule, ...)                                  \
-  extern "C" __global__ GRADRAIL_KERNEL_BOUNDS void gradrail_update_##name##_##format(   \
-      const __grid_constant__ UpdateArguments a) {                                       \
-    update<Rule, __VA_ARGS__>(a);                                                        \
+#define GRADRAIL_UPDATE_KERNEL(name, format, Rule, ...)                                \
+  extern "C" __global__ GRADRAIL_KERNEL_BOUNDS void gradrail_update_##name##_##format( \
+      const __grid_constant__ UpdateArguments a) {                                     \
+    update<Rule, __VA_ARGS__>(a);                                                      \
   }
-#define GRADRAIL_UPDATE_KERNELS(name, Rule)                   \
-  GRADRAIL_UPDATE_KERNEL(name, fp32, Rule, Elements<F32>)     \
-  GRADRAIL_UPDATE_KERNEL(name, bf16, Rule, Elements<Bf16>)    \
-  GRADRAIL_UPDATE_KERNEL(name, fp16, Rule, Elements<F16>)     \
-  GRADRAIL_UPDATE_KERNEL(name, int8, Rule, InBlocks<127>)     \
+#define GRADRAIL_UPDATE_KERNELS(name, Rule)                \
+  GRADRAIL_UPDATE_KERNEL(name, fp32, Rule, Elements<F32>)  \
+  GRADRAIL_UPDATE_KERNEL(name, bf16, Rule, Elements<Bf16>) \
+  GRADRAIL_UPDATE_KERNEL(name, fp16, Rule, Elements<F16>)  \
+  GRADRAIL_UPDATE_KERNEL(name, int8, Rule, InBlocks<127>)  \
   GRADRAIL_UPDATE_KERNEL(name, int4, Rule, InBlocks<7>)
 
 GRADRAIL_UPDATE_KERNELS(sgd, Sgd)

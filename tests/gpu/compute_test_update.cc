@@ -33,9 +33,9 @@ struct Case {
 
 std::string to_string(const Case& c) {
   return "rule " + std::to_string(static_cast<int>(c.rule)) + ", count " + std::to_string(c.count) + ", gradients " +
-         std::to_string(c.gradient_count) + " " + std::string(ps::push_format_name(c.format)) + ", targets " + std::to_string(c.target_count) +
-         ", offset " + std::to_string(c.offset) + (c.together ? " of all" : " and others") +
-         (c.decays ? ", decays" : "");
+         std::to_string(c.gradient_count) + " " + std::string(ps::push_format_name(c.format)) + ", targets " +
+         std::to_string(c.target_count) + ", offset " + std::to_string(c.offset) +
+         (c.together ? " of all" : " and others") + (c.decays ? ", decays" : "");
 }
 
 ps::OptimizerKind kind_of(UpdateRule rule) {

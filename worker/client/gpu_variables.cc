@@ -11,10 +11,17 @@
 #include "ps/protocol/exchange_layout.h"
 #include "ps/protocol/path_check.h"
 #include "ps/protocol/push_format.h"
-#include "ps/store/gpu_format.h"
 #include "spdlog/spdlog.h"
 
 namespace gradrail::worker {
+namespace {
+
+gpu::GradientFormat format_of(ps::PushFormat format) {
+  static_assert(static_cast<int>(gpu::GradientFormat::int4) == static_cast<int>(ps::PushFormat::int4));
+  return static_cast<gpu::GradientFormat>(format.kind);
+}
+
+}  // namespace
 
 GpuVariables::GpuVariables(DeviceMemory device, size_t elements, ps::PushFormat push, MemorySpan parameters,
                            MemorySpan gradients)
@@ -50,8 +57,8 @@ absl::Status GpuVariables::check_block(size_t needed, std::string_view purpose) 
 
 absl::Status GpuVariables::prepare_packing() {
   if (!ps::is_for_gpus(push_)) {
-    return absl::FailedPreconditionError(fmt::format(
-        "push {}: a GPU does not pack it (towers on CPUs pack all formats)", ps::push_format_name(push_)));
+    return absl::FailedPreconditionError(
+        fmt::format("push {}: a GPU does not pack it (towers on CPUs pack all formats)", ps::push_format_name(push_)));
   }
   GRADRAIL_RETURN_IF_ERROR(
       check_block(ps::device_check_at(elements_, push_), fmt::format("push {}", ps::push_format_name(push_))));
@@ -71,7 +78,7 @@ absl::Status GpuVariables::prepare_packing() {
   // The first launch of a kernel loads it, and a device may stop for this time: not while towers reduce.
   auto* const rest = rest_->as<float>();
   std::byte* const packed = reinterpret_cast<std::byte*>(device_.gradients) + place_of({});
-  copies_->pack(ps::gpu_format(push_), elements_, rest, rest, packed);
+  copies_->pack(format_of(push_), elements_, rest, rest, packed);
   return copies_->finish();
 }
 
@@ -130,8 +137,8 @@ std::string GpuVariables::compare_check(uint64_t seed) {
 
 gpu::CopyTicket GpuVariables::pack(ps::ElementRange range) {
   std::byte* const packed = reinterpret_cast<std::byte*>(device_.gradients) + place_of(range);
-  return copies_->pack(ps::gpu_format(push_), range.count, device_.gradients + range.first,
-                       rest_->as<float>() + range.first, packed);
+  return copies_->pack(format_of(push_), range.count, device_.gradients + range.first, rest_->as<float>() + range.first,
+                       packed);
 }
 
 gpu::CopyTicket GpuVariables::download_gradients(ps::ElementRange range) {

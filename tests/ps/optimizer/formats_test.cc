@@ -244,7 +244,9 @@ TEST_P(Formats, AnUpdateGivesTheBitsOfTheUnpackedGradients) {
 /// In all formats, for updates and for means of any number: the weighted sum of the unpacked gradients, in order.
 TEST_P(Formats, WeightsAreSharesOfTheSum) {
   constexpr size_t kCount = 1100;
-  for (const PushFormat format : {PushFormat(PushFormat::fp32), PushFormat(PushFormat::bf16), PushFormat(PushFormat::int8), PushFormat(PushFormat::int4), PushFormat(PushFormat::topk, 100)}) {
+  for (const PushFormat format :
+       {PushFormat(PushFormat::fp32), PushFormat(PushFormat::bf16), PushFormat(PushFormat::int8),
+        PushFormat(PushFormat::int4), PushFormat(PushFormat::topk, 100)}) {
     for (const size_t gradient_count : {1, 2, 5, 16, 19}) {
       std::vector<std::vector<float>> gradients;
       std::vector<Packed> packs;
