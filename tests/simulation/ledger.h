@@ -33,7 +33,7 @@ struct Shape {
   ps::ReturnFormat returns = ps::ReturnFormat::fp32;
   bool sums() const { return ps::Mode{.kind = mode}.sums(); }
   /// Fragments and blocks of int8 and int4 begin at multiples of 64 elements.
-  size_t bucket_elements() const { return fragments > 1 || ps::has_scales(push) ? 64 : 16; }
+  size_t bucket_elements() const { return fragments > 1 || ps::cut_elements(push) > 16 ? 64 : 16; }
   size_t elements() const { return buckets * bucket_elements(); }
   /// The elements of a fragment.
   ps::ElementRange fragment(uint32_t index) const;

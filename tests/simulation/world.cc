@@ -288,7 +288,7 @@ void World::begin_again(worker::Client& client, uint32_t worker, std::vector<int
   has_return_ = true;
   check_restored();
   // The rests of the steps that are repeated are not those of their first time.
-  if (ps::has_scales(shape_.push)) ledger_.stop_exact("a worker has joined again with other rests");
+  if (ps::cut_elements(shape_.push) > 16) ledger_.stop_exact("a worker has joined again with other rests");
   positions = positions_of(client, shape_);
   ledger_.on_start(worker, positions, {client.parameters(0).data(), shape_.elements()});
   scheduler().trace(fmt::format("worker/{} returned to {}", worker, fmt::join(positions, " ")));
