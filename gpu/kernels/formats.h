@@ -160,17 +160,17 @@ struct Blocks {
                               : pack_some<false>(gradient, rest, codes, in_block);
   }
 
-  /// A whole block stays in registers: all of its indexes are constants then.
+  /// A whole block stays in registers: all of its indexes are constants then. A short one is read twice.
   template <bool kIsWhole>
   GRADRAIL_DEVICE static Bits16 pack_some(const float* gradient, float* rest, signed char* codes, Bits32 in_some) {
     const Bits32 in_block = kIsWhole ? kBlock : in_some;
-    float exact[kBlock];
+    float kept[kIsWhole ? kBlock : 1];
+    const auto exact = [&](Bits32 j) { return kIsWhole ? kept[j] : gradient[j] + rest[j]; };
     Bits32 largest = 0, largest_finite = 0;
     GRADRAIL_UNROLL
-    for (Bits32 j = 0; j < kBlock; ++j) {
-      if (j >= in_block) continue;
-      exact[j] = gradient[j] + rest[j];
-      const Bits32 magnitude = bits_of(exact[j]) & kMagnitude;
+    for (Bits32 j = 0; j < in_block; ++j) {
+      if constexpr (kIsWhole) kept[j] = gradient[j] + rest[j];
+      const Bits32 magnitude = bits_of(exact(j)) & kMagnitude;
       largest = magnitude > largest ? magnitude : largest;
       if (magnitude < kInfinityBits && magnitude > largest_finite) largest_finite = magnitude;
     }
@@ -179,21 +179,14 @@ struct Blocks {
     const float step = widen(Bf16{scale});
     const float inverse = step == 0.0f ? 0.0f : 1.0f / step;
     const auto code = [&](Bits32 j) {
-      return is_special ? pack_special(exact[j], step, inverse, rest[j]) : pack_value(exact[j], step, inverse, rest[j]);
+      return is_special ? pack_special(exact(j), step, inverse, rest[j]) : pack_value(exact(j), step, inverse, rest[j]);
     };
-    if constexpr (kIsHalf) {
-      const Bits32 half = (in_block + 1) / 2;
-      GRADRAIL_UNROLL
-      for (Bits32 j = 0; j < kBlock / 2; ++j) {
-        if (j >= half) continue;
-        const int upper = j + half < in_block ? code(j + half) : 0;
-        codes[j] = static_cast<signed char>((code(j) & 15) | upper << 4);
-      }
-    } else {
-      GRADRAIL_UNROLL
-      for (Bits32 j = 0; j < kBlock; ++j) {
-        if (j < in_block) codes[j] = static_cast<signed char>(code(j));
-      }
+    const Bits32 half = (in_block + 1) / 2;
+    GRADRAIL_UNROLL
+    for (Bits32 j = 0; j < (kIsHalf ? half : in_block); ++j) {
+      int byte = code(j);
+      if constexpr (kIsHalf) byte = (byte & 15) | (j + half < in_block ? code(j + half) << 4 : 0);
+      codes[j] = static_cast<signed char>(byte);
     }
     return static_cast<Bits16>(is_special ? scale | 0x8000 : scale);
   }

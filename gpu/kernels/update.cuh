@@ -230,10 +230,11 @@ __device__ void update(const UpdateArguments& a) {
   for_singles(a.run, [&](Count i) { update_single<Rule, Gradients>(a, i); });
 }
 
-#define GRADRAIL_UPDATE_KERNEL(name, format, Rule, ...)                                \
-  extern "C" __global__ GRADRAIL_KERNEL_BOUNDS void gradrail_update_##name##_##format( \
-      const __grid_constant__ UpdateArguments a) {                                     \
-    update<Rule, __VA_ARGS__>(a);                                                      \
+// Three blocks fit a multiprocessor: 768 threads with 80 registers each.
+#define GRADRAIL_UPDATE_KERNEL(name, format, Rule, ...)                                           \
+  extern "C" __global__ __launch_bounds__(                                                        \
+      256, 3) void gradrail_update_##name##_##format(const __grid_constant__ UpdateArguments a) { \
+    update<Rule, __VA_ARGS__>(a);                                                                 \
   }
 #define GRADRAIL_UPDATE_KERNELS(name, Rule)                \
   GRADRAIL_UPDATE_KERNEL(name, fp32, Rule, Elements<F32>)  \

@@ -165,12 +165,14 @@ TEST_F(ClientGpuFaults, TopkIsRefused) {
   Cluster on_host({.worker_count = 1, .transports = {"tcp"}});
   ClientOptions options = on_host.options(0);
   options.push = {ps::PushFormat::topk, 10};
+  options.bucket_bytes = 16384;
   options.device = worker.memory();
   expect_refused(options, "a GPU does not pack it");
 
   Cluster on_gpu({.worker_count = 1, .transports = {"tcp"}, .device = "gpu:1"});
   options = on_gpu.options(0);
   options.push = {ps::PushFormat::topk, 10};
+  options.bucket_bytes = 16384;
   expect_refused(options, "parameters in GPU memory do not take it");
 }
 
