@@ -342,6 +342,8 @@ class DiLoCoTest(torch_test.TorchTest):
             self.assertEqual(len(figures[push]), 2, text)
         # The chief alone has offered initial values: the sum does not depend on the order of the lines.
         pushed = {push: sum(bytes_pushed for _, bytes_pushed in workers) for push, workers in figures.items()}
+        momentum = FORMATS.replace('T.SGD(0.7) if push.startswith("topk") else ', "")
+        self.assertIn("DiLoCo with push=topk:10 and outer=Nesterov", self.good_run(momentum, environment={"PUSH": "topk:10"}).text())
         cost = figures["fp32"][0][0]
         for push, least, most in (("bf16", 1.9, 1.05), ("fp16", 1.9, 1.05), ("int8", 3.3, 1.05), ("int4", 5.0, 1.3),
                                   ("topk:10", 5.0, 1.3)):

@@ -135,6 +135,17 @@ class _Exchange(threading.Thread):
             raise self._error
 
 
+def _warn_of_divergence(outer: Outer, mode: str, push: str) -> None:
+    if isinstance(outer, Nesterov) and mode.partition(":")[0] in ("async", "ssp"):
+        LOGGER.warning("DiLoCo in mode %s with outer=Nesterov: each learner's difference gets the whole rate and momentum, so "
+                       "that the loss of several learners can diverge; use outer=gradrail.torch.DelayedNesterov(lr, momentum)",
+                       mode)
+    if isinstance(outer, (Nesterov, DelayedNesterov)) and push.startswith("topk"):
+        LOGGER.warning("DiLoCo with push=%s and outer=%s: an element waits for many rounds until it is sent, and the momentum "
+                       "continues it, so that the loss can diverge; use outer=gradrail.torch.SGD(lr)", push,
+                       type(outer).__name__)
+
+
 class DiLoCo:
     """Trains with `sync_every` inner steps between two exchanges. The parameter servers make the outer step.
 
@@ -227,10 +238,7 @@ class DiLoCo:
         self._sent: Optional[_Exchange] = None
         self._norm = 0.0
         self._fragments = _cut(self._locals, fragments)
-        if isinstance(outer, Nesterov) and mode.partition(":")[0] in ("async", "ssp"):
-            LOGGER.warning("DiLoCo in mode %s with outer=Nesterov: each learner's difference gets the whole rate and momentum, so "
-                           "that the loss of several learners can diverge; use outer=gradrail.torch.DelayedNesterov(lr, "
-                           "momentum)", mode)
+        _warn_of_divergence(outer, mode, push)
         self.client = client.join({one.name: shape_of(one.parameter) for one in self._locals}, push=push,
                                   return_format=return_format, mode=mode,
                                   fragments={name: [one.name for one in part] for name, part in self._fragments.items()},
