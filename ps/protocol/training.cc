@@ -51,10 +51,10 @@ std::optional<uint16_t> parse_thousandths(std::string_view percent) {
 constexpr double kMaxGraceSeconds = 3600.0;
 constexpr std::string_view kGraceOption = "grace=";
 
-/// The text behind "quorum:K,".
-absl::StatusOr<Grace> parse_grace(std::string_view text) {
+/// The text behind "quorum:K,". `mode` is the whole one, for errors.
+absl::StatusOr<Grace> parse_grace(std::string_view text, std::string_view mode) {
   if (text.substr(0, kGraceOption.size()) != kGraceOption) {
-    return absl::InvalidArgumentError(fmt::format("mode option '{}': quorum:K has grace=SECONDS and grace=auto", text));
+    return absl::InvalidArgumentError(fmt::format("mode '{}': quorum:K has grace=SECONDS and grace=auto", mode));
   }
   const std::string_view value = text.substr(kGraceOption.size());
   if (value == "auto") return Grace{.is_auto = true};
@@ -62,7 +62,7 @@ absl::StatusOr<Grace> parse_grace(std::string_view text) {
   // false for NaN
   if (!seconds || !(*seconds >= 0.0 && *seconds <= kMaxGraceSeconds)) {
     return absl::InvalidArgumentError(
-        fmt::format("mode option '{}': grace needs a number of seconds from 0 to {}, or auto", text, kMaxGraceSeconds));
+        fmt::format("mode '{}': grace needs a number of seconds from 0 to {}, or auto", mode, kMaxGraceSeconds));
   }
   return Grace{.seconds = *seconds + 0.0};  // -0 becomes 0
 }
@@ -107,7 +107,7 @@ absl::StatusOr<Mode> parse_mode(std::string_view text) {
   if (mode.kind != ModeKind::quorum) {
     return absl::InvalidArgumentError(fmt::format("mode '{}': only quorum:K has options, such as grace=0.5", text));
   }
-  GRADRAIL_ASSIGN_OR_RETURN(mode.grace, parse_grace(argument.substr(comma + 1)));
+  GRADRAIL_ASSIGN_OR_RETURN(mode.grace, parse_grace(argument.substr(comma + 1), text));
   return mode;
 }
 

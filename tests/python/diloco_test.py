@@ -166,6 +166,19 @@ for ours, theirs in zip(model.parameters(), common):
     assert not torch.equal(theirs, theirs.to(torch.bfloat16).float()), "the common parameters are float32"
 """
 
+# Each round moves the common parameter by a quarter of a unit of bfloat16.
+QUARTERS = PROGRAM + """
+model = torch.nn.Linear(1, 1, bias=False).to(torch.bfloat16)
+model.weight.data.fill_(1.0)
+optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+with T.DiLoCo(model, optimizer, sync_every=1, outer=T.SGD(0.25)) as diloco:
+    for _ in range(10):
+        model.weight.grad = torch.full_like(model.weight, -2.0 ** -7)
+        optimizer.step()
+    common = diloco.client.parameters["weight"].item()
+assert common == 1.0 + 2.5 * 2.0 ** -7, common
+"""
+
 # The order of the merges is fixed: each worker merges once in each turn, while the other one waits.
 ASYNC = PROGRAM + """
 model = network()
@@ -369,6 +382,7 @@ class DiLoCoTest(torch_test.TorchTest):
 
     def test_a_model_in_bfloat16_has_common_parameters_in_float32(self):
         self.good_run(HALF)
+        self.good_run(QUARTERS, workers=1)
 
     def test_a_killed_learner_joins_again(self):
         task = self.good_run(KILLED, "--restarts", 1, environment={"MARKER": str(self.folder / "killed")})

@@ -22,7 +22,8 @@ FREE = {"--bind-host", "--cert-file", "--checkpoint_dir", "--cluster", "--data_d
 # The other texts have a grammar: some values that do not follow it.
 GRAMMAR = {"--begin": (*ODD_NUMBERS, "6x"), "--end": (*ODD_NUMBERS, "6x"), "--bind": ODD_HOSTS[:-1],
            "--cores": (*ODD_NUMBERS, "3-1"), "--reserve": (*ODD_NUMBERS, "3-1"), "--metrics_bind": (*ODD_NUMBERS, "here"),
-           "--mode": (*ODD_NUMBERS, "ssp:", "ssp:-1", "backup:nan"), "--on": (*ODD_NUMBERS, "gpu:-1"),
+           "--mode": (*ODD_NUMBERS, "ssp:", "ssp:-1", "backup:nan", "quorum:2,grace=nan"),
+           "--on": (*ODD_NUMBERS, "gpu:-1"), "--push": (*ODD_NUMBERS, "topk", "topk:0", "topk:nan", "topk:99"),
            "--ps_device": (*ODD_NUMBERS, "gpu:", "gpu:-1"), "--ps_hosts": ODD_HOSTS, "--worker_hosts": ODD_HOSTS,
            "--rendezvous": (*ODD_NUMBERS, "etcd://", "udp://a:1/j")}
 # Arguments that a command requires before it reads the value of a flag.

@@ -97,9 +97,11 @@ class _Local(Slot):
                                             "make the DiLoCo after that")
 
     def subtract(self) -> None:
-        """The difference in float32: a parameter in bfloat16 has too few bits for it."""
+        """The difference in float32: a parameter in bfloat16 has too few bits for it. The learner has begun with the common
+        parameter in the precision of its own. The rounding between the two is no difference."""
         self.gradient.copy_(self.parameter.detach())
-        torch.sub(self.fresh, self.gradient, out=self.gradient)
+        begun = self.fresh.to(self.parameter.dtype).to(torch.float32)
+        torch.sub(begun, self.gradient, out=self.gradient)
 
     def norm(self) -> float:
         """The norm of the difference. In float64: squares of float32 overflow from 2e19, and long sums lose digits."""
