@@ -374,7 +374,9 @@ void Exchange::on_path_lost(ShardLink& link) {
 void Exchange::offer_instead_of_pull() {
   backlog_.clear();
   for (Index index = 0; index < fragment_count(); ++index) {
-    GRADRAIL_CHECK(is_under_way(index) && kind(index) == ps::ArrivalKind::pull);
+    // The pull of a fragment that has ended has the values of the former chief in all buckets.
+    if (!is_under_way(index)) continue;
+    GRADRAIL_CHECK(kind(index) == ps::ArrivalKind::pull);
     fragments_[index].kind = ps::ArrivalKind::initialise;
     for_each_bucket(index, [&](Shard& shard, uint32_t i, Bucket& bucket) {
       bucket.kind = ps::ArrivalKind::initialise;

@@ -76,7 +76,7 @@ class Exchange final : public PathEvents {
   bool post_backlog();
   /// The same and the delivery of events, while the trainer computes; nothing to do without packing and staging.
   void progress();
-  /// Offers initial values in place of a pull of all fragments: the former chief left before it had sent its own.
+  /// Offers initial values in place of the pulls under way: the former chief left before it had sent its own.
   void offer_instead_of_pull();
   /// Errors  the run's failure; of the GPU, which is the run's failure from then on.
   absl::Status finish(Index fragment);
