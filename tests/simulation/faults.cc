@@ -181,6 +181,8 @@ bool World::crash(uint32_t task, bool power) {
   }
   scheduler().trace(fmt::format("fault: {} {}", name_of_task(task), power ? "loses power" : "crashes"));
   if (const std::string why = why_not_exact(); !why.empty()) lost_members_ = why;
+  // A worker that is on its way back from this run has not returned yet.
+  if (state.is_server && state.starts > 1 && began_from_a_copy(task)) has_copy_ = true;
   const ProcessId process = std::exchange(state.process, 0);
   if (power) net_.set_dark(task, true);
   net_.on_kill(process, power);

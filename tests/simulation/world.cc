@@ -322,19 +322,27 @@ void World::check_restored() {
   }
 }
 
+/// Whether the run of a server began without a checkpoint.
+bool World::began_from_a_copy(uint32_t task) const {
+  ps::ControlPlane* const plane = control_.plane_of(task);
+  if (plane == nullptr) return false;
+  const MutexLock lock(plane->context.state.mutex);
+  const ps::PublishedRun& run = plane->context.state.run;
+  return run.generation > 0 && !run.began_from.global_step.has_value();
+}
+
 /// A worker that a server has lost is missing in the steps from then on.
 std::string World::why_not_exact() const {
   if (!lost_members_.empty()) return lost_members_;
   if (has_finisher_) return "a worker has finished, and repeats no step";
+  // A step that was answered in part is in some buckets of the chief's copy (docs/design/failover.md).
+  constexpr const char* kCopy = "the servers began again from the chief's copy of the parameters";
+  if (has_return_ && has_copy_) return kCopy;
   for (uint32_t task = 0; task < server_tasks(); ++task) {
+    if (has_return_ && began_from_a_copy(task)) return kCopy;
     ps::ControlPlane* const plane = control_.plane_of(task);
     if (plane == nullptr) continue;
     const MutexLock lock(plane->context.state.mutex);
-    // A step that was answered in part is in some buckets of the chief's copy (docs/design/failover.md).
-    if (plane->context.state.run.generation > 0 && !plane->context.state.run.began_from.global_step.has_value() &&
-        has_return_) {
-      return "the servers began again from the chief's copy of the parameters";
-    }
     for (const auto& known : plane->context.state.membership.known_members()) {
       if (known.departed.empty() || known.departed == ps::Membership::kLeft) continue;
       return fmt::format("{} has lost worker/{}: {}", name_of_task(task), known.worker, known.departed);

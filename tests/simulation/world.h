@@ -93,6 +93,7 @@ class World {
   uint32_t server_tasks() const { return shape_.servers * (shape_.backups ? 2 : 1); }
   uint32_t worker_task(uint32_t worker) const { return server_tasks() + worker; }
   bool is_over() const;
+  bool began_from_a_copy(uint32_t task) const;
   std::string why_not_exact() const;
   void check_end(int end);
   void save(worker::Client& client, uint32_t worker, uint64_t& version);
@@ -126,6 +127,7 @@ class World {
   bool has_disk_faults_ = false;
   uint64_t saved_version_ = 0;  ///< of the last checkpoint that was reported as written
   int64_t saved_ns_ = 0;
+  bool has_copy_ = false;      ///< a server that was started again and crashed had begun without a checkpoint
   bool has_return_ = false;    ///< a worker has joined again after the loss of a server
   bool has_finisher_ = false;  ///< a worker has finished its steps
   std::string lost_members_;   ///< a server has declared a worker lost
