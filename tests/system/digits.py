@@ -3,6 +3,8 @@ import gzip
 import random
 import struct
 
+import cluster
+
 
 def idx(shape, values):
     return struct.pack(f">HBB{len(shape)}I", 0, 8, len(shape), *shape) + bytes(values)
@@ -22,3 +24,20 @@ def write(folder, train=1200, test=100, packed=False):
             path = folder / f"{name}-{suffix}-ubyte{'.gz' if packed else ''}"
             path.write_bytes(gzip.compress(content, 1) if packed else content)
     return str(folder)
+
+
+class SyncTest(cluster.ClusterTest):
+    """Runs in sync of two workers that train an MLP on such data with Adam."""
+
+    def setUp(self):
+        super().setUp()
+        self.data = write(self.folder)
+
+    def finished(self, *flags):
+        task = self.train("--model", "mlp", "--mode", "sync", "--optimizer", "adam", "--data_dir", self.data, "--workers", 2,
+                          *flags)
+        self.assert_ends(task, cluster.GOOD, 4 * cluster.FINISH)
+        return task
+
+    def run_hash(self, *flags):
+        return cluster.hash_of(self.finished("--epochs", 2, *flags))

@@ -7,20 +7,7 @@ import digits
 DELTA = ["--push", "int4", "--return", "delta"]
 
 
-class Returns(cluster.ClusterTest):
-    def setUp(self):
-        super().setUp()
-        self.data = digits.write(self.folder)
-
-    def finished(self, *flags):
-        task = self.train("--model", "mlp", "--mode", "sync", "--optimizer", "adam", "--data_dir", self.data, "--workers", 2,
-                          *flags)
-        self.assert_ends(task, cluster.GOOD, 4 * cluster.FINISH)
-        return task
-
-    def run_hash(self, *flags):
-        return cluster.hash_of(self.finished("--epochs", 2, *flags))
-
+class Returns(digits.SyncTest):
     def returned(self, task):
         """Returns the bytes of the summary, and those that fp32 would have."""
         return tuple(map(int, task.wait_for(r"^Formats: .*; return \w+, (\d+) bytes, (\d+) in fp32$").groups()))

@@ -7,20 +7,7 @@ import digits
 TOPK = ["--push", "topk:2.5"]
 
 
-class Topk(cluster.ClusterTest):
-    def setUp(self):
-        super().setUp()
-        self.data = digits.write(self.folder)
-
-    def finished(self, *flags):
-        task = self.train("--model", "mlp", "--mode", "sync", "--optimizer", "adam", "--data_dir", self.data, "--workers", 2,
-                          *flags)
-        self.assert_ends(task, cluster.GOOD, 4 * cluster.FINISH)
-        return task
-
-    def run_hash(self, *flags):
-        return cluster.hash_of(self.finished("--epochs", 2, *flags))
-
+class Topk(digits.SyncTest):
     def test_transports_shards_and_buckets_agree(self):
         expected = self.run_hash(*TOPK, "--transport", "shm", "--no-fallback")
         self.assertNotEqual(expected, self.run_hash())

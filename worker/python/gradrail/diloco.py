@@ -21,7 +21,7 @@ Rate = Union[float, Callable[[int], float]]  # of each outer step, or a function
 
 
 def _agreed(rate: Rate) -> Optional[float]:
-    """The rate that joining workers compare. A push of a learner with a schedule carries its own one."""
+    """The rate that joining workers compare. A learner with a schedule sends its rate with each push."""
     return None if callable(rate) else rate
 
 
