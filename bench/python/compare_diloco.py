@@ -196,11 +196,18 @@ def run(flags, contender):
 
 def compare(flags):
     results = {}
+    if flags.json and pathlib.Path(flags.json).exists():
+        earlier = [json.loads(line) for line in pathlib.Path(flags.json).read_text().splitlines()]
+        results = {result["contender"]: result for result in earlier}
     for contender in flags.contenders.split(","):
         if contender not in CONTENDERS:
             sys.exit(f"compare_diloco: --contenders {contender}: there are {', '.join(CONTENDERS)}")
-        results[contender] = run(flags, contender)
-        if contender == next(iter(results)):
+        if contender not in results:
+            results[contender] = {"contender": contender, **run(flags, contender)}
+            if flags.json:
+                with open(flags.json, "a", encoding="utf-8") as file:
+                    file.write(json.dumps(results[contender]) + "\n")
+        if contender == flags.contenders.split(",")[0]:
             print(f"{results[contender]['elements']} parameters, {flags.workers} workers, {flags.steps} steps of "
                   f"{flags.batch} x {flags.context} characters each, an outer step after {flags.every}")
             print(f"{'':16} {'loss':>7} {'of reference':>12} {'MB both ways':>12} {'below ddp':>9} {'push below':>10} "
@@ -208,9 +215,6 @@ def compare(flags):
         print(row(results, contender), flush=True)
     if flags.plot:
         plot(results, flags.plot)
-    if flags.json:
-        pathlib.Path(flags.json).write_text("".join(json.dumps({"contender": name, **result}) + "\n"
-                                                    for name, result in results.items()))
 
 
 def plot(results, file):
@@ -229,7 +233,7 @@ def plot(results, file):
             sent.annotate(name, (pushed * 1e-6, result["curve"][-1][1]), textcoords="offset points", xytext=(4, 4))
     steps.set(xlabel="inner steps", ylabel="loss of the test text", ylim=(None, results[next(iter(results))]["curve"][0][1] * 1.3))
     sent.set(xlabel="MB pushed by a worker", ylabel="loss at the end", xscale="log")
-    figure.legend(loc="outside right upper")
+    steps.legend(ncols=2, fontsize=7)
     figure.savefig(file, metadata={"Date": None})
 
 
@@ -264,7 +268,8 @@ def main():
     parser.add_argument("--lr", type=float, default=0.001)
     parser.add_argument("--test_batches", type=int, default=8)
     parser.add_argument("--plot", default="", help="a file for the curves, in SVG; needs matplotlib")
-    parser.add_argument("--json", default="", help="a file for the results with their curves")
+    parser.add_argument("--json", default="", help="a file for the results with their curves; it is read first, and its "
+                        "contenders are not run again")
     parser.add_argument("--contender", default="", help=argparse.SUPPRESS)
     flags = parser.parse_args()
     train(flags) if flags.contender else compare(flags)
