@@ -255,12 +255,13 @@ class GRADRAIL_EXPORT Client {
 
   /// Sets the learning rate of the next steps, in the place of ClientOptions::optimizer.learning_rate. async, ssp: of
   /// this worker's gradients. Otherwise the rate of the lowest worker of a step counts, so that all set the same one.
+  /// The call does not look at the run: position() stays, and a lost ps is an error of wait() only.
   /// Errors  INVALID_ARGUMENT: negative, NaN or infinite. FAILED_PRECONDITION: an exchange is under way.
   absl::Status set_learning_rate(float rate);
 
   /// Sets the weight of this worker's next gradients in the mean of a step, such as the number of its samples. At first
   /// it is 1. Equal weights give the bits of a mean without weights. It has no effect in async and ssp, where no
-  /// mean is formed. Parameters in GPU memory take no weight.
+  /// mean is formed. Parameters in GPU memory take no weight. The call does not look at the run, as above.
   /// Errors  INVALID_ARGUMENT: not more than 0, NaN or infinite. FAILED_PRECONDITION: an exchange is under way.
   absl::Status set_weight(float weight);
 

@@ -68,6 +68,7 @@ absl::Status Client::Impl::barrier(const std::string& name, TimePoint absent_unt
 }
 
 absl::Status Client::Impl::finish_steps() {
+  GRADRAIL_RETURN_IF_ERROR(remedy_outside_exchange());
   GRADRAIL_RETURN_IF_ERROR(check_idle("finish_steps"));
   absl::Status sent = session_.finish_steps();
   while (survives(sent)) sent = session_.finish_steps();

@@ -82,8 +82,7 @@ absl::Status Client::Impl::join_cluster(TimePoint deadline) {
   return failover_.recover();
 }
 
-absl::Status Client::Impl::check_idle(std::string_view call) {
-  GRADRAIL_RETURN_IF_ERROR(remedy_outside_exchange());
+absl::Status Client::Impl::check_idle(std::string_view call) const {
   if (!exchange_.is_under_way()) return absl::OkStatus();
   return absl::FailedPreconditionError(fmt::format("{}: an exchange is under way, wait() for it first", call));
 }
@@ -91,6 +90,7 @@ absl::Status Client::Impl::check_idle(std::string_view call) {
 absl::Status Client::Impl::start() {
   // A ps was lost after the join, and no backup replaces it. The rejoin starts this worker.
   if (!started_ && !failover_.recover().ok() && rejoin_.is_due()) return rejoin_.run();
+  GRADRAIL_RETURN_IF_ERROR(remedy_outside_exchange());
   GRADRAIL_RETURN_IF_ERROR(check_idle("start"));
   if (session_.is_initialised() || !session_.is_chief()) return pull();
   GRADRAIL_RETURN_IF_ERROR(prepare_offer());
@@ -102,6 +102,7 @@ absl::Status Client::Impl::start() {
 }
 
 absl::Status Client::Impl::pull() {
+  GRADRAIL_RETURN_IF_ERROR(remedy_outside_exchange());
   GRADRAIL_RETURN_IF_ERROR(check_idle("pull"));
   // This worker may become the chief while it waits for initial values: it then offers its own.
   if (!session_.is_initialised()) GRADRAIL_RETURN_IF_ERROR(prepare_offer());

@@ -85,7 +85,7 @@ class Client::Impl {
   absl::Status leave_from(uint32_t first_task, const std::string& failed);
   // client_impl.cc
   absl::Status join_cluster(TimePoint deadline);
-  absl::Status check_idle(std::string_view call);
+  absl::Status check_idle(std::string_view call) const;
   void begin(ps::ArrivalKind kind);
   bool begin(Exchange::Index fragment, ps::ArrivalKind kind);
   absl::Status recover();

@@ -60,6 +60,27 @@ TEST(ClientRejoin, AServerThatComesBackElsewhereIsFound) {
   EXPECT_TRUE(run.second.outcome(0).ok()) << "a worker has joined and left there";
 }
 
+/// They joined again, or failed for a lost ps. After such a join the program exchanged the fragment that it had chosen
+/// before. The other workers waited for it in another fragment.
+TEST(ClientRejoin, RatesAndWeightsAreSetWithoutALookAtTheRun) {
+  Watchdog watchdog;
+  Restart run({.worker_count = 1});
+  const auto client = join(run.options(0), odd_schema());
+  ASSERT_NE(client, nullptr);
+  fill_initial(*client);
+  ASSERT_TRUE(client->start().ok());
+  ASSERT_TRUE(take_step(*client, 0, 0).ok());
+  run.restart();
+  for (const TimePoint end = Clock::now() + 500ms; Clock::now() < end; std::this_thread::sleep_for(20ms)) {
+    ASSERT_TRUE(client->set_learning_rate(0.25f).ok());
+    ASSERT_TRUE(client->set_weight(2.0f).ok());
+  }
+  EXPECT_EQ(client->stats().rejoins, 0u);
+  EXPECT_TRUE(take_step(*client, 0, 1).ok());
+  EXPECT_EQ(client->stats().rejoins, 1u);
+  EXPECT_TRUE(client->leave().ok());
+}
+
 /// The handshake of the mapped memory wrote the last element of each shard's range into the parameters of the chief,
 /// which were offered afterwards. The restarted ps has no checkpoint.
 TEST(ClientRejoin, TheChiefOffersTheParametersThatItHas) {
