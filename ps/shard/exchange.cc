@@ -231,7 +231,8 @@ void ShardExchange::answer(const Action& action) {
   if (is_mapped) write_crc(*peer, action.bucket);
   DeviceMemory* const device = partition_.device_memory();
   if (device == nullptr) return complete(action);
-  if (!is_mapped && !peer->uses_gpu() && partition_.returns_parameters()) {
+  const bool leaves_gpu = peer->uses_gpu() && peer->encoder == nullptr;
+  if (!is_mapped && !leaves_gpu && partition_.returns_parameters()) {
     device->begin_download(partition_.offset(action.bucket), range.count);
   }
   begun_.push_back({action, std::nullopt});
@@ -344,7 +345,7 @@ uint64_t ShardExchange::answer_bytes(const ShardPeer& peer, uint32_t bucket) con
 /// copied.
 transport::LocalSlice ShardExchange::private_copy(const ShardPeer& peer, uint32_t bucket) const {
   if (peer.return_headers()[bucket].has_crc == 0 && peer.encoder == nullptr) return {};
-  if (peer.parameters_mapped != nullptr || peer.uses_gpu()) return {};
+  if (peer.parameters_mapped != nullptr || (peer.uses_gpu() && peer.encoder == nullptr)) return {};
   return {.region = peer.slots.region.get(),
           .offset = partition_.places().region_payload_at(bucket),
           .bytes = answer_bytes(peer, bucket)};

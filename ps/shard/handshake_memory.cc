@@ -48,7 +48,8 @@ void Handshake::map_device_memory(ShardPeer& peer) {
   peer.device_refused = check_device_memory(*mapped, peer.offer.check_seed);
   if (!peer.device_refused.empty()) return;
   peer.device = *std::move(mapped);
-  peer.parameters_mapped = peer.device.parameters;
+  // Packed answers go through host memory: the worker unpacks them there.
+  if (partition_.return_format() == ReturnFormat::fp32) peer.parameters_mapped = peer.device.parameters;
   peer.gradients_mapped = peer.device.gradients;
 }
 

@@ -24,11 +24,6 @@ absl::Status Partition::reset_to(const ShardSetup& setup, const StoreMaker& make
         fmt::format("push {}: parameters in GPU memory do not take it (--ps_device host takes all formats)",
                     push_format_name(setup_.push)));
   }
-  if (device_memory_ != nullptr && setup_.returns != ReturnFormat::fp32) {
-    return absl::FailedPreconditionError(
-        fmt::format("return {}: parameters in GPU memory are returned in fp32 (--ps_device host returns all formats)",
-                    return_format_name(setup_.returns)));
-  }
   return absl::OkStatus();
 }
 

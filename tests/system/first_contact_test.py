@@ -56,7 +56,7 @@ class FirstContact(unittest.TestCase):
     def test_training(self):
         _, record = self.part("c", "--data", digits.write(self.folder))
         steps = [row["step"] for row in record["rows"]]
-        for step in ("mlp, equal sync hashes", "mlp, push bf16, equal sync hashes", "cnn, equal sync hashes",
+        for step in ("mlp, equal sync hashes", "mlp, push and return bf16, equal sync hashes", "cnn, equal sync hashes",
                      "kill -9 of a worker", "kill -9 of the ps"):
             self.assertIn(step, steps)
 

@@ -58,11 +58,6 @@ absl::Status Client::Impl::join() {
   const TimePoint now = Clock::now();
   // min(): the sum must not overflow when the timeout has no limit.
   const TimePoint deadline = now + std::min(options_.join_timeout, TimePoint::max() - now);
-  if (options_.returns != ps::ReturnFormat::fp32 && options_.device.device != nullptr) {
-    return absl::FailedPreconditionError(
-        fmt::format("return {}: parameters in GPU memory are returned in fp32 (towers on CPUs take all formats)",
-                    ps::return_format_name(options_.returns)));
-  }
   GRADRAIL_RETURN_IF_ERROR(session_.open());
   GRADRAIL_RETURN_IF_ERROR(memory_.allocate(options_.place_memory, options_.device));
   return rejoin_.join_first(deadline);

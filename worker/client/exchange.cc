@@ -292,8 +292,12 @@ void Exchange::on_answer(ShardLink& link, uint64_t immediate) {
         fmt::format("parameters of shard {}, bucket {} {}", link.shard_index, bucket_index, message_of(stored))));
   }
   if (GpuVariables* gpu = memory_.gpu(); gpu != nullptr) {
-    if (link.path->way() == GpuTransfer::staged) gpu->upload_parameters(bucket.range);
-    if (link.path->writes_by_nic()) gpu->nic_wrote();
+    const bool is_packed = options_.returns != ps::ReturnFormat::fp32;  // then it was unpacked in host memory
+    if (is_packed || link.path->way() == GpuTransfer::staged) {
+      gpu->upload_parameters(bucket.range);
+    } else if (link.path->writes_by_nic()) {
+      gpu->nic_wrote();
+    }
   }
   Fragment& fragment = fragments_[bucket.fragment];
   fragment.waited_ns = std::max(fragment.waited_ns, header.waited_ns);

@@ -53,7 +53,7 @@ uint32_t ModelMemory::parameter_crc32c(ps::ElementRange range) const {
 
 absl::Status ModelMemory::unpack(const ps::ReturnHeader& header, uint32_t base, const std::byte* packed,
                                  ps::ElementRange range) {
-  GRADRAIL_CHECK(gpu_ == nullptr && range.first + range.count <= elements());
+  GRADRAIL_CHECK(range.first + range.count <= elements());
   float* const parameters = reinterpret_cast<float*>(parameters_.data()) + range.first;
   return decoder_.unpack(header, base, packed, range, {parameters, range.count});
 }

@@ -12,17 +12,14 @@
 namespace gradrail::worker {
 namespace {
 
-const char* meaning_of(GpuTransfer way) {
-  switch (way) {
-    case GpuTransfer::ipc:
-      return "the parameter server's GPU reads gradients and stores parameters in this GPU's memory";
-    case GpuTransfer::dma_buf:
-    case GpuTransfer::peer_memory:
-      return "the network device reads gradients and writes parameters in this GPU's memory";
-    case GpuTransfer::staged:
-      break;
-  }
-  return "";
+/// Parameters in another format than fp32 are unpacked in host memory.
+std::string meaning_of(GpuTransfer way, ps::ReturnFormat returns) {
+  const bool ipc = way == GpuTransfer::ipc;
+  const char* const peer = ipc ? "the parameter server's GPU" : "the network device";
+  return returns == ps::ReturnFormat::fp32
+             ? fmt::format("{} reads gradients and {} parameters in this GPU's memory", peer, ipc ? "stores" : "writes")
+             : fmt::format("{} reads gradients in this GPU's memory; parameters in {} pass through host memory", peer,
+                           ps::return_format_name(returns));
 }
 
 std::string reasons_of(const ShardLink& link, const std::vector<GpuTransfer>& wanted) {
@@ -33,14 +30,16 @@ std::string reasons_of(const ShardLink& link, const std::vector<GpuTransfer>& wa
   return fmt::format("{}", fmt::join(reasons, "; "));
 }
 
-std::string text_of(const ShardLink& link, const std::vector<GpuTransfer>& wanted) {
+std::string text_of(const ShardLink& link, const ClientOptions& options) {
+  const std::vector<GpuTransfer>& wanted = options.gpu_transfers;
   const GpuTransfer way = link.path->way();
   const std::string reasons = reasons_of(link, wanted);
   if (way == GpuTransfer::staged) {
     const std::string why = wanted.empty() ? "" : fmt::format(" ({})", reasons);
     return fmt::format("staged through pinned host memory{}", why);
   }
-  return fmt::format("{} ({}{}{})", name_of(way), meaning_of(way), reasons.empty() ? "" : "; ", reasons);
+  return fmt::format("{} ({}{}{})", name_of(way), meaning_of(way, options.returns), reasons.empty() ? "" : "; ",
+                     reasons);
 }
 
 }  // namespace
@@ -93,7 +92,7 @@ std::string describe_ways(const ClientOptions& options, const std::vector<std::u
     std::vector<uint32_t> shards;
     for (const ShardLink* link : on_way) shards.push_back(link->shard_index);
     const std::string which = by_way.size() > 1 ? fmt::format("shards {}: ", fmt::join(shards, ", ")) : "";
-    texts.push_back(which + text_of(*on_way.front(), options.gpu_transfers));
+    texts.push_back(which + text_of(*on_way.front(), options));
   }
   return fmt::format("{}", fmt::join(texts, "; "));
 }

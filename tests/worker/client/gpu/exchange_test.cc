@@ -45,6 +45,7 @@ class ClientGpu : public ::testing::Test {
 struct Training {
   ps::OptimizerKind optimizer = ps::OptimizerKind::sgd;
   ps::PushFormat push = ps::PushFormat::fp32;
+  ps::ReturnFormat returns = ps::ReturnFormat::fp32;
 };
 
 ClientOptions options_for(const Cluster& cluster, uint32_t index, const Route& route, const Training& training) {
@@ -53,6 +54,7 @@ ClientOptions options_for(const Cluster& cluster, uint32_t index, const Route& r
   options.optimizer.kind = training.optimizer;
   options.optimizer.learning_rate = 0.01f;
   options.push = training.push;
+  options.returns = training.returns;
   options.gpu_transfers = route.ways;
   return options;
 }
@@ -124,9 +126,11 @@ TEST_F(ClientGpu, BitsAreTheSameWhicheverWay) {
        "tcp gpu-direct(dmabuf)",
        "tcp gpu-direct(dmabuf) into GPU memory"},
   };
-  for (const Training& training : {Training{}, Training{ps::OptimizerKind::adam},
-                                   Training{.push = ps::PushFormat::bf16}, Training{.push = ps::PushFormat::fp16},
-                                   Training{.push = ps::PushFormat::int8}, Training{.push = ps::PushFormat::int4}}) {
+  for (const Training& training :
+       {Training{}, Training{ps::OptimizerKind::adam}, Training{.push = ps::PushFormat::bf16},
+        Training{.push = ps::PushFormat::fp16}, Training{.push = ps::PushFormat::int8},
+        Training{.push = ps::PushFormat::int4}, Training{.returns = ps::ReturnFormat::bf16},
+        Training{.push = ps::PushFormat::int8, .returns = ps::ReturnFormat::delta}}) {
     const std::vector<float> expected = run(host, training);
     for (const Route& route : others) {
       SCOPED_TRACE(route.name);
@@ -143,6 +147,15 @@ TEST_F(ClientGpu, SaysWhichWayAndWhyNoOther) {
   EXPECT_THAT(worker.client().gpu_text(), AllOf(StartsWith("dmabuf (the network device reads"),
                                                 HasSubstr("ipc: parameter server 0"), HasSubstr("--ps_device")));
   EXPECT_THAT(worker.client().stats().paths[0], HasSubstr("gpu-direct(dmabuf)"));
+  worker.leave();
+
+  Cluster another({.worker_count = 1, .transports = {"simnic"}});
+  GpuWorker unpacking;
+  ClientOptions options = another.options(0);
+  options.returns = ps::ReturnFormat::bf16;
+  unpacking.join(options);
+  ASSERT_TRUE(unpacking.has_joined());
+  EXPECT_THAT(unpacking.client().gpu_text(), HasSubstr("; parameters in bf16 pass through host memory"));
 }
 
 /// CUDA maps memory of other processes only: what ipc cannot do here, the network device can.

@@ -176,31 +176,6 @@ TEST_F(ClientGpuFaults, TopkIsRefused) {
   expect_refused(options, "parameters in GPU memory do not take it");
 }
 
-TEST_F(ClientGpuFaults, AReturnToOrFromAGpuIsFp32) {
-  gpu::Simulation::configure("devices=2");
-  for (const ps::ReturnFormat returns : {ps::ReturnFormat::bf16, ps::ReturnFormat::delta}) {
-    const std::string name(ps::return_format_name(returns));
-    const auto expect_refused = [&](const ClientOptions& options, const char* remedy) {
-      const absl::Status refused = Client::join(options, odd_schema()).status();
-      EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
-      EXPECT_THAT(
-          std::string(message_of(refused)),
-          AllOf(HasSubstr("return " + name + ": parameters in GPU memory are returned in fp32"), HasSubstr(remedy)));
-    };
-    const GpuWorker worker;
-    Cluster on_host({.worker_count = 1, .transports = {"tcp"}});
-    ClientOptions options = on_host.options(0);
-    options.returns = returns;
-    options.device = worker.memory();
-    expect_refused(options, "towers on CPUs");
-
-    Cluster on_gpu({.worker_count = 1, .transports = {"tcp"}, .device = "gpu:1"});
-    options = on_gpu.options(0);
-    options.returns = returns;
-    expect_refused(options, "--ps_device host");
-  }
-}
-
 /// A bucket is sent as soon as it is in host memory, while the rest of its tensor is still being copied.
 TEST_F(ClientGpuFaults, FirstBucketsLeaveBeforeTheTensorIsOnTheHost) {
   gpu::Simulation::configure("delay=20000");
