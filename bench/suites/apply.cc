@@ -1,5 +1,7 @@
 // How near do updates, and the packing of pushes and answers, come to the speed of memory? Each beside copies of the
 // same working set, by turns.
+#include <cmath>
+
 #include "base/clock.h"
 #include "base/random.h"
 #include "base/status.h"
@@ -73,11 +75,23 @@ class Packing {
     // Blocks differ, and no element is rounded as its neighbors are. topk finds the largest elements at any place.
     Random random(1);
     for (float& value : gradient_) value = static_cast<float>(random.normal());
+    run();
+    // After the first push the rest is what the push has left out.
+    error_ = norm(rest_) / norm(gradient_);
   }
+  /// The norm of the rest that one push leaves, divided by the norm of the gradient.
+  double error() const { return error_; }
   void run() { ps::pack(format_, gradient_, rest_.data(), packed_.data()); }
 
  private:
+  static double norm(const std::vector<float>& values) {
+    double sum = 0.0;
+    for (const double value : values) sum += value * value;
+    return std::sqrt(sum);
+  }
+
   const PushFormat format_;
+  double error_ = 0.0;
   std::vector<float> gradient_, rest_;
   std::vector<std::byte> packed_;
 };
@@ -225,8 +239,11 @@ absl::StatusOr<Figure> measure_update(const UpdateCase& c, const Options& option
 
 absl::StatusOr<Figure> measure_packing(PushFormat format, const Options& options, uint64_t bytes) {
   Packing packing(format, bytes / sizeof(float));
-  return measure_host(describe_packing(format), bytes_per_packed_element(format), options, bytes,
-                      [&] { packing.run(); });
+  Figure figure =
+      measure_host(describe_packing(format), bytes_per_packed_element(format), options, bytes, [&] { packing.run(); });
+  figure.more.emplace_back("bytes_per_element", gradient_bytes(format));
+  figure.more.emplace_back("relative_error", packing.error());
+  return figure;
 }
 
 using Measure = std::function<absl::StatusOr<Figure>(uint64_t bytes)>;
