@@ -7,7 +7,8 @@
     FORMAT       gradrail.torch.DiLoCo in sync, with this push format; topk without outer momentum
     back_bf16, back_delta    the same in int4, with parameters that return in bf16 or delta
     fragments    int4 that returns in bf16, with the model in five fragments that are exchanged in turns
-    quorum, async, delay     the same in int8, with another mode or with merges that are half a round late
+    quorum, async, delay     the same in int8, with another mode or with merges that are half a round late; a quorum waits
+                             for all workers but one, and for the last one as grace=auto decides
     delayed_nesterov         async in int8, with this outer optimizer
 
 The text is that of the documents of this project; its last tenth is the test. README.md derives the columns.
@@ -145,7 +146,7 @@ def train_gradrail(task, push, mode="sync", delay=False, return_format="fp32", f
 
     with gradrail.torch.DiLoCo(task.model, optimizer, sync_every=flags.every, delay=flags.every // 2 if delay else 0,
                                push=push, return_format=return_format, fragments=fragments,
-                               mode=f"quorum:{max(1, flags.workers - 1)}" if mode == "quorum" else mode,
+                               mode=f"quorum:{max(1, flags.workers - 1)},grace=auto" if mode == "quorum" else mode,
                                outer=getattr(gradrail.torch, outer)(*rates), transports="tcp") as diloco:
         merged = 0
         for step in range(1, flags.steps + 1):

@@ -336,7 +336,9 @@ class DiLoCoTest(torch_test.TorchTest):
     def test_merges_of_single_learners_update_the_momentum_in_turns(self):
         self.assertEqual(self.good_run(ASYNC).text().count("agrees"), 2)
         nesterov = ASYNC.replace("T.DelayedNesterov(0.7, 0.9)", "T.Nesterov(0.01, 0.9)").partition("\ncommon = ")[0]
-        self.assertIn("DiLoCo in mode async with outer=Nesterov", self.good_run(nesterov).text())
+        for mode in ("async", "quorum:1"):
+            alone = nesterov.replace('mode="async"', f'mode="{mode}"')
+            self.assertIn(f"DiLoCo in mode {mode} with outer=Nesterov", self.good_run(alone).text())
 
     def test_a_diverged_learner_sends_nothing(self):
         for push in ("fp32", "int4"):

@@ -142,6 +142,9 @@ def _warn_of_divergence(outer: Outer, mode: str, push: str) -> None:
         LOGGER.warning("DiLoCo in mode %s with outer=Nesterov: each learner's difference gets the whole rate and momentum, so "
                        "that the loss of several learners can diverge; use outer=gradrail.torch.DelayedNesterov(lr, momentum)",
                        mode)
+    if isinstance(outer, Nesterov) and mode == "quorum:1":
+        LOGGER.warning("DiLoCo in mode quorum:1 with outer=Nesterov: a merge of a single learner gets the whole rate and momentum, "
+                       "so that the loss can diverge; use a larger K, or quorum:1,grace=auto")
     if isinstance(outer, (Nesterov, DelayedNesterov)) and push.startswith("topk"):
         LOGGER.warning("DiLoCo with push=%s and outer=%s: an element waits for many rounds until it is sent, and the momentum "
                        "continues it, so that the loss can diverge; use outer=gradrail.torch.SGD(lr)", push,
