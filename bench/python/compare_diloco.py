@@ -226,15 +226,17 @@ def plot(results, file):
     from matplotlib import pyplot
     figure, (steps, sent) = pyplot.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
     for index, (name, result) in enumerate(results.items()):
-        look = {"color": f"C{index % 10}", "linestyle": ("-", "--")[index // 10 % 2]}
-        steps.plot(*zip(*result["curve"]), label=name, **look)
+        second = index // 10 % 2
+        steps.plot(*zip(*result["curve"]), label=name, color=f"C{index % 10}", linestyle=("-", "--")[second])
         pushed = result.get("bytes_pushed", result.get("bytes_both_ways", 0) / 2)
         if pushed:
-            sent.plot(pushed * 1e-6, result["curve"][-1][1], "o", color=look["color"])
-            sent.annotate(name, (pushed * 1e-6, result["curve"][-1][1]), textcoords="offset points", xytext=(4, 4))
-    steps.set(xlabel="inner steps", ylabel="loss of the test text", ylim=(None, results[next(iter(results))]["curve"][0][1] * 1.3))
-    sent.set(xlabel="MB pushed by a worker", ylabel="loss at the end", xscale="log")
-    steps.legend(ncols=2, fontsize=7)
+            sent.plot(pushed * 1e-6, result["curve"][-1][1], ("o", "s")[second], label=name, color=f"C{index % 10}")
+    losses = [result["curve"][-1][1] for result in results.values()]
+    most = 1.3 * min(losses)  # a contender that diverges leaves the figure
+    steps.set(xlabel="inner steps", ylabel="loss of the test text", ylim=(0.98 * min(losses), most))
+    sent.set(xlabel="MB pushed by a worker", ylabel="loss at the end", xscale="log", ylim=(0.98 * min(losses), most))
+    for axes in (steps, sent):
+        axes.legend(ncols=2, fontsize=7, loc="upper right")
     figure.savefig(file, metadata={"Date": None})
 
 
