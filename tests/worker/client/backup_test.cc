@@ -264,5 +264,28 @@ TEST_F(Pair, TheBackupEndsWithTheRun) {
   EXPECT_TRUE(cluster_.outcome(1).ok());
 }
 
+TEST(EmptyPair, ABackupServesTheFirstWorkersIfItsPrimaryIsLost) {
+  const Watchdog watchdog;
+  Cluster cluster({.heartbeat_timeout = 2s, .backups = true});
+  ASSERT_TRUE(eventually([&] { return cluster.server(0).stats()->backup() == "not level yet"; }));
+  cluster.stop(0);
+  in_parallel(2, [&](uint32_t task) {
+    ClientOptions options = cluster.options(task, ModeKind::sync);
+    options.join_timeout = 60s;
+    const std::unique_ptr<Client> client = join(options, odd_schema());
+    ASSERT_NE(client, nullptr);
+    fill_initial(*client);
+    ASSERT_TRUE(client->start().ok());
+    for (uint64_t step = 1; step <= 3; ++step) {
+      fill_gradients(*client, task, step);
+      client->exchange();
+      ASSERT_TRUE(client->wait().ok());
+    }
+    EXPECT_EQ(client->global_step(), 3u);
+    ASSERT_TRUE(client->leave().ok());
+  });
+  EXPECT_TRUE(cluster.outcome(1).ok());
+}
+
 }  // namespace
 }  // namespace gradrail::worker
