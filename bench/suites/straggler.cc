@@ -166,10 +166,13 @@ absl::StatusOr<int> run_straggler_suite(const Options& options) {
   report.note(
       "one slow: one worker is slow in all steps; times and steps_per_s are of the other workers. in turn: the slow");
   report.note("worker changes, one step in ten is slow. of_undisturbed: ratio to the same mode without a slow worker");
+  report.note("dropped_share: in quorum, of gradients that entered a later step");
   report.begin(Layout::latency);
+  const std::string quorum = fmt::format("quorum:{}", workers - 1);
   std::vector<Contestant> contestants;
   for (const bool in_turn : {false, true}) {
-    for (const char* text : {"sync", "backup:1", "ssp:4", "async"}) {
+    for (const std::string& text :
+         {std::string("sync"), std::string("backup:1"), quorum, std::string("ssp:4"), std::string("async")}) {
       const ps::Mode mode = *ps::parse_mode(text);
       const std::string name = fmt::format("{}, {}", text, in_turn ? "in turn" : "one slow");
       contestants.push_back({name, [=, &options](uint64_t bytes) {

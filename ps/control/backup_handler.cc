@@ -97,6 +97,7 @@ absl::Status BackupHandler::accept(const proto::ReplicateRequest& request, proto
   // A call that timed out at the primary may still run here and overtake a later one.
   if (request.process() == setup_.primary.message->process() && request.number() < setup_.primary.message->number())
     return absl::UnavailableError("a later message arrived before this one");
+  setup_.primary.has_no_run = request.generation() == 0;
   GRADRAIL_RETURN_IF_ERROR(follow_agreement(request));
   GRADRAIL_CHECK(request.generation() == 0 || setup_.agreement.exists());
   setup_.primary.message = std::make_shared<const proto::ReplicateRequest>(request);
@@ -142,6 +143,20 @@ absl::Status BackupHandler::follow_agreement(const proto::ReplicateRequest& requ
     setup_.agreement.set_run(request.run(), request.run_base());
   }
   return absl::OkStatus();
+}
+
+void BackupHandler::begin_without_primary() {
+  MutexLock setup_lock(setup_.mutex);
+  if (!replication_.is_backup() || !setup_.primary.has_no_run) return;
+  {
+    MutexLock lock(context_.state.mutex);
+    const PrimaryStatus& primary = context_.state.primary;
+    const bool is_lost = !primary.is_over && Clock::now() - primary.heard > context_.options.heartbeat_timeout;
+    // The shards of a task that has followed a former run have its state.
+    if (!is_lost || context_.state.run.generation > 0) return;
+  }
+  setup_.primary.has_no_run = false;
+  replication_.take_over(setup_.primary.message->process(), setup_.primary.message->term() + 1);
 }
 
 absl::Status BackupHandler::take_over(const proto::JoinRequest& request, RunSetup& setup) {

@@ -28,6 +28,7 @@ absl::Status JoinHandler::describe(const proto::DescribeRequest& request, proto:
   // Before the check, so that the caller learns the version also from a refusal.
   reply.set_protocol_version(kProtocolVersion);
   GRADRAIL_RETURN_IF_ERROR(check_protocol_version(request.protocol_version()));
+  if (request.lost_primary()) backup_.begin_without_primary();
   const ServerOptions& options = context_.options;
   // The worker reads the difference in the reply and ends.
   if (const bool encrypts = options.security.encrypt_data;

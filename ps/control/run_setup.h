@@ -18,6 +18,7 @@ struct PrimaryRecord {
   std::shared_ptr<const proto::ReplicateRequest> message;
   std::string token;           ///< admits the data connections of the primary's shards
   bool has_restarted = false;  ///< another process runs in its place, and its workers may come here
+  bool has_no_run = false;     ///< the process of `message` had begun none
 };
 
 /// State that decides how the shards are set up. One lock serializes joins, snapshots and the primary's messages,

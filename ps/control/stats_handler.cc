@@ -1,6 +1,7 @@
 #include "ps/control/stats_handler.h"
 
 #include <algorithm>
+#include <chrono>
 #include <iterator>
 #include <optional>
 #include <string>
@@ -45,6 +46,10 @@ absl::Status StatsHandler::add_shards(proto::StatsReply& reply) {
     reply.set_global_step(std::max<uint64_t>(reply.global_step(), stats.version));
     reply.set_updates(reply.updates() + stats.updates);
     reply.set_dropped(reply.dropped() + stats.dropped);
+    if (stats.learned_window.has_value()) {
+      const double window_s = std::chrono::duration<double>(*stats.learned_window).count();
+      reply.set_grace_window_s(std::max(reply.grace_window_s(), window_s));
+    }
     for (const Shard::Stats::Path& path : stats.paths) add_path(path, reply);
     if (!reply.waiting_for().empty()) continue;  // one shard is enough: all of them wait for the same workers
     MutexLock lock(context_.state.mutex);

@@ -86,16 +86,19 @@ absl::Status check_protocol_version(uint32_t theirs) {
 absl::StatusOr<Mode> parse_mode(std::string_view text) {
   if (text == "async") return Mode{.kind = ModeKind::async};
   if (text == "sync") return Mode{.kind = ModeKind::sync};
-  const size_t colon = text.find(':');
-  const std::string_view name = text.substr(0, colon);
+  const std::string_view name = text.substr(0, text.find_first_of(":,"));
   const auto* const found = std::find_if(std::begin(kBoundedModes), std::end(kBoundedModes),
                                          [&](const BoundedMode& mode) { return mode.name == name; });
+  const size_t comma = text.find(',');
+  if (comma != std::string_view::npos && (found == std::end(kBoundedModes) || found->kind != ModeKind::quorum)) {
+    return absl::InvalidArgumentError(
+        fmt::format("mode '{}': only quorum:K has options, such as quorum:2,grace=0.5", text));
+  }
   if (found == std::end(kBoundedModes)) {
     return absl::InvalidArgumentError(fmt::format("mode '{}': there are async, sync, ssp:K, backup:B, quorum:K", text));
   }
-  const std::string_view argument = colon == std::string_view::npos ? "" : text.substr(colon + 1);
-  const size_t comma = argument.find(',');
-  const std::string_view number = argument.substr(0, comma);
+  const size_t colon = text.find(':');
+  const std::string_view number = colon < comma ? text.substr(colon + 1, comma - colon - 1) : "";
   const std::optional<uint32_t> bound = parse_number<uint32_t>(number);
   // An empty text is not a number: "ssp" alone fails here as well.
   if (!bound || *bound < found->least || *bound > kMaxModeBound) {
@@ -104,10 +107,7 @@ absl::StatusOr<Mode> parse_mode(std::string_view text) {
   }
   Mode mode{.kind = found->kind, .bound = *bound};
   if (comma == std::string_view::npos) return mode;
-  if (mode.kind != ModeKind::quorum) {
-    return absl::InvalidArgumentError(fmt::format("mode '{}': only quorum:K has options, such as grace=0.5", text));
-  }
-  GRADRAIL_ASSIGN_OR_RETURN(mode.grace, parse_grace(argument.substr(comma + 1), text));
+  GRADRAIL_ASSIGN_OR_RETURN(mode.grace, parse_grace(text.substr(comma + 1), text));
   return mode;
 }
 

@@ -60,6 +60,7 @@ class ShardExchange {
   bool waits_for_gpu() const { return !begun_.empty(); }
   /// Grace windows (GraceWindows). TimePoint::max(): none is open.
   TimePoint next_window_end() const { return grace_.next_end(); }
+  std::optional<Duration> learned_window() const { return grace_.learned(); }
   void end_windows();
   /// The worker's connection is lost: it repeats what is unanswered.
   void forget(WorkerIndex worker);

@@ -60,6 +60,13 @@ void GraceWindows::begin(uint32_t bucket_index, uint64_t step, TimePoint now) {
   ends_.insert({*bucket.end, bucket_index});
 }
 
+std::optional<Duration> GraceWindows::learned() const {
+  if (!grace_.is_auto) return std::nullopt;
+  Duration longest{};
+  for (const Fragment& fragment : fragments_) longest = std::max(longest, fragment.length);
+  return longest;
+}
+
 std::optional<GraceWindows::End> GraceWindows::take_ended(TimePoint now) {
   if (next_end() > now) return std::nullopt;
   const uint32_t bucket = ends_.begin()->second;

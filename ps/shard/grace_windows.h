@@ -42,6 +42,8 @@ class GraceWindows {
 
   /// TimePoint::max(): no window is open.
   TimePoint next_end() const { return ends_.empty() ? TimePoint::max() : ends_.begin()->first; }
+  /// The longest of the latest windows of all fragments; 0 before the first one. Empty without grace=auto.
+  std::optional<Duration> learned() const;
   /// The next window that has ended. It is closed then.
   std::optional<End> take_ended(TimePoint now);
 

@@ -315,6 +315,7 @@ Shard::Stats Shard::collect_stats() const {
   const ShardProtocol& protocol = partition_.protocol();
   stats.updates = exchange_.updates() + backup_.updates();
   stats.dropped = exchange_.dropped();
+  stats.learned_window = exchange_.learned_window();
   stats.initialised = protocol.initialised();
   stats.next_steps.assign(partition_.map().fragment_count(), UINT64_MAX);
   for (uint32_t bucket = 0; bucket < partition_.bucket_count(); ++bucket) {

@@ -3,11 +3,13 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/clock.h"
 #include "base/flight_recorder.h"
 #include "base/memory.h"
 #include "ps/checkpoint/checkpoint.h"
@@ -40,8 +42,9 @@ class Shard {
     uint64_t version = 0;  ///< of bucket 0
     /// By fragment: ShardProtocol::next_step() of its buckets; UINT64_MAX without a bucket here.
     std::vector<uint64_t> next_steps;
-    uint64_t updates = 0;  ///< over all buckets
-    uint64_t dropped = 0;  ///< gradients that arrived too late to be summed
+    uint64_t updates = 0;                    ///< over all buckets
+    uint64_t dropped = 0;                    ///< gradients that arrived too late to be summed
+    std::optional<Duration> learned_window;  ///< GraceWindows::learned()
     bool initialised = false;
     std::vector<WorkerIndex> waiting_for;
     std::vector<Path> paths;

@@ -189,7 +189,7 @@ for words, options in (
     ("optimizer", {"optimizer": "adagrad"}), ("mode", {"mode": "fast"}), ("bucket_bytes", {"bucket_bytes": 100}),
     ("learning_rate", {"learning_rate": float("nan")}), ("learning_rate", {"learning_rate": 0}),
     ("learning_rate", {"learning_rate": -1}), ("learning_rate", {"learning_rate": 10 ** 400}),
-    ("learning_rate", {"learning_rate": "x"}), ('optimizer="sgd"', {"momentum": 0}), ("epsilon", {"epsilon": 1e-60}),
+    ("learning_rate", {"learning_rate": "0.1"}), ('optimizer="sgd"', {"momentum": 0}), ("epsilon", {"epsilon": 1e-60}),
     ("transports", {"transports": "pigeon"}), ("need ps_hosts", {"task_index": 0}),
     ("need ps_hosts", {"worker_hosts": "a:1"}), ("ps_hosts", {"ps_hosts": [3]}), ("ps_hosts", {"ps_hosts": "nonsense"}),
     ("task_index", {"ps_hosts": "localhost:1", "worker_hosts": "localhost:2", "task_index": -1}),

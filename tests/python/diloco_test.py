@@ -262,7 +262,7 @@ with T.DiLoCo(model, optimizer, sync_every=1, outer=T.Nesterov(lambda n: 0.5 * n
     train_step(model, optimizer, 1, 0)
     assert diloco.lr == 0.5
     refused(gradrail.FailedPrecondition, "lr: the outer optimizer has a schedule", setattr, diloco, "lr", 0.1)
-    refused(gradrail.InvalidArgument, "lr of outer step 2: -1.0: must be 0 or more", optimizer.step)
+    refused(gradrail.InvalidArgument, "lr of outer step 2: must be 0 or more, not -1.0", optimizer.step)
 """
 
 MISUSE = PROGRAM + """
@@ -281,9 +281,18 @@ for words, named in (
         ("DelayedNesterov with momentum 0: use", {"sync_every": 5, "outer": T.DelayedNesterov(momentum=0)}),
         ("momentum_every: the argument of a DiLoCo is outer", {"sync_every": 5, "momentum_every": 2}),
         ("clip 0: must be more than 0; None: no clipping", {"sync_every": 5, "clip": 0}),
-        ("clip: nan is not permitted", {"sync_every": 5, "clip": float("nan")}),
-        ("clip: must be a number, not 'a'", {"sync_every": 5, "clip": "a"}),
-        ("lr of outer step 0: -1.0: must be 0 or more", {"sync_every": 5, "outer": T.Nesterov(lambda step: -1)}),
+        ("clip: must be a finite number within float32, not nan", {"sync_every": 5, "clip": float("nan")}),
+        ("clip: must be a number, not '1'", {"sync_every": 5, "clip": "1"}),
+        ("keep: must be a number, not '0.5'", {"sync_every": 5, "keep": "0.5"}),
+        ("lr: must be a number, not '0.5'", {"sync_every": 5, "outer": T.SGD("0.5")}),
+        ("lr: must be a number, not True", {"sync_every": 5, "outer": T.Adam(True)}),
+        ("lr 0: must be more than 0; omit it for the default", {"sync_every": 5, "outer": T.SGD(0)}),
+        ("lr -1: must be more than 0; omit it for the default", {"sync_every": 5, "outer": T.Nesterov(-1)}),
+        ("lr: must be a finite number within float32, not inf", {"sync_every": 5, "outer": T.DelayedNesterov(float("inf"))}),
+        ("lr: must be a finite number within float32, not 1e+39", {"sync_every": 5, "outer": T.SGD(1e39)}),
+        ("momentum: must be a number, not '0.9'", {"sync_every": 5, "outer": T.Nesterov(momentum="0.9")}),
+        ("every 4294967296: must be from 0 to 4294967295", {"sync_every": 5, "outer": T.DelayedNesterov(every=1 << 32)}),
+        ("lr of outer step 0: must be 0 or more, not -1.0", {"sync_every": 5, "outer": T.Nesterov(lambda step: -1)}),
         ("lr of outer step 0: must be a number, not None", {"sync_every": 5, "outer": T.SGD(lambda step: None)}),
         ("momentum 0: use gradrail.torch.SGD(lr)", {"sync_every": 5, "outer": T.Nesterov(0.7, 0)}),
         ("learning_rate: the argument of a DiLoCo is outer", {"sync_every": 5, "learning_rate": 0.1}),
@@ -294,8 +303,15 @@ refused(E, "parameter 0.weight: the inner optimizer does not have it", T.DiLoCo,
 refused(E, "momentum_every 2: the optimizer sgd has none", gradrail.join, {"w": 3}, momentum_every=2)
 refused(E, "momentum_every -1: must be from 0", gradrail.join, {"w": 3}, momentum_every=-1)
 step = optimizer.step
-with T.DiLoCo(model, optimizer, sync_every=1) as diloco:
+with T.DiLoCo(model, optimizer, sync_every=1, outer=T.DelayedNesterov(every=2)) as diloco:
     train_step(model, optimizer, 0, 0)
+    other = network()
+    second = {"sync_every": 1, "ps_hosts": os.environ["GRADRAIL_PS_HOSTS"], "worker_hosts": "localhost:1,localhost:2",
+              "task_index": 1}
+    for words, outer in (("every of outer 2 in the run, 3 at worker 1", T.DelayedNesterov(every=3)),
+                         ("lr of outer 0.7 in the run, 0.5 at worker 1", T.DelayedNesterov(0.5, every=2))):
+        refused(gradrail.FailedPrecondition, words, T.DiLoCo, other, inner(other), outer=outer, **second)
+    refused(E, "lr: must be a number, not '0.5'", setattr, diloco, "lr", "0.5")
     loss(model, *batch(0)).backward()
     model[2].bias.requires_grad_(False)
     refused(gradrail.FailedPrecondition, "2.bias requires no gradient any more", optimizer.step)

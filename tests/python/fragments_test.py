@@ -64,6 +64,8 @@ with gradrail.join(SHAPES, fragments={"x": ["b"]}) as client:
     client.ready("a")
     client.step()
     assert client.fragment_step("") == 2 and client.fragment_step("x") == 2
+for call in (client.fragment_step, client.fragment_position):
+    refused(F, "after leave(): join again", call, "x")
 print("ended", flush=True)
 """
 

@@ -146,7 +146,8 @@ loss = lambda: model(x).pow(2).mean()
 
     def test_models_and_options_are_checked(self):
         self.check("""
-refused(I, "learning_rate", gradrail.torch.Exchange, model, lr=0)
+refused(I, "lr 0: must be more than 0", gradrail.torch.Exchange, model, lr=0)
+refused(I, "lr: must be a number, not '0.5'", gradrail.torch.Exchange, model, lr="0.5")
 refused(I, "the argument of an Exchange is lr", gradrail.torch.Exchange, model, learning_rate=0.1)
 refused(I, "optimizer 'mean': must be one of sgd", gradrail.torch.Exchange, model, optimizer="mean")
 refused(I, "mode: a MeanExchange has none", gradrail.torch.MeanExchange, model, mode="async")

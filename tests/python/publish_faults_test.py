@@ -28,6 +28,7 @@ for version in range(2, 12):
 print("published all", flush=True)
 until(lambda: publisher.stats()["readers_lost"] == 1)
 print("lost", flush=True)
+until(lambda: os.path.exists(os.environ["STOPPED"] + "-received"))
 publisher.close(wait=60)
 """, {"STOPPED": str(self.folder / "stopped")}, name="publisher")
         address = publisher.wait_for(r"at (\S+)").group(1)
@@ -38,6 +39,7 @@ open(os.environ["STOPPED"], "w").close()
 os.kill(os.getpid(), signal.SIGSTOP)
 while subscriber.version != 11:
     subscriber.next(60)
+open(os.environ["STOPPED"] + "-received", "w").close()
 assert subscriber.stats()["connections"] == 2, subscriber.stats()
 """, {"ADDRESS": address, "STOPPED": str(self.folder / "stopped")}, name="reader")
         publisher.wait_for("published all")
@@ -185,6 +187,19 @@ with gradrail.Publisher({"other": np.zeros(3)}, listen=address) as publisher:
     refused(gradrail.FailedPrecondition, "other tensors", subscriber.next, 20)
     check(subscriber, 3)
 """, {"PORT": str(port)})
+
+    def test_a_reader_that_computes_does_not_delay_the_end(self):
+        self.good_program("""
+publisher = gradrail.Publisher(values(0))
+subscriber = gradrail.Subscriber(publisher.address)
+publish_all(publisher, 3)
+subscriber.next()
+begin = time.monotonic()
+publisher.close(wait=60)
+assert time.monotonic() - begin < 20
+refused(gradrail.Aborted, "version 3 was its last", subscriber.next, 20)
+check(subscriber, 3)
+""")
 
     def test_secrets(self):
         secret = self.secret_file()

@@ -91,9 +91,10 @@ class Bench(cluster.ClusterTest):
         pace = {path: more["of_undisturbed"] for path, more in rows.items()}
         # Modes are compared with each other: other load on the machine slows them all.
         for waits in ("sync, one slow", "ssp:4, one slow"):  # ssp: at most a few steps ahead of the slow worker
-            for continues in ("backup:1, one slow", "async, one slow"):
+            for continues in ("backup:1, one slow", "quorum:3, one slow", "async, one slow"):
                 self.assertLess(2 * pace[waits], pace[continues], rows)
-        self.assertGreater(rows["backup:1, one slow"]["dropped_share"], 0, rows)
+        for has_late in ("backup:1, one slow", "quorum:3, one slow"):
+            self.assertGreater(rows[has_late]["dropped_share"], 0, rows)
         self.assertGreater(rows["sync, one slow"]["waited_share"], 0.5, rows)
         self.assertEqual(rows["async, one slow"]["waited_share"], 0, rows)
 

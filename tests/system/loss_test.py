@@ -219,7 +219,8 @@ class Stalled(cluster.ClusterTest):
 class Stale(cluster.ClusterTest):
     def test_the_summary_has_the_histogram_what_was_waited_for_and_what_was_dropped(self):
         for mode, has in (("ssp:1", r"^Waited: \d+\.\d\ds for the gradients of other workers"),
-                          ("backup:1", r"^Dropped: \d+ gradients arrived too late for their sum")):
+                          ("backup:1", r"^Dropped: \d+ gradients arrived too late for their sum"),
+                          ("quorum:2", r"^Late: \d+ gradients entered a later step")):
             with self.subTest(mode=mode):
                 (ps,), workers = self.start_cluster(3, *LONG, "--mode", mode, "--heartbeat-timeout", 60)
                 for worker in workers:

@@ -54,6 +54,16 @@ with gradrail.join({{"w": (300000,)}}, learning_rate=1.0, mode="sync") as c:
 """
 
 
+# Prints the bytes of the memory in which the server receives the gradients of this worker.
+SLOTS = """
+import gradrail
+with gradrail.join({"w": (4 << 20,)}, transports="shm") as c:
+    c.start()
+    ranges = [line.split()[0].split("-") for line in open("/proc/self/maps") if "gradrail-slots" in line]
+    print("slots", sum(int(end, 16) - int(begin, 16) for begin, end in ranges), flush=True)
+"""
+
+
 class Run(cluster.ClusterTest):
     def run_program(self, *flags, early="", each="pass", late="pass", mode="sync", steps=300, launcher=(), variables=None):
         program = PROGRAM.format(early=early, each=each, late=late, mode=mode, steps=steps)
@@ -65,6 +75,16 @@ class Run(cluster.ClusterTest):
         self.assert_ends(task, cluster.GOOD)
         self.assert_says(task, r"\[worker/0\] task 0 step 300 w 3\.000 b 1\.000",
                          r"\[worker/1\] task 1 step 300 w 3\.000 b 1\.000")
+
+    def test_the_memory_for_gradients_has_the_given_limit(self):
+        found = {}
+        for mib in (0, 4):
+            task = self.launch("run", [cluster.binary(), "run", "--slot_mib", str(mib), "--", cluster.python_with("numpy"), "-c",
+                                       SLOTS], cluster.python_environment())
+            self.assert_ends(task, cluster.GOOD)
+            found[mib] = int(task.wait_for(r"slots (\d+)").group(1))
+        self.assertGreaterEqual(found[0], 16 << 20)
+        self.assertTrue(4 << 20 <= found[4] < 6 << 20, found)
 
     def test_ranks_of_mpirun(self):
         if shutil.which("mpirun") is None:
@@ -227,6 +247,7 @@ class Run(cluster.ClusterTest):
         for flags, code, says in ((["--workers", "2"], 2, "no program is given"),
                                   (["--worker", "2", "true"], 2, "--worker"),
                                   (["--workers", "0", "true"], 2, "from 1 to"),
+                                  (["--slot_mib", "many", "true"], 2, "from 0 to 1048576"),
                                   (["--rendezvous", "etcd://h:1/j", "true"], 2, "etcd has no ranks for programs"),
                                   (["gradrail-no-such-program"], 127, "no such program in PATH; check its name"),
                                   ([str(script)], 127, "Permission denied; to run this file, give its interpreter")):

@@ -100,7 +100,8 @@ Metrics worker_metrics(const worker::ClientStats& stats, Duration under_way) {
           counter("gradrail_path_returns_total", "Moves back to a better path.", static_cast<double>(stats.returns)),
           counter("gradrail_wait_seconds_total", "Time spent waiting for slower workers, as the mode requires.",
                   static_cast<double>(stats.wait_ns) * 1e-9),
-          counter("gradrail_dropped_gradients_total", "Gradients that arrived too late for their sum.",
+          counter("gradrail_dropped_gradients_total",
+                  "Gradients that arrived too late for their step. quorum: a later step has them.",
                   static_cast<double>(stats.dropped))};
 }
 
@@ -119,6 +120,11 @@ Metrics ps_metrics(const ps::proto::StatsReply& stats) {
   if (stats.has_checkpoint_age_s()) {
     metrics.push_back(
         gauge("gradrail_checkpoint_age_seconds", "Since this task last wrote a checkpoint.", stats.checkpoint_age_s()));
+  }
+  // Absent without grace=auto: a length of 0 is a result there.
+  if (stats.has_grace_window_s()) {
+    metrics.push_back(gauge("gradrail_grace_window_seconds",
+                            "Longest grace window of the shards, learned (grace=auto).", stats.grace_window_s()));
   }
   return metrics;
 }

@@ -32,6 +32,8 @@ void add_run_flags(CLI::App& command, RunFlags& flags) {
          0, kNoLimit);
   number("--backup-ps", cluster.backup_ps, "1: the second half of the ps tasks are backups of the first half", 0, 1);
   number("--shards", cluster.shards, "shards (threads) in each parameter server", 1, 256);
+  number("--slot_mib,--slot-mib", cluster.slot_mib,
+         "MiB of a shard for gradients of one worker on their way; 0: room for all", 0, kMaxSlotMib);
   number("--keep", cluster.keep, "number of complete checkpoints to keep; 0: all", 0, kNoLimit);
   number("--heartbeat-timeout", cluster.heartbeat_timeout_s, "seconds without a heartbeat until a worker is lost", 1,
          kNoLimit);

@@ -30,7 +30,6 @@ constexpr uint32_t kMaxTowers = 16;
 constexpr double kMaxSaveSecs = 1e9;  // beyond it the clock's arithmetic would overflow
 
 constexpr uint32_t kMaxBucketKib = 1 << 20;     // a bucket of 1 GiB
-constexpr uint32_t kMaxSlotMib = 1 << 20;       // 1 TiB, as the largest model
 constexpr float kMaxMomentum = 0x1.fffffep-1f;  // the largest number below 1
 
 constexpr float kMaxLearningRate = 1e6f;  // a larger rate makes every built-in model infinite after one step

@@ -23,6 +23,7 @@ class App;
 namespace gradrail::tools {
 
 constexpr double kDefaultSaveSecs = 600.0;  // TensorFlow's
+constexpr uint32_t kMaxSlotMib = 1 << 20;   // 1 TiB, as the largest model
 
 /// The flags of `gradrail train` as typed.
 struct TrainFlags {

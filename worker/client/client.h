@@ -125,7 +125,10 @@ struct ClientStats {
   std::array<uint64_t, 34> staleness{};
   uint64_t global_step = 0;  ///< as Client::global_step()
   uint64_t wait_ns = 0;      ///< of all exchanges: until the gradients of other workers had arrived
-  uint64_t dropped = 0;      ///< exchanges with a gradient, or a bucket of it, that came too late to be summed
+  /// Exchanges with a gradient, or a bucket of it, that came too late for its step. quorum: a later step has it, unless
+  /// the model has several fragments.
+  uint64_t dropped = 0;
+  ps::ModeKind mode = ps::ModeKind::async;
   ps::PushFormat push_format = ps::PushFormat::fp32;
   ps::ReturnFormat return_format = ps::ReturnFormat::fp32;
   uint64_t bytes_pushed = 0;

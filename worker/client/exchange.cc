@@ -307,6 +307,9 @@ void Exchange::on_answer(ShardLink& link, uint64_t immediate) {
   if (header.dropped != 0 && repeats && bucket.kind == ps::ArrivalKind::push) {
     bucket.is_late = true;
     ++fragment.late_count;
+  } else if (bucket_index == 0 && link.shard_index == 0 && bucket.kind == ps::ArrivalKind::push) {
+    // One bucket stands for all: their staleness differs by the few updates that fall between two of them.
+    telemetry_.count_staleness(header.staleness);
   }
   // The shard's parameters are as old as its version says, also where our gradient was dropped.
   bucket.version = header.version;
@@ -316,9 +319,6 @@ void Exchange::on_answer(ShardLink& link, uint64_t immediate) {
   const uint64_t fp32_bytes = bucket.range.count * sizeof(float);
   link.bytes->returned_fp32 += fp32_bytes + sizeof(header);
   link.bytes->returned += (header.payload_bytes > 0 ? header.payload_bytes : fp32_bytes) + sizeof(header);
-  // One bucket stands for all: their staleness differs by the few updates that fall between two of them.
-  if (bucket_index == 0 && link.shard_index == 0 && kind(bucket.fragment) == ps::ArrivalKind::push)
-    telemetry_.count_staleness(header.staleness);
   start_next_at_place(shard, bucket_index);
   if (fragment.outstanding == 0 && fragment.late_count > 0) repeat_late(bucket.fragment);
 }

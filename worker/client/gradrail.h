@@ -169,7 +169,8 @@ GRADRAIL_API int gradrail_is_chief(const gradrail_client* client);
 GRADRAIL_API uint64_t gradrail_position(const gradrail_client* client);
 /* The same for a fragment, counted from where gradrail_position counts: -1 where it was one step behind at a restart.
  * All workers take the fragment with the lowest position next, and the first of equal ones. Then they never wait for
- * each other in different fragments. -1 as well: there is no such fragment. */
+ * each other in different fragments. -1 as well: there is no such
+ * fragment, or the client has left. */
 GRADRAIL_API int64_t gradrail_fragment_position(const gradrail_client* client, size_t fragment);
 
 /* The statistics of this client up to now, as JSON: counters, exchange times in seconds, paths and their reasons. The

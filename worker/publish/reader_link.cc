@@ -1,6 +1,8 @@
 #include "worker/publish/reader_link.h"
 
+#include <linux/sockios.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -132,6 +134,11 @@ absl::Status ReaderLink::check_time(Duration stall_limit, Duration idle_interval
   }
   if (state_ == State::waiting && !has_output() && silent > idle_interval) queue(frame_text(FrameType::idle, {}));
   return absl::OkStatus();
+}
+
+bool ReaderLink::is_delivered() const {
+  int unacknowledged = 0;
+  return is_ended() && !has_output() && ioctl(fd(), SIOCOUTQ, &unacknowledged) == 0 && unacknowledged == 0;
 }
 
 void ReaderLink::end(const absl::Status& reason) {

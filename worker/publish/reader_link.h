@@ -49,6 +49,8 @@ class ReaderLink {
   /// Whether the reader has received this version in whole, or has it already.
   bool is_at(const Digest& digest) const { return !has_output() && sent_ && *sent_ == digest; }
   bool is_ended() const { return state_ == State::ended; }
+  /// Whether the end has arrived at the host of the reader, which may read it later: nothing is on its way.
+  bool is_delivered() const;
   /// Whether the reader has closed the connection after the publisher has ended it.
   bool is_closed() const { return closed_; }
 

@@ -22,6 +22,7 @@ namespace gradrail::publish {
 namespace {
 
 constexpr int kTickMs = 500;                                 // the resolution of the time limits
+constexpr int kLastTickMs = 5;                               // no event shows the acknowledgement of the end
 constexpr Duration kIdleInterval = std::chrono::seconds(5);  // a reader expects a frame within 30 s
 constexpr Duration kLastWords = std::chrono::seconds(1);     // for readers to read the end after the deadline
 
@@ -93,22 +94,24 @@ ServerStats Server::stats() const {
 }
 
 void Server::serve() {
+  bool finishing = false;
   while (true) {
-    wait_for_events();
+    wait_for_events(finishing ? kLastTickMs : kTickMs);
     std::erase_if(readers_, [this](const std::unique_ptr<ReaderLink>& reader) { return !serve_one(*reader); });
     const bool finished = finish_readers();
     const MutexLock lock(mutex_);
     stats_.readers = readers_.size();
+    finishing = finishing_;
     if (finished) break;
   }
   readers_.clear();
 }
 
-void Server::wait_for_events() {
+void Server::wait_for_events(int limit_ms) {
   std::vector<pollfd> waits = {{.fd = wake_.reader.get(), .events = POLLIN, .revents = 0},
                                {.fd = listener_.get(), .events = POLLIN, .revents = 0}};
   for (const auto& reader : readers_) waits.push_back({.fd = reader->fd(), .events = reader->events(), .revents = 0});
-  poll(waits.data(), waits.size(), kTickMs);
+  poll(waits.data(), waits.size(), limit_ms);
   char bytes[64];
   while (::read(wake_.reader.get(), bytes, sizeof(bytes)) > 0) {
   }
@@ -178,6 +181,8 @@ bool Server::finish_readers() {
     if (late || !store.newest || reader->is_at(store.newest->digest)) reader->end(reason);
     if (reader->write().ok()) continue;  // an error shows itself in the next read()
   }
+  // A reader that computes between two calls of next() does not read now, and finds the end later.
+  std::erase_if(readers_, [](const std::unique_ptr<ReaderLink>& reader) { return reader->is_delivered(); });
   return readers_.empty() || Clock::now() >= deadline + kLastWords;
 }
 

@@ -52,7 +52,7 @@ class Server {
   Server(ServerOptions options, const VersionStore& store, FileDescriptor listener, Pipe wake);
 
   void serve();
-  void wait_for_events();
+  void wait_for_events(int limit_ms);
   void accept_readers();
   /// Reads, answers and writes for one reader. False: close it.
   bool serve_one(ReaderLink& reader);

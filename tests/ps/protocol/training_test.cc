@@ -182,9 +182,10 @@ TEST(TrainingOptions, AGraceHasALimitAndBelongsToAQuorum) {
     EXPECT_THAT(refused(fmt::format("quorum:2,grace={}", text)), HasSubstr("from 0 to 3600, or auto")) << text;
   for (const char* text : {"", "wait=1", "grace", "Grace=1", " grace=1"})
     EXPECT_THAT(refused(fmt::format("quorum:2,{}", text)), HasSubstr("quorum:K has grace=SECONDS and grace=auto"));
-  for (const char* text : {"ssp:1,grace=1", "backup:1,grace=auto"})
-    EXPECT_THAT(refused(text), HasSubstr("only quorum:K has options"));
-  EXPECT_THAT(refused("sync,grace=1"), HasSubstr("there are async, sync"));
+  for (const char* text : {"ssp:1,grace=1", "backup:1,grace=auto", "sync,grace=1", "async,grace=auto"})
+    EXPECT_THAT(refused(text), HasSubstr("only quorum:K has options, such as quorum:2,grace=0.5"));
+  for (const char* text : {"quorum,grace=1", "quorum:,grace=1"})
+    EXPECT_THAT(refused(text), HasSubstr("quorum needs a number from 1"));
 }
 
 }  // namespace

@@ -34,6 +34,7 @@ class AutoWindows {
     windows_.on_arrival(0, 0, step_, now_);
     windows_.begin(0, step_, now_);
     const Duration length = windows_.next_end() - now_;
+    EXPECT_EQ(windows_.learned().value_or(length), length);
     const bool is_late = lag > length;
     if (is_late) windows_.on_applied(0, now_ + length);
     windows_.on_arrival(1, 0, step_, now_ + lag);
@@ -51,6 +52,7 @@ class AutoWindows {
 TEST(GraceWindows, AFixedOneHasItsSecondsInEachStep) {
   GraceWindows windows;
   windows.reset({.seconds = 0.25}, {0, 0}, kBegin);
+  EXPECT_FALSE(windows.learned().has_value());
   EXPECT_EQ(windows.next_end(), TimePoint::max());
   windows.begin(1, 1, kBegin + 10ms);
   windows.begin(0, 1, kBegin + 30ms);
@@ -129,6 +131,7 @@ TEST(GraceWindows, AllBucketsOfAStepHaveTheLengthOfTheFirst) {
   EXPECT_EQ(length_from(windows, 1, now + 60ms), 20ms);
   windows.begin(2, 1, now);
   EXPECT_EQ(length_from(windows, 2, now), 20ms) << "another fragment: the lags of the shard count";
+  EXPECT_EQ(windows.learned(), 20ms);
 }
 
 TEST(GraceWindows, AGradientThatIsStepsLateCountsFromTheEarliestKnownStep) {

@@ -64,20 +64,23 @@ TEST(WorkerMetrics, BytesHaveTheDirectionsOfTheWorker) {
   EXPECT_EQ(find(metrics, "gradrail_exchange_under_way_seconds").samples[0].value, 0.25);
 }
 
-TEST(PsMetrics, AnAgeIsShownOnlyWhereThereIsACheckpoint) {
+TEST(PsMetrics, AnAgeAndAWindowAreShownOnlyWhereThereIsOne) {
   ps::proto::StatsReply stats;
   stats.add_live_workers("a");
   stats.set_updates(7);
-  const auto has_age = [&] {
+  const auto has = [&](const char* name) {
     std::set<std::string> names;
     for (const Metric& metric : ps_metrics(stats)) names.insert(metric.name);
-    return names.count("gradrail_checkpoint_age_seconds") == 1;
+    return names.count(name) == 1;
   };
   EXPECT_EQ(find(ps_metrics(stats), "gradrail_workers_live").samples[0].value, 1);
   EXPECT_EQ(find(ps_metrics(stats), "gradrail_updates_total").samples[0].value, 7);
-  EXPECT_FALSE(has_age());
+  EXPECT_FALSE(has("gradrail_checkpoint_age_seconds"));
+  EXPECT_FALSE(has("gradrail_grace_window_seconds"));
   stats.set_checkpoint_age_s(0.0);
-  EXPECT_TRUE(has_age());
+  stats.set_grace_window_s(0.25);
+  EXPECT_TRUE(has("gradrail_checkpoint_age_seconds"));
+  EXPECT_EQ(find(ps_metrics(stats), "gradrail_grace_window_seconds").samples[0].value, 0.25);
 }
 
 }  // namespace

@@ -48,9 +48,10 @@ TEST(TopTable, NamesSlowAwaitedSilentAndLostWorkers) {
   add_worker(answer, 5, 100);
   answer.stats.add_waiting_for("worker 5");
   answer.stats.set_formats("push int4, return delta");
+  answer.stats.set_grace_window_s(0.0125);
   const std::vector<std::string> lines = top_table({answer}, {});
   ASSERT_EQ(lines.size(), 8u);
-  EXPECT_THAT(lines[1], EndsWith(", push int4, return delta, waits for worker 5"));
+  EXPECT_THAT(lines[1], EndsWith(", push int4, return delta, grace 12.5 ms, waits for worker 5"));
   EXPECT_THAT(lines[2], MatchesRegex("worker/0 +0 +100/s .* tcp"));
   EXPECT_THAT(lines[3], EndsWith("tcp                      slow"));
   EXPECT_THAT(lines[4], EndsWith("in an exchange for 4.2 s"));

@@ -9,6 +9,8 @@
 #include "ps/protocol/control_call.h"
 #include "ps/protocol/training.h"
 #include "tests/worker/client/cluster.h"
+#include "worker/client/exchange.h"
+#include "worker/client/session/session.h"
 
 namespace gradrail::worker {
 namespace {
@@ -262,6 +264,79 @@ TEST_F(Pair, TheBackupEndsWithTheRun) {
   ASSERT_TRUE(client_->leave().ok());
   EXPECT_TRUE(cluster_.outcome(0).ok());
   EXPECT_TRUE(cluster_.outcome(1).ok());
+}
+
+TEST(EmptyPair, ABackupServesTheFirstWorkersIfItsPrimaryIsLost) {
+  const Watchdog watchdog;
+  Cluster cluster({.heartbeat_timeout = 2s, .backups = true});
+  ASSERT_TRUE(eventually([&] { return cluster.server(0).stats()->backup() == "not level yet"; }));
+  cluster.stop(0);
+  in_parallel(2, [&](uint32_t task) {
+    ClientOptions options = cluster.options(task, ModeKind::sync);
+    options.join_timeout = 60s;
+    const std::unique_ptr<Client> client = join(options, odd_schema());
+    ASSERT_NE(client, nullptr);
+    fill_initial(*client);
+    ASSERT_TRUE(client->start().ok());
+    for (uint64_t step = 1; step <= 3; ++step) {
+      fill_gradients(*client, task, step);
+      client->exchange();
+      ASSERT_TRUE(client->wait().ok());
+    }
+    EXPECT_EQ(client->global_step(), 3u);
+    ASSERT_TRUE(client->leave().ok());
+  });
+  EXPECT_TRUE(cluster.outcome(1).ok());
+}
+
+/// The parts of a client up to its first exchange, which the test makes bucket by bucket.
+struct OpeningWorker {
+  explicit OpeningWorker(ClientOptions given) : options(std::move(given)) {}
+  ~OpeningWorker() { session.stop_heartbeats(); }
+
+  absl::Status join() {
+    const TimePoint deadline = Clock::now() + 60s;
+    GRADRAIL_RETURN_IF_ERROR(session.open());
+    GRADRAIL_RETURN_IF_ERROR(memory.allocate(options.place_memory, options.device));
+    GRADRAIL_RETURN_IF_ERROR(session.describe(deadline));
+    GRADRAIL_RETURN_IF_ERROR(exchange.cut_model());
+    GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> first_steps, session.join(deadline, false));
+    exchange.set_first_steps(first_steps);
+    return paths.connect_all(deadline);
+  }
+  bool poll_until_outstanding(size_t count) {
+    return eventually([&] {
+      exchange.post_backlog();
+      paths.poll_events();
+      return exchange.outstanding(0) == count;
+    });
+  }
+
+  ClientOptions options;
+  Identity identity{0};
+  ModelMemory memory{ps::Schema{{"first", {1024}}, {"second", {1024}}}, ps::PushFormat::fp32};
+  Telemetry telemetry{options};
+  RunFailure failure{true, [] {}};
+  PathManager paths{options, identity, memory, failure, telemetry, exchange, {}};
+  Exchange exchange{options, identity, memory, failure, telemetry, paths};
+  Session session{options, identity, memory, failure, telemetry, paths};
+};
+
+TEST(OpeningRun, ABackupReceivesTheInitialValuesThatItsPrimaryHasAnswered) {
+  const Watchdog watchdog;
+  Cluster cluster({.worker_count = 1});
+  OpeningWorker chief(cluster.options(0));
+  const absl::Status joined = chief.join();
+  ASSERT_TRUE(joined.ok()) << joined;
+  chief.exchange.begin(0, ps::ArrivalKind::initialise, Clock::now());
+  chief.exchange.ready(0);
+  ASSERT_TRUE(chief.poll_until_outstanding(1)) << "a bucket for each tensor";
+  chief.exchange.on_path_lost(*chief.paths.links()[0]);
+  EXPECT_EQ(chief.exchange.outstanding(0), 2u) << "the task behind the new path may lack the answered bucket";
+  ASSERT_TRUE(chief.poll_until_outstanding(1)) << "it was offered again";
+  chief.exchange.push_all(0);
+  ASSERT_TRUE(chief.poll_until_outstanding(0));
+  EXPECT_TRUE(chief.exchange.finish(0).ok());
 }
 
 }  // namespace

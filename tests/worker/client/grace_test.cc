@@ -163,6 +163,9 @@ uint64_t late_exchanges(const char* transport, const ps::Grace& grace) {
     run.step(2, number);
   }
   const uint64_t dropped = run.clients[2]->stats().dropped;
+  const absl::StatusOr<ps::proto::StatsReply> stats = run.cluster.server(0).stats();
+  EXPECT_TRUE(stats.ok());
+  EXPECT_EQ(stats.ok() && stats->grace_window_s() > 0.0, grace.is_auto);
   is_over = true;
   EXPECT_TRUE(run.clients[2]->leave().ok());
   for (std::thread& each : others) each.join();

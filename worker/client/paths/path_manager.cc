@@ -172,6 +172,7 @@ void PathManager::describe(ClientStats& stats) const {
         transport::explain(link->candidates, link->candidates[link->candidate].name, link->path->shown_path()),
         link->path->mapped_text()));
   }
+  stats.mode = options_.mode;
   stats.push_format = options_.push;
   stats.return_format = options_.returns;
   // Bytes are counted by path, and not by shard: after a move, the former path keeps what it has carried.

@@ -99,10 +99,11 @@ absl::Status Session::describe(TimePoint deadline) {
 absl::StatusOr<ps::proto::DescribeReply> Session::describe_one(uint32_t ps_index, TimePoint deadline) {
   Server& server = servers_[ps_index];
   const LogSink log = has_backups() ? rate_limited(options_.log) : options_.log;
+  ps::proto::DescribeRequest request = describe_request();
   while (true) {
     controls_[ps_index] = open_control(ps_index, Role::serving, log);
     const TimePoint soon = has_backups() ? std::min(deadline, Clock::now() + kDescribeDeadline) : deadline;
-    absl::StatusOr<ps::proto::DescribeReply> reply = controls_[ps_index]->describe(describe_request(), soon);
+    absl::StatusOr<ps::proto::DescribeReply> reply = controls_[ps_index]->describe(request, soon);
     if (reply.ok() && reply->replicated() != has_backups()) {
       return absl::FailedPreconditionError(fmt::format(
           "{} was started {} --backup-ps 1, and this worker {}: give it to all tasks of a run, or to none",
@@ -122,6 +123,7 @@ absl::StatusOr<ps::proto::DescribeReply> Session::describe_one(uint32_t ps_index
                               "{} is a backup, and its primary did not come up in time", controls_[ps_index]->name()))
                         : reply;
     }
+    request.set_lost_primary(!reply.ok());
     if (reply.ok()) std::this_thread::sleep_for(kBetweenJoins);
     if (has_backups()) std::swap(server.serving, server.backup);
   }

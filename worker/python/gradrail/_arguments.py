@@ -36,12 +36,22 @@ def hosts(name: str, value: Union[None, str, Iterable[str]]) -> Optional[bytes]:
 
 def number(name: str, value: Any) -> float:
     try:
+        if isinstance(value, (str, bytes, bytearray, bool, np.bool_)):  # float() accepts them
+            raise TypeError
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         raise errors.InvalidArgument(f"{name}: must be a number, not {reprlib.repr(value)}") from None
-    if not math.isfinite(number):
-        raise errors.InvalidArgument(f"{name}: {number} is not permitted")
+    if not math.isfinite(ctypes.c_float(number).value):
+        raise errors.InvalidArgument(f"{name}: must be a finite number within float32, not {number}")
     return number
+
+
+def rate(name: str, value: Any) -> float:
+    """A learning rate of a single step, which may be 0."""
+    rate = number(name, value)
+    if rate < 0:
+        raise errors.InvalidArgument(f"{name}: must be 0 or more, not {rate}")
+    return rate
 
 
 def constant(name: str, value: Any) -> float:
@@ -49,7 +59,7 @@ def constant(name: str, value: Any) -> float:
     rounded = ctypes.c_float(number(name, value)).value
     if rounded == 0 and name == "momentum":
         raise errors.InvalidArgument("momentum 0: use optimizer=\"sgd\"")
-    if rounded == 0:
+    if rounded <= 0:
         raise errors.InvalidArgument(f"{name} {value}: must be more than 0; omit it for the default")
     return rounded
 

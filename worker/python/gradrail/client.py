@@ -211,11 +211,11 @@ class Client:
             self._call(LIBRARY.gradrail_ready_many, (ctypes.c_size_t * len(indexes))(*indexes), len(indexes))
 
     def _fragment(self, name: str) -> ctypes.c_size_t:
-        try:
-            return self._fragments[name]
-        except KeyError:
-            raise errors.InvalidArgument(
-                f"fragment {name!r}: the fragments are {', '.join(map(repr, self._fragments))}") from None
+        if self._left:  # fragment_step() and fragment_position() of C have no status
+            raise errors.FailedPrecondition(f"fragment {name!r} after leave(): join again for a new client")
+        if name not in self._fragments:
+            raise errors.InvalidArgument(f"fragment {name!r}: the fragments are {', '.join(map(repr, self._fragments))}")
+        return self._fragments[name]
 
     def exchange(self, fragment: Optional[str] = None) -> None:
         """Sends the gradients that have not left yet, or those of one fragment. Returns at once; errors surface in wait()."""
@@ -265,7 +265,7 @@ class Client:
         async, ssp: for the gradients of this worker. Otherwise the rate of the lowest worker in a step counts, so that
         all workers set the same one. Raises InvalidArgument, FailedPrecondition.
         """
-        self._call(LIBRARY.gradrail_set_learning_rate, ctypes.c_float(_arguments.number("rate", rate)))
+        self._call(LIBRARY.gradrail_set_learning_rate, ctypes.c_float(_arguments.rate("rate", rate)))
 
     def pull(self) -> None:
         """Fetches the current parameters without sending gradients."""

@@ -22,7 +22,7 @@ Rate = Union[float, Callable[[int], float]]  # of each outer step, or a function
 
 def _agreed(rate: Rate) -> Optional[float]:
     """The rate that joining workers compare. A learner with a schedule sends its rate with each push."""
-    return None if callable(rate) else rate
+    return None if callable(rate) else _arguments.constant("lr", rate)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +82,11 @@ class Adam:
 
 
 Outer = Union[Nesterov, DelayedNesterov, SGD, Adam]
+
+
+def _in_own_names(text: str) -> str:
+    """The servers compare the options of all workers, and name them as join() does."""
+    return text.replace("learning_rate", "lr of outer").replace("momentum_every", "every of outer")
 
 
 class _Local(Slot):
@@ -227,13 +232,14 @@ class DiLoCo:
         if self._delay >= self._every:
             raise errors.InvalidArgument(f"delay {delay}: must be less than sync_every / fragments, {self._every}: one exchange "
                                          "is under way at a time")
-        self._keep = float((0.5 if delay else 0.0) if keep is None else keep)
+        self._keep = (0.5 if delay else 0.0) if keep is None else _arguments.number("keep", keep)
         if not 0.0 <= self._keep <= 1.0:
             raise errors.InvalidArgument(f"keep {keep}: must be 0 to 1")
         self._clip = None if clip is None else _arguments.number("clip", clip)
         if self._clip is not None and self._clip <= 0.0:
             raise errors.InvalidArgument(f"clip {clip}: must be more than 0; None: no clipping")
         self._schedule = outer.lr if callable(outer.lr) else None
+        agreed = outer.options()
         self._lr = _rate(outer.lr, 0) if callable(outer.lr) else outer.lr
         self._locals: List[_Local] = [_Local(model, name, parameter) for name, parameter in trained(model)]
         self._check_optimizer(inner_optimizer)
@@ -244,10 +250,13 @@ class DiLoCo:
         self._norm = 0.0
         self._fragments = _cut(self._locals, fragments)
         _warn_of_divergence(outer, mode, push)
-        self.client = client.join({one.name: shape_of(one.parameter) for one in self._locals}, push=push,
-                                  return_format=return_format, mode=mode,
-                                  fragments={name: [one.name for one in part] for name, part in self._fragments.items()},
-                                  **outer.options(), **options)
+        try:
+            self.client = client.join({one.name: shape_of(one.parameter) for one in self._locals}, push=push,
+                                      return_format=return_format, mode=mode,
+                                      fragments={name: [one.name for one in part] for name, part in self._fragments.items()},
+                                      **agreed, **options)
+        except errors.FailedPrecondition as error:
+            raise errors.FailedPrecondition(_in_own_names(str(error))) from None
         start(self.client, self._locals)
         self._current = next(iter(self._fragments))
         self._steps = self._fragment_steps()
@@ -341,6 +350,7 @@ class DiLoCo:
     def lr(self, rate: float) -> None:
         if self._schedule is not None:
             raise errors.FailedPrecondition("lr: the outer optimizer has a schedule, which sets the rate of each outer step")
+        _arguments.rate("lr", rate)
         self._finish(self._keep)  # a client has one call at a time
         self.client.set_learning_rate(rate)
         self._lr = rate
@@ -409,10 +419,7 @@ class DiLoCo:
 
 
 def _rate(schedule: Callable[[int], float], step: int) -> float:
-    rate = _arguments.number(f"lr of outer step {step}", schedule(step))
-    if rate < 0.0:
-        raise errors.InvalidArgument(f"lr of outer step {step}: {rate}: must be 0 or more")
-    return rate
+    return _arguments.rate(f"lr of outer step {step}", schedule(step))
 
 
 def _cut(all_locals: List[_Local], count: int) -> Dict[str, List[_Local]]:
@@ -438,7 +445,7 @@ def _cut(all_locals: List[_Local], count: int) -> Dict[str, List[_Local]]:
 def _whole(name: str, value: Any, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise errors.InvalidArgument(f"{name} {value!r}: must be a whole number, {least} or more")
-    return value
+    return _arguments.whole(name, value, (1 << 32) - 1)
 
 
 def _count_steps(optimizer: torch.optim.Optimizer, on_step: "weakref.WeakMethod[Any]") -> Any:

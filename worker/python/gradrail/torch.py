@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterator, List, Optional
 import torch
 import torch.distributed
 
-from . import client, errors
+from . import _arguments, client, errors
 from .diloco import SGD, Adam, DelayedNesterov, DiLoCo, Nesterov
 from ._torch_state import Slot, Watch, check_real, load_state, save_state, shape_of, start, trained
 
@@ -135,6 +135,8 @@ class Exchange:
             raise errors.InvalidArgument("learning_rate: the argument of an Exchange is lr")
         if optimizer == "adamw":
             options.setdefault("weight_decay", 0.01)
+        if lr is not None:
+            _arguments.constant("lr", lr)  # join() would name it learning_rate
         self._lr = 0.001 if lr is None else lr
         self.client = client.join({slot.name: shape_of(slot.parameter) for slot in self._slots},
                                   optimizer=_OPTIMIZERS[optimizer], learning_rate=lr, mode=mode, **options)
@@ -212,7 +214,7 @@ class Exchange:
 
     @lr.setter
     def lr(self, rate: float) -> None:
-        self.client.set_learning_rate(rate)
+        self.client.set_learning_rate(_arguments.rate("lr", rate))
         self._lr = rate
 
     def zero_grad(self, set_to_none: bool = False) -> None:
