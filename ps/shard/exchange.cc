@@ -33,9 +33,10 @@ ShardExchange::ShardExchange(ShardEnvironment& environment, Partition& partition
       recorder_(environment.options.marks) {}
 
 void ShardExchange::start() {
-  std::vector<uint32_t> fragments(partition_.bucket_count());
-  for (uint32_t bucket = 0; bucket < fragments.size(); ++bucket) fragments[bucket] = partition_.fragment(bucket);
-  grace_.reset(partition_.mode().grace, std::move(fragments), Clock::now());
+  std::vector<GraceWindows::Place> places;
+  for (uint32_t bucket = 0; bucket < partition_.bucket_count(); ++bucket)
+    places.push_back({.fragment = partition_.fragment(bucket), .before = partition_.places().before(bucket)});
+  grace_.reset(partition_.mode().grace, places, Clock::now());
 }
 
 void ShardExchange::on_arrival(ShardPeer& peer, uint64_t immediate) {
