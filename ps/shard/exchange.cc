@@ -175,6 +175,7 @@ void ShardExchange::initialise(const Action& action) {
   fail_shard_on_error(partition_.store().set(
       partition_.offset(action.bucket),
       {gradient(*chief, action.bucket, PushFormat::fp32), partition_.bucket_range(action.bucket).count}));
+  partition_.on_changed(action.bucket);
   primary_.record_change(action.bucket);
 }
 
@@ -205,6 +206,7 @@ void ShardExchange::apply(const Action& action) {
   fail_shard_on_error(
       partition_.store().update(partition_.offset(action.bucket), range.count, gradients, targets, step));
   ++updates_;
+  partition_.on_changed(action.bucket);
   primary_.record_change(action.bucket);
   if (partition_.device_memory() == nullptr) {
     mark(Mark::Kind::applied, action);

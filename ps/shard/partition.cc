@@ -16,6 +16,7 @@ absl::Status Partition::reset_to(const ShardSetup& setup, const StoreMaker& make
   setup_ = setup;
   slot_bytes_ = slot_bytes;
   places_ = SlotPlaces(setup_.map, setup_.shard_index, slot_bytes_);
+  returned_.reset(bucket_count(), range().count);
   GRADRAIL_ASSIGN_OR_RETURN(store_, make_store(setup_.optimizer, range().count, place));
   device_memory_ = store_->device_memory();
   returns_parameters_ = store_->returns_parameters();
