@@ -1,13 +1,15 @@
 #!/usr/bin/python3
-"""Memory of a parameter server against the number of its workers, with and without a limit for gradients on their way.
+"""Memory of a parameter server against the number of its workers: gradients on their way, and what a delta needs.
 
 The workers are threads of this process. Their parameters and gradients share a few megabytes of memory, so that many
 workers with a large model fit into one host. The values mean nothing. The bytes are sent in full, over TCP.
 
     bench/python/shard_memory.py --elements 16M --workers 1,4,16,64 --slot_mib 0,4
+    bench/python/shard_memory.py --elements 16M --workers 1,2,8,16 --slot_mib 4 --modes sync,async --return delta
 """
 import argparse
 import ctypes
+import itertools
 import json
 import os
 import pathlib
@@ -64,26 +66,27 @@ def memory_of(process: int) -> dict:
             for name, key in (("peak_mib", "VmHWM"), ("anonymous_mib", "RssAnon"), ("shared_mib", "RssShmem"))}
 
 
-def measure(elements: int, workers: int, slot_mib: int, steps: int, shards: int, file: int) -> dict:
+def measure(flags: argparse.Namespace, mode: str, workers: int, slot_mib: int, file: int) -> dict:
     ports = free_ports(workers + 1)
     hosts = [f"127.0.0.1:{port}" for port in ports]
     cluster = ["--ps_hosts", hosts[0], "--worker_hosts", ",".join(hosts[1:])]
-    server = subprocess.Popen([BINARY, "train", "--job_name", "ps", "--task_index", "0", *cluster, "--shards", str(shards),
+    server = subprocess.Popen([BINARY, "train", "--job_name", "ps", "--task_index", "0", *cluster, "--shards", str(flags.shards),
                                "--slot_mib", str(slot_mib), "--transport", "tcp"], stdout=subprocess.DEVNULL)
     times, failed = [], []
 
     def work(index: int) -> None:
         try:
-            client = gradrail.join({"w": (elements,)}, mode="sync", ps_hosts=hosts[0], worker_hosts=hosts[1:],
-                                   task_index=index, transports="tcp", join_timeout=60)
+            client = gradrail.join({"w": (flags.elements,)}, mode=mode, ps_hosts=hosts[0], worker_hosts=hosts[1:],
+                                   task_index=index, transports="tcp", join_timeout=60, return_format=flags.returns)
             share(client.parameters["w"], file)
             share(client.gradients["w"], file)
             client.start()
             client.barrier("begun")
-            for _ in range(steps):
+            for _ in range(flags.steps):
                 begun = time.monotonic()
                 client.step()
                 times.append(time.monotonic() - begun)
+            client.finish_steps()
             client.barrier("ended")
             client.leave()
         except Exception as error:  # the thread ends, and the others with the run
@@ -100,8 +103,8 @@ def measure(elements: int, workers: int, slot_mib: int, steps: int, shards: int,
     server.wait(60)
     if failed:
         raise failed[0]
-    return {"model_mib": elements * 4 >> 20, "workers": workers, "slot_mib": slot_mib, "shards": shards, **memory,
-            "step_s": round(float(np.median(times)), 3)}
+    return {"model_mib": flags.elements * 4 >> 20, "mode": mode, "return": flags.returns, "workers": workers,
+            "slot_mib": slot_mib, "shards": flags.shards, **memory, "step_s": round(float(np.median(times)), 3)}
 
 
 def main() -> None:
@@ -109,15 +112,16 @@ def main() -> None:
     parser.add_argument("--elements", type=number, default="16M", help="elements of the model; K, M, G may follow")
     parser.add_argument("--workers", default="1,4,16,64", help="numbers of workers")
     parser.add_argument("--slot_mib", default="0,32", help="limits; 0: none")
+    parser.add_argument("--modes", default="sync", help="consistency modes")
+    parser.add_argument("--return", dest="returns", default="fp32", help="format of an answer")
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--shards", type=int, default=2)
     flags = parser.parse_args()
     with tempfile.TemporaryFile() as file:
         file.truncate(SHARED_BYTES)
-        for slot_mib in flags.slot_mib.split(","):
-            for workers in flags.workers.split(","):
-                print(json.dumps(measure(flags.elements, int(workers), int(slot_mib), flags.steps, flags.shards,
-                                         file.fileno())), flush=True)
+        for mode, slot_mib, workers in itertools.product(
+                *(text.split(",") for text in (flags.modes, flags.slot_mib, flags.workers))):
+            print(json.dumps(measure(flags, mode, int(workers), int(slot_mib), file.fileno())), flush=True)
 
 
 if __name__ == "__main__":

@@ -105,7 +105,11 @@ double bytes_per_packed_element(PushFormat format) { return 3 * sizeof(float) + 
 class Returning {
  public:
   Returning(ps::ReturnFormat format, bool packs, size_t count)
-      : format_(format), packs_(packs), held_(count), packed_(ps::return_region_bytes(1, count, format)) {
+      : format_(format),
+        packs_(packs),
+        held_(count),
+        stamps_(count),
+        packed_(ps::return_region_bytes(1, count, format)) {
     for (const float first : {1.0f, 2.0f}) {
       std::vector<float>& values = values_.emplace_back(count);
       // Multiplied: neighbors with a pattern of 2 would let the processor predict which ones have changed.
@@ -120,10 +124,10 @@ class Returning {
   /// A pass changes what the pass before it has left.
   void run_pack() {
     const std::vector<float>& fresh = values_[turn_++ % 2];
-    if (format_ == ps::ReturnFormat::bf16)
-      ps::round_to_bf16(fresh, reinterpret_cast<uint16_t*>(packed_.data()));
-    else
-      ps::pack_delta(fresh, held_.data(), packed_.data());
+    if (format_ == ps::ReturnFormat::bf16) return ps::round_to_bf16(fresh, reinterpret_cast<uint16_t*>(packed_.data()));
+    // All passes have one stamp: each changes half of the elements, which are those of all passes.
+    ps::stamp_changes(fresh, 1, held_.data(), stamps_.data());
+    ps::pack_delta(held_, stamps_.data(), 0, packed_.data());
   }
   void run_unpack() {
     if (format_ == ps::ReturnFormat::bf16)
@@ -136,7 +140,7 @@ class Returning {
   const bool packs_;
   size_t turn_ = 0;
   std::vector<std::vector<float>> values_;
-  std::vector<uint16_t> held_;
+  std::vector<uint16_t> held_, stamps_;
   std::vector<std::byte> packed_;
 };
 
@@ -145,9 +149,9 @@ std::string describe_returning(ps::ReturnFormat format, bool packs) {
 }
 
 /// bf16: values and packed elements. delta: also masks and half the elements in place of all, and those that are held:
-/// read, and written.
-double bytes_per_returned_element(ps::ReturnFormat format) {
-  const double packed = format == ps::ReturnFormat::bf16 ? 2.0 : 1.0 + 1.0 / 8 + 2 * 2.0;
+/// read, and written. The shard reads and writes stamps as well, and reads both again.
+double bytes_per_returned_element(ps::ReturnFormat format, bool packs) {
+  const double packed = format == ps::ReturnFormat::bf16 ? 2.0 : 1.0 + 1.0 / 8 + (packs ? 6 : 2) * 2.0;
   return sizeof(float) + packed;
 }
 
@@ -279,8 +283,8 @@ std::vector<Contestant> contestants_of(const Options& options) {
       contestants.push_back(
           isolated(describe_returning(format, packs), options, [format, packs, &options](uint64_t bytes) {
             Returning returning(format, packs, bytes / sizeof(float));
-            return measure_host(describe_returning(format, packs), bytes_per_returned_element(format), options, bytes,
-                                [&] { returning.run(); });
+            return measure_host(describe_returning(format, packs), bytes_per_returned_element(format, packs), options,
+                                bytes, [&] { returning.run(); });
           }));
     }
   }

@@ -45,10 +45,13 @@ using SumKernel = void (*)(const KernelArguments&, float* sum);
 using PackKernel = void (*)(GradientFormat format, unsigned thousandths, const float* gradient, float* rest,
                             void* packed, size_t count);
 
-/// As round_to_bf16(), widen_bf16(), pack_delta() and unpack_delta() (returns.h).
+/// As round_to_bf16(), widen_bf16(), stamp_changes(), pack_delta() and unpack_delta() (returns.h).
 using RoundKernel = void (*)(const float* values, unsigned short* rounded, size_t count);
 using WidenKernel = void (*)(const unsigned short* rounded, float* values, size_t count);
-using PackDeltaKernel = size_t (*)(const float* values, unsigned short* held, void* packed, size_t count);
+using StampKernel = void (*)(const float* values, unsigned short number, unsigned short* held, unsigned short* stamps,
+                             size_t count);
+using PackDeltaKernel = size_t (*)(const unsigned short* held, const unsigned short* stamps, unsigned short base,
+                                   void* packed, size_t count);
 using UnpackDeltaKernel = void (*)(const void* packed, unsigned short* held, float* values, size_t count);
 
 /// One instruction set's kernels. The arithmetic is the same operation by operation, without contraction into FMA, so
@@ -59,6 +62,7 @@ struct KernelTable {
   PackKernel pack;
   RoundKernel round;
   WidenKernel widen;
+  StampKernel stamp_changes;
   PackDeltaKernel pack_delta;
   UnpackDeltaKernel unpack_delta;
 };

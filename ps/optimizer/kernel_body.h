@@ -340,6 +340,7 @@ constexpr KernelTable kKernels = {apply_all<Sgd>,
                                   pack,
                                   round_all,
                                   widen_all,
+                                  stamp_changes,
                                   pack_delta,
                                   unpack_delta};
 

@@ -27,48 +27,53 @@ void widen_all(const Bits16* __restrict rounded, float* __restrict values, size_
   for (size_t i = 0; i < count; ++i) values[i] = Bf16::value(rounded[i]);
 }
 
-/// The bits of a short block behind its end are 0.
-Mask short_mask(const Bits16* fresh, const Bits16* held, size_t count) {
-  Mask mask = 0;
-  for (size_t j = 0; j < count; ++j) mask |= static_cast<Mask>(fresh[j] != held[j]) << j;
-  return mask;
+void stamp_changes(const float* __restrict values, unsigned short number, Bits16* __restrict held,
+                   unsigned short* __restrict stamps, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    const Bits16 fresh = Bf16::round(values[i]);
+    stamps[i] = fresh != held[i] ? number : stamps[i];
+    held[i] = fresh;
+  }
 }
 
-size_t pack_delta(const float* __restrict values, Bits16* __restrict held, void* packed, size_t count) {
+/// The elements with a stamp above `base`. The bits of a short block behind its end are 0.
+Mask newer(const unsigned short* stamps, unsigned short base, size_t count) {
+  static constexpr Bits16 kNone[kBlock] = {};
+  Bits16 is_newer[kBlock] = {};
+  if (count == kBlock) {  // a fixed number of turns
+    for (size_t j = 0; j < kBlock; ++j) is_newer[j] = stamps[j] > base ? 1 : 0;
+  } else {
+    for (size_t j = 0; j < count; ++j) is_newer[j] = stamps[j] > base ? 1 : 0;
+  }
+  return Lanes::differing(is_newer, kNone);
+}
+
+size_t pack_delta(const Bits16* __restrict held, const unsigned short* __restrict stamps, unsigned short base,
+                  void* packed, size_t count) {
   unsigned char* const masks = static_cast<unsigned char*>(packed);
   unsigned char* out = masks + mask_bytes(count);
   const unsigned char* const whole_end = masks + count * sizeof(Bits16);
-  bool fits = out < whole_end;
-  Bits16 fresh[kBlock];
+  if (out >= whole_end) return 0;
   for (size_t first = 0; first < count; first += kBlock) {
     const size_t in_block = count - first < kBlock ? count - first : kBlock;
-    Mask mask;
-    if (in_block == kBlock) {
-      round_all(values + first, fresh, kBlock);
-      mask = Lanes::differing(fresh, held + first);
-      if (mask != 0) __builtin_memcpy(held + first, fresh, sizeof(fresh));
-    } else {
-      round_all(values + first, fresh, in_block);
-      mask = short_mask(fresh, held + first, in_block);
-      for (size_t j = 0; j < in_block; ++j) held[first + j] = fresh[j];
-    }
-    if (!fits) continue;
+    const Mask mask = newer(stamps + first, base, in_block);
     const size_t bytes = static_cast<size_t>(__builtin_popcountll(mask)) * sizeof(Bits16);
     // Not one byte behind a whole answer is written.
-    fits = out + bytes < whole_end;
-    if (!fits) continue;
+    if (out + bytes >= whole_end) return 0;
     store_mask(masks, first / kBlock, mask);
     if (mask == 0) continue;
-    if (out + kBlock * sizeof(Bits16) <= whole_end) {
-      Lanes::choose(out, fresh, mask);
+    if (in_block == kBlock && out + kBlock * sizeof(Bits16) <= whole_end) {
+      Lanes::choose(out, held + first, mask);
     } else {
+      Bits16 block[kBlock] = {};
       unsigned char chosen[kBlock * sizeof(Bits16)];
-      Lanes::choose(chosen, fresh, mask);
+      __builtin_memcpy(block, held + first, in_block * sizeof(Bits16));
+      Lanes::choose(chosen, block, mask);
       __builtin_memcpy(out, chosen, bytes);
     }
     out += bytes;
   }
-  return fits ? static_cast<size_t>(out - masks) : 0;
+  return static_cast<size_t>(out - masks);
 }
 
 void unpack_delta(const void* packed, Bits16* __restrict held, float* __restrict values, size_t count) {

@@ -10,8 +10,12 @@ void widen_bf16_with(Isa isa, const uint16_t* rounded, absl::Span<float> values)
   kernels(isa).widen(rounded, values.data(), values.size());
 }
 
-size_t pack_delta_with(Isa isa, absl::Span<const float> values, uint16_t* held, void* packed) {
-  return kernels(isa).pack_delta(values.data(), held, packed, values.size());
+void stamp_changes_with(Isa isa, absl::Span<const float> values, uint16_t number, uint16_t* held, uint16_t* stamps) {
+  kernels(isa).stamp_changes(values.data(), number, held, stamps, values.size());
+}
+
+size_t pack_delta_with(Isa isa, absl::Span<const uint16_t> held, const uint16_t* stamps, uint16_t base, void* packed) {
+  return kernels(isa).pack_delta(held.data(), stamps, base, packed, held.size());
 }
 
 void unpack_delta_with(Isa isa, const void* packed, uint16_t* held, absl::Span<float> values) {
@@ -24,8 +28,12 @@ void round_to_bf16(absl::Span<const float> values, uint16_t* rounded) {
 
 void widen_bf16(const uint16_t* rounded, absl::Span<float> values) { widen_bf16_with(chosen_isa(), rounded, values); }
 
-size_t pack_delta(absl::Span<const float> values, uint16_t* held, void* packed) {
-  return pack_delta_with(chosen_isa(), values, held, packed);
+void stamp_changes(absl::Span<const float> values, uint16_t number, uint16_t* held, uint16_t* stamps) {
+  stamp_changes_with(chosen_isa(), values, number, held, stamps);
+}
+
+size_t pack_delta(absl::Span<const uint16_t> held, const uint16_t* stamps, uint16_t base, void* packed) {
+  return pack_delta_with(chosen_isa(), held, stamps, base, packed);
 }
 
 void unpack_delta(const void* packed, uint16_t* held, absl::Span<float> values) {

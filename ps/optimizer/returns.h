@@ -16,10 +16,14 @@ namespace gradrail::ps {
 void round_to_bf16(absl::Span<const float> values, uint16_t* rounded);
 void widen_bf16(const uint16_t* rounded, absl::Span<float> values);
 
-/// Rounds the values to bf16, writes those that differ from `held` as a delta, and makes `held` equal to the rounded
-/// values. Returns the bytes of the delta; 0 where it has as many as the whole bucket, and `packed` is then undefined.
-/// Shapes   held: [values.size()]; packed: whole_return_bytes(values.size()).
-size_t pack_delta(absl::Span<const float> values, uint16_t* held, void* packed);
+/// Makes `held` equal to the values, rounded to bf16. The elements of `held` that this changes get the stamp `number`.
+/// Shapes   held, stamps: [values.size()].
+void stamp_changes(absl::Span<const float> values, uint16_t number, uint16_t* held, uint16_t* stamps);
+
+/// Writes the elements with a stamp above `base` as a delta. Returns its bytes; 0 where it has as many as the whole
+/// bucket, and `packed` is then undefined.
+/// Shapes   stamps: [held.size()]; packed: whole_return_bytes(held.size()).
+size_t pack_delta(absl::Span<const uint16_t> held, const uint16_t* stamps, uint16_t base, void* packed);
 
 /// Changes `held` as a delta states, and widens it to `values`. For any bytes it writes within both.
 /// Shapes   held: [values.size()]; packed: masks and room for all elements, and 64 bytes more, which may be read.
@@ -28,7 +32,8 @@ void unpack_delta(const void* packed, uint16_t* held, absl::Span<float> values);
 /// With a given instruction set.
 void round_to_bf16_with(Isa isa, absl::Span<const float> values, uint16_t* rounded);
 void widen_bf16_with(Isa isa, const uint16_t* rounded, absl::Span<float> values);
-size_t pack_delta_with(Isa isa, absl::Span<const float> values, uint16_t* held, void* packed);
+void stamp_changes_with(Isa isa, absl::Span<const float> values, uint16_t number, uint16_t* held, uint16_t* stamps);
+size_t pack_delta_with(Isa isa, absl::Span<const uint16_t> held, const uint16_t* stamps, uint16_t base, void* packed);
 void unpack_delta_with(Isa isa, const void* packed, uint16_t* held, absl::Span<float> values);
 
 }  // namespace gradrail::ps

@@ -16,10 +16,10 @@ inline constexpr size_t kMaskBlock = 64;
 //   whole: [bf16 × count]
 //   delta: [mask, 64 bits × ⌈count/64⌉][bf16 × bits that are set]
 //
-// Bit j of mask i is set where the bits of element 64·i + j differ from those of the answer before. The new elements
-// follow in their order. A mask costs an element one bit of its 16, so that a delta is smaller where less than 15 of 16
-// elements change. Else the answer is whole. The first answer to a push over a path is whole as well. The shard keeps
-// the elements of the last answer for each path, 2 bytes for an element.
+// Bit j of mask i is set where element 64·i + j has changed since the answer before. The new elements follow in their
+// order. A mask costs an element one bit of its 16, so that a delta is smaller where less than 15 of 16 elements
+// change. Else the answer is whole. The first answer to a push over a path is whole as well. The shard keeps elements
+// and the times of their changes, 4 bytes for an element (ReturnedElements).
 
 /// Bytes of a whole bucket. A shorter one is a delta.
 constexpr uint64_t whole_return_bytes(uint64_t count) { return count * sizeof(uint16_t); }

@@ -33,9 +33,10 @@ ShardExchange::ShardExchange(ShardEnvironment& environment, Partition& partition
       recorder_(environment.options.marks) {}
 
 void ShardExchange::start() {
-  std::vector<uint32_t> fragments(partition_.bucket_count());
-  for (uint32_t bucket = 0; bucket < fragments.size(); ++bucket) fragments[bucket] = partition_.fragment(bucket);
-  grace_.reset(partition_.mode().grace, std::move(fragments), Clock::now());
+  std::vector<GraceWindows::Place> places;
+  for (uint32_t bucket = 0; bucket < partition_.bucket_count(); ++bucket)
+    places.push_back({.fragment = partition_.fragment(bucket), .before = partition_.places().before(bucket)});
+  grace_.reset(partition_.mode().grace, places, Clock::now());
 }
 
 void ShardExchange::on_arrival(ShardPeer& peer, uint64_t immediate) {
@@ -174,6 +175,7 @@ void ShardExchange::initialise(const Action& action) {
   fail_shard_on_error(partition_.store().set(
       partition_.offset(action.bucket),
       {gradient(*chief, action.bucket, PushFormat::fp32), partition_.bucket_range(action.bucket).count}));
+  partition_.on_changed(action.bucket);
   primary_.record_change(action.bucket);
 }
 
@@ -204,6 +206,7 @@ void ShardExchange::apply(const Action& action) {
   fail_shard_on_error(
       partition_.store().update(partition_.offset(action.bucket), range.count, gradients, targets, step));
   ++updates_;
+  partition_.on_changed(action.bucket);
   primary_.record_change(action.bucket);
   if (partition_.device_memory() == nullptr) {
     mark(Mark::Kind::applied, action);

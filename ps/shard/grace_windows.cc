@@ -17,20 +17,20 @@ constexpr int kReserve = 125;
 
 }  // namespace
 
-void GraceWindows::reset(const Grace& grace, std::vector<uint32_t> fragments, TimePoint now) {
+void GraceWindows::reset(const Grace& grace, const std::vector<Place>& places, TimePoint now) {
   *this = GraceWindows();
   grace_ = grace;
   if (!grace_.any()) return;
-  for (const uint32_t fragment : fragments) {
-    buckets_.push_back({.fragment = fragment, .end = {}, .applied_at = now, .latest = {}, .previous = {}});
-    if (fragment >= fragments_.size()) fragments_.resize(fragment + 1);
+  for (const Place& place : places) {
+    buckets_.push_back({.place = place, .end = {}, .applied_at = now, .latest = {}, .previous = {}});
+    if (place.fragment >= fragments_.size()) fragments_.resize(place.fragment + 1);
   }
 }
 
 void GraceWindows::on_arrival(WorkerIndex worker, uint32_t bucket_index, uint64_t step, TimePoint now) {
   if (!grace_.is_auto) return;
   const Bucket& bucket = buckets_[bucket_index];
-  Lag& lag = under_way_[{worker, bucket.fragment}];
+  Lag& lag = under_way_[{worker, bucket.place.fragment}];
   if (lag.step != step) {
     if (lag.longest > Duration::zero()) record(lag.longest);
     lag = {.step = step};
@@ -56,7 +56,9 @@ void GraceWindows::begin(uint32_t bucket_index, uint64_t step, TimePoint now) {
   GRADRAIL_CHECK(!bucket.end);
   bucket.previous = bucket.latest;
   bucket.latest = {.step = step, .at = now};
-  bucket.end = now + length_of(bucket, step, now);
+  const std::optional<uint32_t> before = bucket.place.before;
+  const bool was_awaited = before.has_value() && buckets_[*before].ended_step == step;
+  bucket.end = was_awaited ? now : now + length_of(bucket, step, now);
   ends_.insert({*bucket.end, bucket_index});
 }
 
@@ -69,15 +71,17 @@ std::optional<Duration> GraceWindows::learned() const {
 
 std::optional<GraceWindows::End> GraceWindows::take_ended(TimePoint now) {
   if (next_end() > now) return std::nullopt;
-  const uint32_t bucket = ends_.begin()->second;
+  const uint32_t index = ends_.begin()->second;
   ends_.erase(ends_.begin());
-  buckets_[bucket].end.reset();
-  return End{.bucket = bucket, .step = buckets_[bucket].latest.step};
+  Bucket& bucket = buckets_[index];
+  bucket.end.reset();
+  bucket.ended_step = bucket.latest.step;
+  return End{.bucket = index, .step = bucket.ended_step};
 }
 
 Duration GraceWindows::length_of(const Bucket& bucket, uint64_t step, TimePoint now) {
   if (!grace_.is_auto) return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(grace_.seconds));
-  Fragment& fragment = fragments_[bucket.fragment];
+  Fragment& fragment = fragments_[bucket.place.fragment];
   // The first bucket decides for the others.
   if (step > fragment.step) {
     fragment = {.step = step, .length = learned_length(std::min(now - bucket.applied_at, kLongestLearnedWindow))};

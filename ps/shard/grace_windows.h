@@ -18,6 +18,10 @@ namespace gradrail::ps {
 /// This class decides how long it is. Each bucket has its own timer. The windows of one step of a fragment have equal
 /// lengths. A worker with an equal lag in all buckets is then in time for all of them, or for none.
 ///
+/// Buckets that share a place in a slot region (SlotPlaces) arrive one after the other. If the window of the first one
+/// has ended before all workers took part, those behind it have windows without length in this step. Else the step
+/// would have one window after the other, and would wait for a worker that is late anyway.
+///
 /// grace=S     Each window has S seconds.
 /// grace=auto  A lag is the time from the moment at which a bucket has enough gradients to a later arrival of the same
 ///             step. A worker's lag in a step is the longest one of its buckets. A window has the 90th percentile of
@@ -32,8 +36,13 @@ class GraceWindows {
     uint64_t step = 0;
   };
 
-  /// Forgets all windows and lags. `fragments`: of each bucket.
-  void reset(const Grace& grace, std::vector<uint32_t> fragments, TimePoint now);
+  struct Place {
+    uint32_t fragment = 0;
+    std::optional<uint32_t> before = {};  ///< the bucket that leaves before this one from their common place
+  };
+
+  /// Forgets all windows and lags. `places`: of each bucket.
+  void reset(const Grace& grace, const std::vector<Place>& places, TimePoint now);
 
   /// A push of a step, or an absence from it, has arrived.
   void on_arrival(WorkerIndex worker, uint32_t bucket, uint64_t step, TimePoint now);
@@ -54,8 +63,9 @@ class GraceWindows {
     TimePoint at;
   };
   struct Bucket {
-    uint32_t fragment = 0;
+    Place place;
     std::optional<TimePoint> end;  ///< of the open window
+    uint64_t ended_step = 0;       ///< the latest with a window that has ended
     TimePoint applied_at;          ///< the next step began here
     Moment latest, previous;
   };

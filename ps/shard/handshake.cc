@@ -116,7 +116,7 @@ absl::Status Handshake::send_welcome(ShardPeer& peer) {
   peer.stored_version.assign(bucket_count, UINT64_MAX);
   peer.parameters_sent.assign(bucket_count, false);
   if (const ReturnFormat format = partition_.return_format(); format != ReturnFormat::fp32)
-    peer.encoder = std::make_unique<ReturnEncoder>(format, bucket_count, partition_.range().count);
+    peer.encoder = std::make_unique<ReturnEncoder>(format, bucket_count, partition_.returned());
   if (partition_.mode().waits()) peer.arrived_at.assign(bucket_count, TimePoint());
 
   proto::ToWorker message;

@@ -14,8 +14,9 @@ absl::Status Partition::reset_to(const ShardSetup& setup, const StoreMaker& make
                                  uint64_t slot_bytes) {
   is_set_up_ = false;
   setup_ = setup;
-  slot_bytes_ = setup_.mode.kind == ModeKind::quorum ? 0 : slot_bytes;
+  slot_bytes_ = slot_bytes;
   places_ = SlotPlaces(setup_.map, setup_.shard_index, slot_bytes_);
+  returned_.reset(bucket_count(), range().count);
   GRADRAIL_ASSIGN_OR_RETURN(store_, make_store(setup_.optimizer, range().count, place));
   device_memory_ = store_->device_memory();
   returns_parameters_ = store_->returns_parameters();

@@ -11,6 +11,7 @@
 #include "ps/protocol/optimizer_settings.h"
 #include "ps/protocol/shard_map.h"
 #include "ps/protocol/slot_places.h"
+#include "ps/shard/return_encoder.h"
 #include "ps/shard/shard_protocol.h"
 #include "ps/store/parameter_store.h"
 
@@ -74,6 +75,11 @@ class Partition {
     return *protocol_;
   }
 
+  /// For answers in delta.
+  ReturnedElements& returned() { return returned_; }
+  /// The parameters of a bucket in the store have changed.
+  void on_changed(uint32_t bucket) { returned_.on_changed(bucket); }
+
   /// Copies parameters and state into `copy` and uses its memory again.
   /// Errors  FAILED_PRECONDITION: the parameters are not initialized. Else those of the store.
   absl::Status copy_to(Checkpoint& copy) const;
@@ -87,6 +93,7 @@ class Partition {
   DeviceMemory* device_memory_ = nullptr;  ///< of store_
   bool returns_parameters_ = true;         ///< of store_
   std::unique_ptr<ShardProtocol> protocol_;
+  ReturnedElements returned_;
 };
 
 }  // namespace gradrail::ps

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -32,8 +33,8 @@ struct Shape {
   ps::PushFormat push = ps::PushFormat::fp32;
   ps::ReturnFormat returns = ps::ReturnFormat::fp32;
   bool sums() const { return ps::Mode{.kind = mode}.sums(); }
-  /// Fragments and blocks of int8 and int4 begin at multiples of 64 elements.
-  size_t bucket_elements() const { return fragments > 1 || ps::cut_elements(push) > 16 ? 64 : 16; }
+  /// Fragments begin at multiples of 64 elements, and formats have multiples of their own.
+  size_t bucket_elements() const { return std::max<size_t>(fragments > 1 ? 64 : 16, ps::cut_elements(push)); }
   size_t elements() const { return buckets * bucket_elements(); }
   /// The elements of a fragment.
   ps::ElementRange fragment(uint32_t index) const;
@@ -48,7 +49,8 @@ struct Shape {
 /// Invariants
 ///   1. No gradient is applied twice: a counter is never above the pushes of its worker.
 ///   2. async, ssp: without a return to a checkpoint, no acknowledged gradient is lost. The own counter grows by one
-///      with each step. With int8 and int4 the rests of a worker are the limit of the difference.
+///      with each step. With int8 and int4 the rests of a worker are the limit of the difference. With topk they have
+///      no limit.
 ///   3. sync, while no worker was lost: the parameters equal those of an undisturbed run, bit for bit. The bits include
 ///      formats, rests, weights and the steps of each fragment.
 ///   4. A server restores the last checkpoint that was reported as written before its start, or a newer one. Damaged

@@ -68,9 +68,14 @@ void draw_options(Random random, Shape& shape) {
   shape.few_slots = random.below(2) == 0;
   constexpr ps::PushFormat kPushes[] = {ps::PushFormat::fp32, ps::PushFormat::bf16, ps::PushFormat::fp16,
                                         ps::PushFormat::int8, ps::PushFormat::int4};
+  constexpr ps::PushFormat kTopk = {ps::PushFormat::topk, 100};
   constexpr ps::ReturnFormat kReturns[] = {ps::ReturnFormat::fp32, ps::ReturnFormat::bf16, ps::ReturnFormat::delta};
   shape.push = kPushes[random.below(std::size(kPushes))];
   shape.returns = kReturns[random.below(std::size(kReturns))];
+  // Several buckets of a shard share places only if it has several.
+  if (shape.few_slots) shape.buckets += static_cast<uint32_t>(random.below(7));
+  // The large chunks of this format make a run slow.
+  if (random.below(16) == 0) shape.push = kTopk;
 }
 
 Shape shape_of(uint64_t seed, Random& random) {

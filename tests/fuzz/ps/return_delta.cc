@@ -49,7 +49,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
     widen_bf16_with(isa, held.data(), absl::MakeSpan(values));
     std::vector<uint16_t> of_shard(count, kHeld);
     std::vector<std::byte> again(packed.size());
-    const bool is_shorter = pack_delta_with(isa, values, of_shard.data(), again.data()) > 0;
+    std::vector<uint16_t> stamps(count);
+    stamp_changes_with(isa, values, 1, of_shard.data(), stamps.data());
+    const bool is_shorter = pack_delta_with(isa, of_shard, stamps.data(), 0, again.data()) > 0;
     if (is_shorter) GRADRAIL_CHECK(unpacked(isa, again, count) == of_shard);
     for (size_t i = 0; i < count; ++i) GRADRAIL_CHECK(of_shard[i] == held[i] || values[i] != values[i]);
   }

@@ -16,6 +16,8 @@ namespace gradrail::ps {
 namespace {
 
 constexpr std::byte kUntouched{0xa5};
+/// Stamps, the largest one included.
+constexpr uint16_t kFirst = 65534, kSecond = 65535;
 
 std::vector<uint16_t> rounded(const std::vector<float>& values) {
   std::vector<uint16_t> result;
@@ -76,8 +78,10 @@ TEST_P(Returns, ADeltaHasTheChangedElementsAndGivesTheWholeOnes) {
       std::vector<uint16_t> held = rounded(before);
       const std::vector<std::byte> wanted = delta_of(held, rounded(after));
       std::vector<std::byte> packed(whole_return_bytes(count) + 64, kUntouched);
-      const size_t bytes = pack_delta_with(GetParam(), after, held.data(), packed.data());
+      std::vector<uint16_t> stamps(count, kFirst);
+      stamp_changes_with(GetParam(), after, kSecond, held.data(), stamps.data());
       ASSERT_EQ(held, rounded(after)) << count << " " << share;
+      const size_t bytes = pack_delta_with(GetParam(), held, stamps.data(), kFirst, packed.data());
       for (size_t i = whole_return_bytes(count); i < packed.size(); ++i) ASSERT_EQ(packed[i], kUntouched) << i;
       if (wanted.size() >= whole_return_bytes(count)) {
         ASSERT_EQ(bytes, 0u) << count << " " << share;
@@ -103,8 +107,42 @@ TEST_P(Returns, ANewBitBelowTheUpperHalfIsNoChange) {
   std::vector<uint16_t> held = rounded(values);
   for (float& value : values) value += 0x1p-12f;
   values[130] = 1.5f;
+  std::vector<uint16_t> stamps(200);
+  stamp_changes_with(GetParam(), values, 1, held.data(), stamps.data());
   std::vector<std::byte> packed(whole_return_bytes(200));
-  EXPECT_EQ(pack_delta_with(GetParam(), values, held.data(), packed.data()), mask_bytes(200) + 2);
+  EXPECT_EQ(pack_delta_with(GetParam(), held, stamps.data(), 0, packed.data()), mask_bytes(200) + 2);
+}
+
+/// A delta that spans several contents has the elements of each, with their latest values.
+TEST_P(Returns, ADeltaHasAllElementsWithLaterStamps) {
+  constexpr size_t kCount = 1000;
+  std::vector<float> values = any_values(random_, kCount);
+  std::vector<std::vector<uint16_t>> contents = {rounded(values)};
+  std::vector<uint16_t> held = contents[0], stamps(kCount);
+  std::vector<std::vector<bool>> changed = {std::vector<bool>(kCount)};
+  constexpr uint16_t kContents = 20;
+  for (uint16_t number = 1; number <= kContents; ++number) {
+    std::vector<bool>& now = changed.emplace_back(kCount);
+    for (int i = 0; i < 30; ++i) values[random_.below(kCount)] += 1.0f;
+    stamp_changes_with(GetParam(), values, number, held.data(), stamps.data());
+    contents.push_back(rounded(values));
+    for (size_t i = 0; i < kCount; ++i) now[i] = contents[number][i] != contents[number - 1u][i];
+  }
+  for (uint16_t base = 0; base <= kContents; ++base) {
+    std::vector<std::byte> packed(return_payload_at(0, 1, kCount) + kMaskBlock);
+    const size_t bytes = pack_delta_with(GetParam(), held, stamps.data(), base, packed.data());
+    size_t expected = 0;
+    for (size_t i = 0; i < kCount; ++i) {
+      bool is_later = false;
+      for (size_t number = base + 1u; number <= kContents; ++number) is_later = is_later || changed[number][i];
+      expected += is_later ? 1 : 0;
+    }
+    ASSERT_EQ(bytes, mask_bytes(kCount) + 2 * expected) << base;
+    std::vector<uint16_t> of_worker = contents[base];
+    std::vector<float> seen(kCount);
+    unpack_delta_with(GetParam(), packed.data(), of_worker.data(), absl::MakeSpan(seen));
+    ASSERT_EQ(of_worker, contents.back()) << base;
+  }
 }
 
 /// The masks come from another process. None may lead out of the bucket.

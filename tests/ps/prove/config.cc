@@ -69,6 +69,15 @@ std::vector<Config> quick_configs() {
   all.push_back(
       {.name = "grace-of-three", .mode = {ModeKind::quorum, 3, 2, {.seconds = 1}}, .steps = 2, .faults = {.kills = 1}});
   all.push_back({.name = "quorum-of-three", .mode = {ModeKind::quorum, 3, 2}, .steps = 2, .faults = {.kills = 1}});
+  for (const auto& [text, mode] : kModes) {
+    all.push_back({.name = std::string(text) + "-place",
+                   .mode = mode,
+                   .buckets = 2,
+                   .shares_place = true,
+                   .faults = {.disconnects = 1, .copies = 1}});
+  }
+  all.push_back(
+      {.name = "quorum-place-of-three", .mode = {ModeKind::quorum, 3, 2}, .buckets = 2, .shares_place = true});
   all.push_back({.name = "ssp-takeover-restart",
                  .mode = kSsp,
                  .has_backup = true,
@@ -96,6 +105,33 @@ std::vector<Config> full_configs() {
     all.push_back({.name = name + "-buckets", .mode = mode, .buckets = 2, .faults = {.disconnects = 1}});
     all.push_back({.name = name + "-servers", .mode = mode, .servers = 2, .faults = {.disconnects = 1}});
     all.push_back({.name = name + "-join", .mode = mode, .servers = 2, .steps = 1, .faults = {.restarts = 1}});
+    all.push_back(
+        {.name = name + "-places", .mode = mode, .buckets = 3, .shares_place = true, .faults = {.disconnects = 1}});
+    all.push_back({.name = name + "-places-restart",
+                   .mode = mode,
+                   .buckets = 2,
+                   .shares_place = true,
+                   .faults = {.restarts = 1}});
+    all.push_back({.name = name + "-places-servers",
+                   .mode = mode,
+                   .servers = 2,
+                   .buckets = 2,
+                   .steps = 1,
+                   .shares_place = true,
+                   .faults = {.disconnects = 1}});
+    all.push_back({.name = name + "-places-of-three",
+                   .mode = three,
+                   .buckets = 2,
+                   .steps = 1,
+                   .shares_place = true,
+                   .faults = {.kills = 1}});
+    all.push_back({.name = name + "-places-takeover",
+                   .mode = mode,
+                   .buckets = 2,
+                   .steps = 1,
+                   .has_backup = true,
+                   .shares_place = true,
+                   .faults = {.primary_losses = 1}});
     all.push_back({.name = name + "-three", .mode = three, .faults = {.disconnects = 1}});
     all.push_back({.name = name + "-three-kill", .mode = three, .faults = {.kills = 1}});
     all.push_back({.name = name + "-takeover-links",

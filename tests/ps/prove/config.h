@@ -40,6 +40,7 @@ struct Config {
   bool is_initialised = true;     ///< false: worker 0 sends initial values, the others pull
   bool counts_staleness = false;  ///< pushes name the version that they are based on
   bool marks_finished = false;    ///< a worker reports the end of its steps before it leaves
+  bool shares_place = false;      ///< the buckets of a worker leave one after the other (SlotPlaces)
   Faults faults;
 };
 

@@ -53,10 +53,10 @@ std::vector<Event> World::events() const {
 
 /// Keeps a persistent set of `events`, if a small one is known. Events of different lanes commute. A lane is one bucket
 /// of one server, with its windows and the pushes, copies and answers of all workers there. An event of another lane
-/// can only enable an event of this lane by the next step of a worker. A worker with an unanswered bucket in this lane
-/// begins no step before an event of this lane. When this holds for each worker, the events of this lane are a
-/// persistent set. Without faults, joins, departures and a backup there are no other events. Each event consumes a
-/// message or a timer, so that no cycle can postpone the other lanes forever.
+/// enables an event of this lane in two ways only. A worker begins its next step, or its bucket gets a place. A worker
+/// with an unanswered bucket that has its place in this lane needs an event of this lane for both. When this holds for
+/// each worker, the events of this lane are a persistent set. Without faults, joins, departures and a backup there are
+/// no other events. Each event consumes a message or a timer, so that no cycle can postpone the other lanes forever.
 bool World::reduce(std::vector<Event>& events) const {
   if (faults_.any() || config_->has_backup || events.empty()) return false;
   const auto is_in_lane = [](const Event& event) {
@@ -70,7 +70,8 @@ bool World::reduce(std::vector<Event>& events) const {
   const Event first = *place;
   const auto stays = [&](const Worker& worker) {
     if (worker.phase == Worker::Phase::gone || worker.phase == Worker::Phase::killed) return true;
-    return worker.exchanges() && !worker.servers[first.server].buckets[first.bucket].is_answered;
+    return worker.exchanges() && !worker.servers[first.server].buckets[first.bucket].is_answered &&
+           has_place(worker, first.server, first.bucket);
   };
   if (!std::all_of(workers_.begin(), workers_.end(), stays)) return false;
   std::erase_if(events,

@@ -148,6 +148,7 @@ class World {
   bool is_present(WorkerIndex worker, uint64_t incarnation, uint8_t server) const;
   bool may_join(WorkerIndex worker, uint8_t server) const;
   void begin_step(WorkerIndex worker, Worker::Phase phase, uint64_t step, bool repeats = false);
+  bool has_place(const Worker& worker, uint8_t server, uint8_t bucket) const;
   void send(WorkerIndex worker, uint8_t server, uint8_t bucket);
   void connect(WorkerIndex worker, uint8_t server, int side);
   void on_answer(WorkerIndex worker, const Event& event);

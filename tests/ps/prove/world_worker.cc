@@ -55,8 +55,14 @@ void World::begin_step(WorkerIndex index, Worker::Phase phase, uint64_t step, bo
   }
 }
 
+/// As Exchange::push_bucket(): the bucket before it at a common place has been answered.
+bool World::has_place(const Worker& worker, uint8_t server, uint8_t bucket) const {
+  return !config_->shares_place || bucket == 0 || worker.servers[server].buckets[bucket - 1].is_answered;
+}
+
 void World::send(WorkerIndex index, uint8_t server, uint8_t bucket) {
   const Worker& worker = workers_[index];
+  if (!has_place(worker, server, bucket)) return;  // on_answer() sends it
   const Worker::Connection& connection = worker.servers[server];
   if (connection.side < 0) return;  // connect() repeats it
   Port& port = servers_[server].sides[connection.side].ports[index];
@@ -108,6 +114,8 @@ void World::on_answer(WorkerIndex index, const Event& event) {
   } else if (worker.phase == Worker::Phase::running) {
     bucket.acknowledged_step = answer.step;
   }
+  const auto next = static_cast<uint8_t>(event.bucket + 1);
+  if (config_->shares_place && next < config_->buckets) send(index, event.server, next);
   complete_step(index);
 }
 

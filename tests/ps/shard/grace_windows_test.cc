@@ -24,7 +24,7 @@ Duration length_from(GraceWindows& windows, uint32_t bucket, TimePoint now) {
 class AutoWindows {
  public:
   explicit AutoWindows(uint32_t buckets = 1, const Grace& grace = {.is_auto = true}) {
-    windows_.reset(grace, std::vector<uint32_t>(buckets, 0), now_);
+    windows_.reset(grace, std::vector<GraceWindows::Place>(buckets), now_);
   }
 
   /// Returns the length of the window.
@@ -51,7 +51,7 @@ class AutoWindows {
 
 TEST(GraceWindows, AFixedOneHasItsSecondsInEachStep) {
   GraceWindows windows;
-  windows.reset({.seconds = 0.25}, {0, 0}, kBegin);
+  windows.reset({.seconds = 0.25}, {{}, {}}, kBegin);
   EXPECT_FALSE(windows.learned().has_value());
   EXPECT_EQ(windows.next_end(), TimePoint::max());
   windows.begin(1, 1, kBegin + 10ms);
@@ -112,7 +112,7 @@ TEST(GraceWindows, TheLatestLagsCount) {
 
 TEST(GraceWindows, AllBucketsOfAStepHaveTheLengthOfTheFirst) {
   GraceWindows windows;
-  windows.reset({.is_auto = true}, {0, 0, 1}, kBegin);
+  windows.reset({.is_auto = true}, {{0}, {0}, {1}}, kBegin);
   TimePoint now = kBegin;
   for (uint64_t step = 1; step <= 3; ++step) {
     now += kStepTime;
@@ -134,9 +134,29 @@ TEST(GraceWindows, AllBucketsOfAStepHaveTheLengthOfTheFirst) {
   EXPECT_EQ(windows.learned(), 20ms);
 }
 
+TEST(GraceWindows, BucketsBehindAMissedOneAtTheirPlaceHaveNoWindow) {
+  GraceWindows windows;
+  windows.reset({.seconds = 0.25}, {{.before = 1}, {.before = 2}, {}, {}}, kBegin);
+  windows.begin(2, 1, kBegin);
+  ASSERT_EQ(windows.take_ended(kBegin + 250ms)->bucket, 2u);
+  windows.on_applied(2, kBegin + 250ms);
+  for (const uint32_t bucket : {1u, 0u}) {
+    windows.begin(bucket, 1, kBegin + 260ms);
+    EXPECT_EQ(windows.next_end(), kBegin + 260ms);
+    ASSERT_EQ(windows.take_ended(kBegin + 260ms)->bucket, bucket);
+    windows.on_applied(bucket, kBegin + 260ms);
+  }
+  windows.begin(3, 1, kBegin + 260ms);
+  EXPECT_EQ(length_from(windows, 3, kBegin + 260ms), 250ms) << "another place";
+  windows.begin(2, 2, kBegin + 1s);
+  EXPECT_EQ(length_from(windows, 2, kBegin + 1s), 250ms) << "another step";
+  windows.begin(1, 2, kBegin + 1s);
+  EXPECT_EQ(length_from(windows, 1, kBegin + 1s), 250ms) << "all workers were in time before it";
+}
+
 TEST(GraceWindows, AGradientThatIsStepsLateCountsFromTheEarliestKnownStep) {
   GraceWindows windows;
-  windows.reset({.is_auto = true}, {0}, kBegin);
+  windows.reset({.is_auto = true}, {{}}, kBegin);
   TimePoint now = kBegin;
   for (uint64_t step = 1; step <= 4; ++step) {
     now += kStepTime;

@@ -9,8 +9,12 @@ constexpr uint32_t kGraceWorkers = 3;
 constexpr uint32_t kGraceQuorum = 2;
 
 struct GraceRun {
-  GraceRun(const char* transport, const ps::Grace& grace, bool backups = false)
-      : cluster({.shards_per_ps = 2, .worker_count = kGraceWorkers, .transports = {transport}, .backups = backups}) {
+  GraceRun(const char* transport, const ps::Grace& grace, bool backups = false, uint64_t slot_bytes = 0)
+      : cluster({.shards_per_ps = 2,
+                 .worker_count = kGraceWorkers,
+                 .transports = {transport},
+                 .slot_bytes = slot_bytes,
+                 .backups = backups}) {
     for (uint32_t worker = 0; worker < kGraceWorkers; ++worker) {
       ClientOptions options = cluster.options(worker, ps::ModeKind::quorum);
       options.mode_bound = kGraceQuorum;
@@ -116,6 +120,19 @@ TEST_P(ClientGrace, AGradientBehindTheWindowIsPartOfTheNextStep) {
     EXPECT_EQ(run.clients[2]->position(), 2u);
     EXPECT_GE(run.clients[2]->stats().dropped, 1u);
   }
+}
+
+// The buckets of a shard share one place.
+TEST_P(ClientGrace, AStepHasOneWindowAtEachPlace) {
+  constexpr Duration kWindow = 2s;
+  GraceRun run(GetParam(), {.seconds = 2}, /*backups=*/false, /*slot_bytes=*/1);
+  ASSERT_TRUE(run.is_ready);
+  const TimePoint begin = Clock::now();
+  std::vector<std::thread> first = run.begin_step(1);
+  for (std::thread& each : first) each.join();
+  const Duration took = Clock::now() - begin;
+  EXPECT_GE(took, kWindow);
+  EXPECT_LT(took, 2 * kWindow) << "two buckets, one behind the other";
 }
 
 TEST_P(ClientGrace, AWorkerThatLeavesEndsTheWindow) {

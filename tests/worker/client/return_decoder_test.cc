@@ -34,7 +34,9 @@ class ReturnDecoderTest : public ::testing::TestWithParam<ReturnFormat> {
     std::vector<float> values(kCount, 2.0f);
     values[1] = 3.0f;
     values[kCount - 1] = -5.0f;
-    const size_t bytes = ps::pack_delta(values, held_.data(), packed_.data());
+    std::vector<uint16_t> stamps(kCount);
+    ps::stamp_changes(values, 1, held_.data(), stamps.data());
+    const size_t bytes = ps::pack_delta(held_, stamps.data(), 0, packed_.data());
     return {.payload_bytes = static_cast<uint32_t>(bytes), .answer = 8};
   }
   absl::Status unpack(const ps::ReturnHeader& header, uint32_t base) {

@@ -80,6 +80,43 @@ TEST_P(ClientSlots, FewPlacesGiveTheSameParameters) {
   }
 }
 
+// One of two workers has pushed: one bucket of each shard. In quorum:2 both are needed.
+TEST(Slots, AnUnansweredBucketKeepsItsPlaceInEachMode) {
+  const Watchdog watchdog;
+  constexpr uint64_t kBucketBytes = 256;
+  for (const ModeKind mode : {ModeKind::sync, ModeKind::ssp, ModeKind::backup, ModeKind::quorum}) {
+    Cluster cluster({.worker_count = 2, .transports = {"tcp"}, .slot_bytes = 1});
+    std::vector<std::unique_ptr<Client>> clients;
+    for (uint32_t worker = 0; worker < 2; ++worker) {
+      ClientOptions options = cluster.options(worker, mode);
+      options.mode_bound = mode == ModeKind::quorum ? 2 : 0;
+      options.bucket_bytes = kBucketBytes;
+      clients.push_back(join(options, odd_schema()));
+      ASSERT_NE(clients.back(), nullptr);
+      if (worker == 0) fill_initial(*clients[0]);
+      ASSERT_TRUE(clients.back()->start().ok());
+    }
+    const auto bytes_in = [&] {
+      uint64_t bytes = 0;
+      const absl::StatusOr<ps::proto::StatsReply> stats = cluster.server(0).stats();
+      for (const auto& path : stats->paths()) bytes += path.bytes_in();
+      return bytes;
+    };
+    const uint64_t before = bytes_in();
+    for (uint32_t worker = 0; worker < 2; ++worker) fill_gradients(*clients[worker], worker, 1);
+    clients[0]->exchange();
+    EXPECT_TRUE(eventually([&] { return bytes_in() > before; }));
+    std::this_thread::sleep_for(50ms);
+    EXPECT_LT(bytes_in() - before, 2 * kBucketBytes) << static_cast<int>(mode);
+    std::thread other([&] {
+      clients[1]->exchange();
+      EXPECT_TRUE(clients[1]->wait().ok());
+    });
+    EXPECT_TRUE(clients[0]->wait().ok());
+    other.join();
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Runs, ClientSlots,
                          ::testing::Values(SlotsPlan{.name = "sync"}, SlotsPlan{.name = "shm", .transport = "shm"},
                                            SlotsPlan{.name = "async", .mode = ModeKind::async},
