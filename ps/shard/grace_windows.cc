@@ -12,6 +12,8 @@ namespace {
 constexpr Duration kLongestLearnedWindow = std::chrono::seconds(10);
 /// One late gradient in ten may be missed: the window of a single slow step would hold up all others.
 constexpr size_t kPercentile = 90;
+/// A lag is known when its worker takes part in a further step of the fragment.
+constexpr uint64_t kFirstWindows = 2;
 /// In percent of the percentile: room for the jitter of equal lags.
 constexpr int kReserve = 125;
 
@@ -84,7 +86,10 @@ Duration GraceWindows::length_of(const Bucket& bucket, uint64_t step, TimePoint 
   Fragment& fragment = fragments_[bucket.place.fragment];
   // The first bucket decides for the others.
   if (step > fragment.step) {
-    fragment = {.step = step, .length = learned_length(std::min(now - bucket.applied_at, kLongestLearnedWindow))};
+    const Duration limit = std::min(now - bucket.applied_at, kLongestLearnedWindow);
+    fragment.step = step;
+    fragment.length = lag_count_ == 0 && fragment.count < kFirstWindows ? limit : learned_length(limit);
+    ++fragment.count;
   }
   return fragment.length;
 }

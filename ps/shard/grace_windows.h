@@ -27,7 +27,8 @@ namespace gradrail::ps {
 ///             step. A worker's lag in a step is the longest one of its buckets. A window has the 90th percentile of
 ///             the last 64 lags, and a quarter more. It is not longer than the step took before it, and not longer than
 ///             10 s. Lags beyond that limit do not count, because a wait for them would be in vain. Without a lag that
-///             counts, the window has no length.
+///             counts, the window has no length. The first two windows of a fragment have the longest permitted length
+///             while no lag is known: a run of few long steps would else lose what is late in them.
 /// Threads  Owner thread of the shard. Time is an argument.
 class GraceWindows {
  public:
@@ -72,6 +73,7 @@ class GraceWindows {
   struct Fragment {
     uint64_t step = 0;  ///< the latest with a window
     Duration length{};
+    uint64_t count = 0;  ///< of its windows
   };
   struct Lag {
     uint64_t step = 0;

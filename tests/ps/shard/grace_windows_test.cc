@@ -69,12 +69,14 @@ TEST(GraceWindows, AFixedOneHasItsSecondsInEachStep) {
   EXPECT_EQ(length_from(windows, 0, kBegin + 1h), 250ms);
 }
 
-TEST(GraceWindows, AShardThatHasSeenNoLateGradientWaitsForNone) {
+TEST(GraceWindows, AShardThatKnowsNoLagWaitsAsLongAsTheStepTook) {
   AutoWindows windows;
-  EXPECT_EQ(windows.step(20ms), 0ms);
-  EXPECT_EQ(windows.step(20ms), 0ms) << "the lag of a step counts when its worker takes part in the next one";
+  EXPECT_EQ(windows.step(20ms), 100ms);
+  EXPECT_EQ(windows.step(20ms), 100ms) << "the lag of a step counts when its worker takes part in the next one";
   EXPECT_EQ(windows.step(20ms), 25ms);
   EXPECT_EQ(windows.step(20ms), 25ms);
+  AutoWindows without_lags;
+  for (const Duration expected : {100ms, 100ms, 0ms, 0ms}) EXPECT_EQ(without_lags.step(0ms), expected);
 }
 
 TEST(GraceWindows, AWindowIsNotLongerThanItsStep) {
