@@ -268,7 +268,7 @@ refused(gradrail.InvalidArgument, "weight_decay -1", gradrail.join, {"w": 3}, we
 model = network()
 with gradrail.torch.Exchange(model, lr=0.1) as exchange:
     for rate in (-1, float("nan"), float("inf"), "fast", 1e39):
-        refused(gradrail.InvalidArgument, "rate", setattr, exchange, "lr", rate)
+        refused(gradrail.InvalidArgument, "lr: must be", setattr, exchange, "lr", rate)
     assert exchange.lr == 0.1
     loss(model, *batch(0)).backward()                    # gradients have left with the rate before
     refused(gradrail.FailedPrecondition, "an exchange is under way", setattr, exchange, "lr", 0.2)

@@ -108,6 +108,7 @@ void Exchange::begin(Index index, ps::ArrivalKind kind, TimePoint now) {
   fragment.waited_ns = 0;
   fragment.dropped = false;
   fragment.late_count = 0;
+  fragment.late_staleness = 0;
   fragment.undeclared = fragment.tensor_count;
   for (size_t tensor = 0; tensor < ready_.size(); ++tensor) {
     if (fragment_of(tensor) == index) ready_[tensor] = false;
@@ -304,12 +305,14 @@ void Exchange::on_answer(ShardLink& link, uint64_t immediate) {
   fragment.dropped = fragment.dropped || header.dropped != 0;
   // With several fragments the worker may be expected in another one, while it waits for the further step of this one.
   const bool repeats = options_.mode == ps::ModeKind::quorum && fragments_.size() == 1;
+  // One bucket stands for all: their staleness differs by the few updates that fall between two of them.
+  const bool is_measured = bucket_index == 0 && link.shard_index == 0;
   if (header.dropped != 0 && repeats && bucket.kind == ps::ArrivalKind::push) {
     bucket.is_late = true;
     ++fragment.late_count;
-  } else if (bucket_index == 0 && link.shard_index == 0 && bucket.kind == ps::ArrivalKind::push) {
-    // One bucket stands for all: their staleness differs by the few updates that fall between two of them.
-    telemetry_.count_staleness(header.staleness);
+    if (is_measured) fragment.late_staleness += header.staleness;
+  } else if (is_measured && bucket.kind == ps::ArrivalKind::push) {
+    telemetry_.count_staleness(fragment.late_staleness + header.staleness);
   }
   // The shard's parameters are as old as its version says, also where our gradient was dropped.
   bucket.version = header.version;

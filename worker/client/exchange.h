@@ -140,11 +140,12 @@ class Exchange final : public PathEvents {
     bool has_pushed = false;  ///< since set_first_steps()
     bool under_way = false;
     TimePoint begun_at;
-    size_t undeclared = 0;   ///< tensors that neither ready() nor push_all() has declared as complete
-    size_t outstanding = 0;  ///< invariant 1
-    size_t late_count = 0;   ///< quorum: buckets with is_late
-    bool dropped = false;    ///< part of this gradient came too late to be summed
-    uint64_t waited_ns = 0;  ///< of the bucket that waited longest for other workers
+    size_t undeclared = 0;        ///< tensors that neither ready() nor push_all() has declared as complete
+    size_t outstanding = 0;       ///< invariant 1
+    size_t late_count = 0;        ///< quorum: buckets with is_late
+    uint64_t late_staleness = 0;  ///< quorum: up to the step for which the gradient was late
+    bool dropped = false;         ///< part of this gradient came too late to be summed
+    uint64_t waited_ns = 0;       ///< of the bucket that waited longest for other workers
   };
   /// A bucket on its way to a path.
   struct Pending {

@@ -1,6 +1,8 @@
 // Bounded staleness, backup workers, clusters that grow, a chief that leaves, and late puts of lost workers.
+#include <numeric>
 #include "base/status.h"
 #include "fmt/format.h"
+
 #include "tests/worker/client/cluster.h"
 #include "tests/worker/client/raw_worker.h"
 
@@ -114,7 +116,10 @@ TEST_P(ClientModes, ALateGradientOfAQuorumIsPartOfTheNextStep) {
     for (uint64_t i = 1; i <= 2; ++i) {
       ASSERT_TRUE(step(*clients[1], 1, i).ok());
       EXPECT_EQ(clients[1]->position(), 3 + i) << "where the others are, and its own step";
-      EXPECT_EQ(clients[1]->stats().dropped, 1u) << "late once";
+      const ClientStats stats = clients[1]->stats();
+      EXPECT_EQ(stats.dropped, 1u) << "late once";
+      EXPECT_EQ(stats.staleness_sum, 3u) << "the steps without the late gradient";
+      EXPECT_EQ(std::accumulate(stats.staleness.begin(), stats.staleness.end(), uint64_t{0}), stats.exchange_count);
     }
     const std::vector<float> got = flatten(*clients[1]);
     float largest = 0;
