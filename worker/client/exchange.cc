@@ -127,7 +127,7 @@ void Exchange::Bucket::begin_step(ps::ArrivalKind step_kind) {
   pushed = false;
   sent = Sent::nothing;
   outstanding = true;
-  is_late = false;
+  is_late = has_pull = false;
 }
 
 void Exchange::ready(size_t tensor_index) {
@@ -232,7 +232,7 @@ void Exchange::submit(Shard& shard, uint32_t bucket_index) {
             .format = format.kind,
             .bucket = bucket_index,
             .payload_bytes = payload_bytes,
-            .step = step(bucket.fragment),
+            .step = bucket.sent_step(step(bucket.fragment)),
             .incarnation = identity_.incarnation(),
             .base_version = bucket.version,
             .rate = rate_,
@@ -285,9 +285,9 @@ void Exchange::on_answer(ShardLink& link, uint64_t immediate) {
   // A copy: the shard could change it between check and use.
   const ps::ReturnHeader header = link.path->return_headers()[bucket_index];
   const bool expected = header.magic == ps::ReturnHeader::kMagic && header.incarnation == identity_.incarnation() &&
-                        header.step == step(bucket.fragment) && bucket.outstanding;
+                        header.step == bucket.sent_step(step(bucket.fragment)) && bucket.outstanding;
   if (!expected) return;  // a repeated answer to an exchange that is over
-  telemetry_.mark(Mark::Kind::answered, header.step, link.shard_index, bucket_index);
+  telemetry_.mark(Mark::Kind::answered, step(bucket.fragment), link.shard_index, bucket_index);
   if (const absl::Status stored = store_answer(link, header, bucket_index); !stored.ok()) {
     failure_.fail(absl::DataLossError(
         fmt::format("parameters of shard {}, bucket {} {}", link.shard_index, bucket_index, message_of(stored))));
@@ -387,6 +387,7 @@ void Exchange::offer_instead_of_pull() {
     fragments_[index].kind = ps::ArrivalKind::initialise;
     for_each_bucket(index, [&](Shard& shard, uint32_t i, Bucket& bucket) {
       bucket.kind = ps::ArrivalKind::initialise;
+      bucket.has_pull = bucket.pushed;
       bucket.pushed = false;
       // Buckets with an answer hold the values of the former chief: these are initialized.
       if (bucket.outstanding) push_bucket(shard, i);

@@ -121,11 +121,14 @@ class Exchange final : public PathEvents {
     std::optional<gpu::CopyTicket> packed;  ///< end of the packing of this exchange's gradient; none: not begun
     ShardPath::Sent sent = ShardPath::Sent::nothing;
     bool outstanding = false;  ///< no answer yet in this step
+    bool has_pull = false;     ///< it offers initial values, and its pull may still be answered
     bool is_late = false;      ///< quorum: its gradient has not been applied
     uint64_t version = 0;
     uint32_t answer = 0;  ///< ReturnHeader::answer of the parameters that this worker has, over the path in use
 
     void begin_step(ps::ArrivalKind step_kind);
+    /// SlotHeader::step of this bucket. The answer to its pull does not free the place of an offer.
+    uint64_t sent_step(uint64_t step) const { return has_pull ? ~step : step; }
   };
   struct Shard {
     ShardLink* link = nullptr;
