@@ -194,7 +194,6 @@ TEST_P(ClientGrace, TheShardLearnsItsWindow) {
   const uint64_t with = late_exchanges(GetParam(), {.is_auto = true});
   EXPECT_GE(without, 8u);
   EXPECT_LE(with, 6u) << "of 12 exchanges; without a window " << without;
-  EXPECT_GE(with, 1u) << "the first one is what it learns from";
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, ClientGrace, ::testing::Values("shm", "tcp"),
