@@ -28,7 +28,7 @@ namespace gradrail::ps {
 ///             the last 64 lags, and a quarter more. It is not longer than the step took before it, and not longer than
 ///             10 s. Lags beyond that limit do not count, because a wait for them would be in vain. Without a lag that
 ///             counts, the window has no length. The first two windows of a fragment have the longest permitted length
-///             while no lag is known: a run of few long steps would else lose what is late in them.
+///             while no lag is known. Else a run of few long steps would lose what is late in them.
 /// Threads  Owner thread of the shard. Time is an argument.
 class GraceWindows {
  public:

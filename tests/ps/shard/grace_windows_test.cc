@@ -69,7 +69,7 @@ TEST(GraceWindows, AFixedOneHasItsSecondsInEachStep) {
   EXPECT_EQ(length_from(windows, 0, kBegin + 1h), 250ms);
 }
 
-TEST(GraceWindows, AShardThatKnowsNoLagWaitsAsLongAsTheStepTook) {
+TEST(GraceWindows, AShardWithoutLagsWaitsAsLongAsTheStepTook) {
   AutoWindows windows;
   EXPECT_EQ(windows.step(20ms), 100ms);
   EXPECT_EQ(windows.step(20ms), 100ms) << "the lag of a step counts when its worker takes part in the next one";
