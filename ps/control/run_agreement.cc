@@ -111,7 +111,7 @@ absl::Status RunAgreement::compare(const proto::JoinRequest& request, const Sche
   // The most frequent mistake, another model, is reported first.
   if (const std::string differs = difference(agreed().schema, schema, sides); !differs.empty()) {
     return absl::FailedPreconditionError(
-        fmt::format("schema mismatch: {}: start all workers with the same model", differs));
+        fmt::format("schema mismatch: {}: start all workers with the same model and fragments", differs));
   }
   if (const std::string differs = difference(agreed().training, training, sides); !differs.empty()) {
     return absl::FailedPreconditionError(

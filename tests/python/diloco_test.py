@@ -280,7 +280,12 @@ for words, named in (
         ("every 0: must be a whole number, 1 or more", {"sync_every": 5, "outer": T.DelayedNesterov(every=0)}),
         ("DelayedNesterov with momentum 0: use", {"sync_every": 5, "outer": T.DelayedNesterov(momentum=0)}),
         ("momentum_every: the argument of a DiLoCo is outer", {"sync_every": 5, "momentum_every": 2}),
-        ("clip 0: must be more than 0; None: no clipping", {"sync_every": 5, "clip": 0}),
+        ("clip 0: must be at least 1.2e-38; None: no clipping", {"sync_every": 5, "clip": 0}),
+        ("clip 1e-44: must be at least 1.2e-38; None: no clipping", {"sync_every": 5, "clip": 1e-44}),
+        ("mode: must not be empty; omit it for the default", {"sync_every": 5, "mode": ""}),
+        ("push: must not be empty", {"sync_every": 5, "push": ""}),
+        ("push: must be a text, not NoneType", {"sync_every": 5, "push": None}),
+        ("mode: must be a text, not int", {"sync_every": 5, "mode": 4}),
         ("clip: must be a finite number within float32, not nan", {"sync_every": 5, "clip": float("nan")}),
         ("clip: must be a number, not '1'", {"sync_every": 5, "clip": "1"}),
         ("keep: must be a number, not '0.5'", {"sync_every": 5, "keep": "0.5"}),
@@ -298,6 +303,7 @@ for words, named in (
         ("learning_rate: the argument of a DiLoCo is outer", {"sync_every": 5, "learning_rate": 0.1}),
         ("push format 'int3': there are fp32", {"sync_every": 5, "push": "int3"})):
     refused(E, words, T.DiLoCo, model, optimizer, **named)
+refused(E, "lr: a DiLoCo has no such argument", T.DiLoCo, model, optimizer, sync_every=5, lr=0.1)
 refused(E, "inner_optimizer: must be", T.DiLoCo, model, model.parameters(), sync_every=5)
 refused(E, "parameter 0.weight: the inner optimizer does not have it", T.DiLoCo, model, inner(network()), sync_every=5)
 refused(E, "momentum_every 2: the optimizer sgd has none", gradrail.join, {"w": 3}, momentum_every=2)

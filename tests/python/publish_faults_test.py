@@ -34,7 +34,7 @@ publisher.close(wait=60)
         address = publisher.wait_for(r"at (\S+)").group(1)
         reader = self.start_program("""
 subscriber = gradrail.Subscriber(os.environ["ADDRESS"])
-refused(gradrail.DeadlineExceeded, "no version yet", subscriber.next, 0)  # the request is sent
+refused(gradrail.DeadlineExceeded, "no new version has arrived", subscriber.next, 0)  # the request is sent
 open(os.environ["STOPPED"], "w").close()
 os.kill(os.getpid(), signal.SIGSTOP)
 while subscriber.version != 11:

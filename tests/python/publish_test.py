@@ -98,8 +98,11 @@ with gradrail.Publisher(values(0), format="bf16", keep=3) as publisher:
     stats = second.stats()
     assert stats["full_versions"] == 0 and stats["delta_versions"] == 1, stats
     # A version that is current needs nothing, and the next one is a delta.
+    early = gradrail.Subscriber(publisher.address)
+    refused(gradrail.FailedPrecondition, "no version yet: call next()", lambda: early.weights)
+    refused(gradrail.FailedPrecondition, "no version yet: call next()", lambda: early.bits)
     third = gradrail.Subscriber(publisher.address, (3, second.weights))
-    refused(gradrail.DeadlineExceeded, "no version yet", third.next, 0.2)
+    refused(gradrail.DeadlineExceeded, "no new version has arrived", third.next, 0.2)
     publish_all(publisher, 4)
     assert third.next(20)[0] == 4 and third.stats()["full_versions"] == 0
     check(third, 4)
@@ -183,12 +186,12 @@ for format, kind in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
             for name, expected in trained.state_dict().items():
                 if expected.is_floating_point():
                     assert torch.equal(served.state_dict()[name], expected.to(kind)), name
-        try:
-            subscriber.load_into(torch.nn.Linear(20, 30))
-        except gradrail.InvalidArgument as error:
-            assert "no tensor" in str(error)
-        else:
-            raise AssertionError("another model was accepted")
+        wrong = gradrail.InvalidArgument
+        refused(wrong, "no tensor", subscriber.load_into, torch.nn.Linear(20, 30))
+        refused(wrong, "a torch module or a mapping of torch tensors", subscriber.load_into, None)
+        for other in (np.zeros(3), torch.zeros(3, dtype=torch.int32)):
+            refused(wrong, "'0.weight' must be a torch tensor of a floating-point type", subscriber.load_into,
+                    {**served.state_dict(), "0.weight": other})
 """)
         self.assert_ends(task, cluster.GOOD)
 

@@ -77,7 +77,8 @@ class Top(cluster.ClusterTest):
             os.close(slave)
 
     def test_top_refusals(self):
-        for flags, words in (((), "name the cluster"), (("--ps_hosts", "127.0.0.1:1"), "not a terminal .--once")):
+        for flags, words in (((), "name the cluster: "), (("cluster.json", "--ps_hosts", "127.0.0.1:1"), "name the cluster once"),
+                             (("--ps_hosts", "127.0.0.1:1"), "not a terminal .--once")):
             self.assertRegex("\n".join(self.top(*flags, code=cluster.CONFIGURATION)), words)
         self.assertRegex("\n".join(self.top("--ps_hosts", "127.0.0.1:1", "--once", code=cluster.RETRY)),
                          "not one parameter server answered")

@@ -129,7 +129,9 @@ std::vector<PsAnswer> ask(Watched& watched, bool dump) {
 bool is_rendezvous(const TopFlags& flags) { return flags.cluster.find("://") != std::string::npos; }
 
 absl::StatusOr<std::vector<std::string>> ps_addresses(const TopFlags& flags) {
-  if (flags.cluster.empty() == flags.ps_hosts.empty())
+  if (!flags.cluster.empty() && !flags.ps_hosts.empty())
+    return absl::InvalidArgumentError("top: name the cluster once: by a file or an address, or by --ps_hosts");
+  if (flags.cluster.empty() && flags.ps_hosts.empty())
     return absl::InvalidArgumentError(
         "top: name the cluster: a file, as for train --cluster, or --ps_hosts, or etcd://…");
   if (is_rendezvous(flags)) {

@@ -99,7 +99,7 @@ absl::StatusOr<size_t> PublisherLink::read_some(std::byte* to, size_t bytes, Tim
     if (error == 0) continue;
     if (error != ETIMEDOUT) return lost(std::strerror(error));
     if (Clock::now() >= heard_ + quiet_limit_) return lost("it sent nothing for too long");
-    return absl::DeadlineExceededError("it has sent no version yet");
+    return absl::DeadlineExceededError("no new version has arrived");
   }
 }
 

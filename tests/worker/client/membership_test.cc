@@ -330,7 +330,8 @@ class ClientRefusal : public ::testing::Test {
 
 TEST_F(ClientRefusal, OtherShape) {
   expect(cluster_.options(1), {{"w", {40}}, {"b", {4}}}, absl::StatusCode::kFailedPrecondition,
-         "schema mismatch: tensor 1: 'b' [3] in the run, 'b' [4] at worker 1: start all workers with the same model");
+         "schema mismatch: tensor 1: 'b' [3] in the run, 'b' [4] at worker 1: start all workers with the same model "
+         "and fragments");
 }
 
 TEST_F(ClientRefusal, OtherLearningRate) {

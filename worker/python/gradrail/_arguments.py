@@ -25,6 +25,13 @@ def text(name: str, value: Any) -> bytes:
     return encoded
 
 
+def choice(name: str, value: Any) -> bytes:
+    """The library takes an empty text for its default, which may be another one than that of a function here."""
+    if value == "":
+        raise errors.InvalidArgument(f"{name}: must not be empty; omit it for the default")
+    return text(name, value)
+
+
 def hosts(name: str, value: Union[None, str, Iterable[str]]) -> Optional[bytes]:
     if value is None:
         return None

@@ -419,11 +419,11 @@ def join(tensors: Mapping[str, Any], *, fragments: Optional[Mapping[str, Iterabl
                                      "the environment")
     options.task_index = _arguments.whole("task_index", 0 if task_index is None else task_index, (1 << 32) - 1)
     options.bucket_bytes = _arguments.whole("bucket_bytes", bucket_bytes, (1 << 32) - 1)
-    options.mode = _arguments.text("mode", mode)
-    options.push = _arguments.text("push", push)
-    options.returns = _arguments.text("return_format", return_format)
-    options.optimizer = _arguments.text("optimizer", optimizer)
-    options.transports = _arguments.text("transports", transports)
+    options.mode = _arguments.choice("mode", mode)
+    options.push = _arguments.choice("push", push)
+    options.returns = _arguments.choice("return_format", return_format)
+    options.optimizer = _arguments.choice("optimizer", optimizer)
+    options.transports = _arguments.choice("transports", transports)
     for name, value in (("learning_rate", learning_rate), ("momentum", momentum), ("beta1", beta1), ("beta2", beta2),
                         ("epsilon", epsilon)):
         if value is not None:

@@ -1,6 +1,7 @@
 """Local steps between two exchanges: DiLoCo, and its streaming form with delayed merges."""
 import dataclasses
 import functools
+import inspect
 import math
 import threading
 import types
@@ -13,6 +14,7 @@ from . import _arguments, client, errors
 from ._library import LOGGER
 from ._torch_state import Slot, Watch, shape_of, start, trained
 
+_LEAST_CLIP = torch.finfo(torch.float32).tiny  # smaller differences are 0 or inexact
 _PATIENCE_S = 10.0  # after an error of the program, for the exchange that is under way
 
 __all__ = ["Adam", "DelayedNesterov", "DiLoCo", "Nesterov", "SGD"]
@@ -22,7 +24,9 @@ Rate = Union[float, Callable[[int], float]]  # of each outer step, or a function
 
 def _agreed(rate: Rate) -> Optional[float]:
     """The rate that joining workers compare. A learner with a schedule sends its rate with each push."""
-    return None if callable(rate) else _arguments.constant("lr", rate)
+    if not callable(rate):
+        return _arguments.constant("lr", rate)
+    return _rate(rate, 0) or None  # a warm-up may begin with 0, which join() does not take
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,10 +181,11 @@ class DiLoCo:
     inner_optimizer : torch.optim.Optimizer
         Its state stays local. The DiLoCo counts the calls of its step().
     sync_every : int
-        Inner steps between two exchanges (H), the same at all workers.
+        Inner steps between two exchanges (H). The workers do not compare it: choose the same at all of them.
     fragments : int
         The parameters are cut into so many sets of about equal size, which are exchanged one after the other: one each
-        sync_every / fragments inner steps. The bytes of an exchange are fewer, and those of a round are the same.
+        sync_every / fragments inner steps, which must be a whole number. There are at most as many as parameters. The bytes
+        of an exchange are fewer, and those of a round are the same.
     delay : int
         Inner steps that are made while an exchange is under way, less than sync_every / fragments. 0: the worker waits.
     keep : float
@@ -236,9 +241,13 @@ class DiLoCo:
         if not 0.0 <= self._keep <= 1.0:
             raise errors.InvalidArgument(f"keep {keep}: must be 0 to 1")
         self._clip = None if clip is None else _arguments.number("clip", clip)
-        if self._clip is not None and self._clip <= 0.0:
-            raise errors.InvalidArgument(f"clip {clip}: must be more than 0; None: no clipping")
+        if self._clip is not None and self._clip < _LEAST_CLIP:
+            raise errors.InvalidArgument(f"clip {clip}: must be at least {_LEAST_CLIP:.2g}; None: no clipping")
         self._schedule = outer.lr if callable(outer.lr) else None
+        unknown = [name for name in options if name not in inspect.signature(client.join).parameters]
+        if unknown:
+            raise errors.InvalidArgument(f"{unknown[0]}: a DiLoCo has no such argument: it has its own ones and those of "
+                                         "gradrail.join(); lr and momentum are arguments of outer")
         agreed = outer.options()
         self._lr = _rate(outer.lr, 0) if callable(outer.lr) else outer.lr
         self._locals: List[_Local] = [_Local(model, name, parameter) for name, parameter in trained(model)]
@@ -249,7 +258,6 @@ class DiLoCo:
         self._sent: Optional[_Exchange] = None
         self._norm = 0.0
         self._fragments = _cut(self._locals, fragments)
-        _warn_of_divergence(outer, mode, push)
         try:
             self.client = client.join({one.name: shape_of(one.parameter) for one in self._locals}, push=push,
                                       return_format=return_format, mode=mode,
@@ -257,6 +265,7 @@ class DiLoCo:
                                       **agreed, **options)
         except errors.FailedPrecondition as error:
             raise errors.FailedPrecondition(_in_own_names(str(error))) from None
+        _warn_of_divergence(outer, mode, push)
         start(self.client, self._locals)
         self._current = next(iter(self._fragments))
         self._steps = self._fragment_steps()

@@ -231,7 +231,8 @@ class Subscriber:
     Attributes
     ----------
     shapes : names and shapes. weights : the values of `version`, float32. bits : read-only views, uint16 for bf16 and
-    uint32 for fp32. version, hash : of the version in place, or None.
+    uint32 for fp32. version, hash : of the version in place, or None. Before the first version, weights and bits raise
+    FailedPrecondition.
     """
 
     def __init__(self, address: str, have: Optional[Tuple[int, Any]] = None, *, follow: str = "newest",
@@ -250,16 +251,28 @@ class Subscriber:
         self.version: Optional[int] = None
         self._wait(LIBRARY.gradrail_subscriber_connect, connect_timeout)
         self.format: str = LIBRARY.gradrail_subscriber_format(self._handle.pointer).decode()
-        self.bits: Dict[str, np.ndarray] = self._views()
-        self.shapes: Dict[str, Tuple[int, ...]] = {name: array.shape for name, array in self.bits.items()}
-        self.weights = Weights(self.bits)
+        self._arrays = self._memory()
+        self._bits = {name: array.view() for name, array in self._arrays.items()}
+        for array in self._bits.values():
+            array.flags.writeable = False
+        self.shapes: Dict[str, Tuple[int, ...]] = {name: array.shape for name, array in self._bits.items()}
         if have is not None:
             self._resume(have)
 
-    def _views(self) -> Dict[str, np.ndarray]:
+    @property
+    def bits(self) -> Dict[str, np.ndarray]:
+        if self.version is None:
+            raise errors.FailedPrecondition("there is no version yet: call next() first")
+        return self._bits
+
+    @property
+    def weights(self) -> Weights:
+        return Weights(self.bits)
+
+    def _memory(self) -> Dict[str, np.ndarray]:
         count = ctypes.c_size_t()
         tensors = LIBRARY.gradrail_subscriber_tensors(self._handle.pointer, ctypes.byref(count))
-        views = {}
+        arrays = {}
         for index in range(count.value):
             tensor = tensors[index]
             size = ctypes.c_size_t()
@@ -267,10 +280,8 @@ class Subscriber:
             memory = (ctypes.c_ubyte * size.value).from_address(address)
             memory.handle = self._handle  # the memory exists as long as the array
             array = np.frombuffer(memory, np.uint16 if self.format == "bf16" else np.uint32)
-            array = array.reshape(tensor.shape[:tensor.dimension_count])
-            array.flags.writeable = False
-            views[tensor.name.decode()] = array
-        return views
+            arrays[tensor.name.decode()] = array.reshape(tensor.shape[:tensor.dimension_count])
+        return arrays
 
     def _resume(self, have: Tuple[int, Any]) -> None:
         try:
@@ -330,13 +341,18 @@ class Subscriber:
         """Copies the parameters into a torch module or a mapping of torch tensors, in their dtype and on their device."""
         import torch  # here: NumPy users need no torch
         targets = model.state_dict() if hasattr(model, "state_dict") else model
+        if not isinstance(targets, collections.abc.Mapping):
+            raise errors.InvalidArgument(f"load_into: must be a torch module or a mapping of torch tensors, not "
+                                         f"{type(model).__name__}")
         missing = [name for name in self.bits if name not in targets]
         if missing:
             raise errors.InvalidArgument(f"load_into: the model has no tensor {', '.join(missing)}")
         kind = torch.bfloat16 if self.format == "bf16" else torch.float32
         signed = np.int16 if self.format == "bf16" else np.int32
         with torch.no_grad():
-            for name, bits in self.bits.items():
+            for name, bits in self._arrays.items():
+                if not isinstance(targets[name], torch.Tensor) or not targets[name].is_floating_point():
+                    raise errors.InvalidArgument(f"load_into: {name!r} must be a torch tensor of a floating-point type")
                 if tuple(targets[name].shape) != bits.shape:
                     raise errors.InvalidArgument(f"load_into: tensor {name!r} has shape {tuple(targets[name].shape)}; "
                                                  f"the publisher has {bits.shape}")
