@@ -202,6 +202,7 @@ absl::Status BackupHandler::take_over(const proto::JoinRequest& request, RunSetu
   {
     MutexLock lock(context_.state.mutex);
     context_.state.membership.restore(known, Clock::now());
+    if (last.continued()) context_.state.membership.mark_continued(Clock::now());
     if (have_values) context_.state.membership.mark_initialised(Clock::now());
   }
   // The role changes last: after a failure above this is still a backup, which the next worker can ask.

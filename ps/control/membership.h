@@ -117,6 +117,7 @@ class Membership {
   /// The run is older than this process: a worker that has not joined may have finished before. It is waited for no
   /// longer than the return limit.
   void mark_continued(TimePoint now) { missing_until_ = std::min(missing_until_, now + options_.return_limit); }
+  bool is_continued() const { return missing_until_ != TimePoint::max(); }
   /// There are parameters to save: an absent worker is the chief no longer than the return limit.
   void mark_initialised(TimePoint now) { chief_until_ = std::min(chief_until_, now + options_.return_limit); }
   /// Workers that are not waited for, because they have left or were lost.

@@ -191,6 +191,7 @@ void Replication::fill_message(proto::ReplicateRequest& message) {
       worker.set_departed(known.departed);
     }
     // Under the same lock as the members: the backup must not see a mixture.
+    message.set_continued(state.membership.is_continued());
     message.set_over(state.membership.finished());
     message.set_aborted(state.membership.aborted());
   }

@@ -54,7 +54,7 @@ struct Shape {
 ///   3. sync, while no worker was lost: the parameters equal those of an undisturbed run, bit for bit. The bits include
 ///      formats, rests, weights and the steps of each fragment.
 ///   4. A server restores the last checkpoint that was reported as written before its start, or a newer one. Damaged
-///      files are an exception (World::check_restored()).
+///      files are an exception, and workers of another run than that of the checkpoint (World::check_restored()).
 class Ledger {
  public:
   explicit Ledger(const Shape& shape);

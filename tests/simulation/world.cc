@@ -13,6 +13,7 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "ps/control/control_plane.h"
+#include "ps/protocol/control.pb.h"
 #include "ps/server.h"
 #include "tests/simulation/disk.h"
 #include "tests/simulation/runtime.h"
@@ -233,7 +234,7 @@ absl::Status World::train(uint32_t task) {
   tasks_[task].has_begun = true;
   scheduler().trace(fmt::format("worker/{} begins at {}", worker, fmt::join(positions, " ")));
   Random pace(seed_, 100 + next_process_);
-  uint64_t saving = 0;  // version of the save under way; 0: none
+  Saved saving;  // under way
   while (*std::min_element(positions.begin(), positions.end()) < int64_t{shape_.steps} && ledger_.violation().empty()) {
     GRADRAIL_RETURN_IF_ERROR(exchange(*client, worker, pace, positions));
     if (shape_.checkpoints && client->is_chief() && !client->checkpoint_under_way() && pace.below(4) == 0) {
@@ -300,39 +301,45 @@ void World::begin_again(worker::Client& client, uint32_t worker, std::vector<int
 }
 
 /// Ends the save under way, and begins another one. A checkpoint that cannot be saved does not end a run.
-void World::save(worker::Client& client, uint32_t worker, uint64_t& version) {
+void World::save(worker::Client& client, uint32_t worker, Saved& saving) {
   const auto files = client.finish_checkpoint();
-  if (files.ok() && !files->empty() && version > saved_version_) {
-    saved_version_ = version;
-    saved_ns_ = scheduler().now();
+  const bool is_later = saving.run != saved_.run || saving.version > saved_.version;
+  if (files.ok() && !files->empty() && saving.version > 0 && is_later) {
+    saved_ = saving;
+    saved_.at_ns = scheduler().now();
   }
-  version = client.global_step();
+  saving = {.version = client.global_step(), .run = run_of(0).run};
   const absl::Status begun = client.begin_checkpoint();
-  if (!begun.ok()) version = 0;
+  if (!begun.ok()) saving = {};
   scheduler().trace(fmt::format("worker/{} saves: {}; before: {}", worker, begun.ToString(),
                                 files.ok() ? "ok" : files.status().ToString()));
 }
 
+/// The generation 0: this task does not run, or has no run.
+ps::PublishedRun World::run_of(uint32_t task) const {
+  ps::ControlPlane* const plane = control_.plane_of(task);
+  if (plane == nullptr) return {};
+  const MutexLock lock(plane->context.state.mutex);
+  return plane->context.state.run;
+}
+
 /// Invariant 4 of the ledger. A backup follows its primary and restores nothing.
 void World::check_restored() {
-  if (shape_.backups || saved_ns_ == 0 || Disk::instance().has_damage()) return;
+  if (shape_.backups || saved_.at_ns == 0 || Disk::instance().has_damage()) return;
   for (uint32_t task = 0; task < server_tasks(); ++task) {
-    ps::ControlPlane* const plane = control_.plane_of(task);
-    if (plane == nullptr || tasks_[task].started_ns < saved_ns_) continue;
-    const MutexLock lock(plane->context.state.mutex);
-    const ps::PublishedRun& run = plane->context.state.run;
-    if (run.generation == 0 || run.began_from.global_step.value_or(0) >= saved_version_) continue;
+    const ps::PublishedRun run = run_of(task);
+    if (run.generation == 0 || tasks_[task].started_ns < saved_.at_ns) continue;
+    // A worker was cut off while a new process of another one began a run without it and saved that one.
+    const bool is_of_other_run = run.agreed->run() != 0 && run.agreed->run() != saved_.run;
+    if (is_of_other_run || run.began_from.global_step.value_or(0) >= saved_.version) continue;
     ledger_.violate(fmt::format("{} has restored step {}, and a checkpoint of step {} was written", name_of_task(task),
-                                run.began_from.global_step.value_or(0), saved_version_));
+                                run.began_from.global_step.value_or(0), saved_.version));
   }
 }
 
 /// Whether the run of a server began without a checkpoint.
 bool World::began_from_a_copy(uint32_t task) const {
-  ps::ControlPlane* const plane = control_.plane_of(task);
-  if (plane == nullptr) return false;
-  const MutexLock lock(plane->context.state.mutex);
-  const ps::PublishedRun& run = plane->context.state.run;
+  const ps::PublishedRun run = run_of(task);
   return run.generation > 0 && !run.began_from.global_step.has_value();
 }
 

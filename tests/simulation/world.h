@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "base/random.h"
+#include "ps/control/control_context.h"
 #include "tests/simulation/control_plane.h"
 #include "tests/simulation/ledger.h"
 #include "tests/simulation/network.h"
@@ -80,6 +81,12 @@ class World {
     std::string ended;       ///< how its last process has ended
   };
 
+  struct Saved {
+    uint64_t version = 0;  ///< 0: none
+    uint64_t run = 0;      ///< JoinReply.run
+    int64_t at_ns = 0;
+  };
+
   // Tasks (world.cc).
   void start(uint32_t task);
   void start_after(uint32_t task, int64_t delay_ns);
@@ -93,10 +100,11 @@ class World {
   uint32_t server_tasks() const { return shape_.servers * (shape_.backups ? 2 : 1); }
   uint32_t worker_task(uint32_t worker) const { return server_tasks() + worker; }
   bool is_over() const;
+  ps::PublishedRun run_of(uint32_t task) const;
   bool began_from_a_copy(uint32_t task) const;
   std::string why_not_exact() const;
   void check_end(int end);
-  void save(worker::Client& client, uint32_t worker, uint64_t& version);
+  void save(worker::Client& client, uint32_t worker, Saved& saving);
   void check_restored();
 
   // Faults (faults.cc).
@@ -125,8 +133,7 @@ class World {
   bool is_healed_ = false;
   bool may_lose_workers_ = false;  ///< else all silences are shorter than the heartbeat timeout
   bool has_disk_faults_ = false;
-  uint64_t saved_version_ = 0;  ///< of the last checkpoint that was reported as written
-  int64_t saved_ns_ = 0;
+  Saved saved_;                ///< the last checkpoint that was reported as written
   bool has_copy_ = false;      ///< a server that was started again and crashed had begun without a checkpoint
   bool has_return_ = false;    ///< a worker has joined again after the loss of a server
   bool has_finisher_ = false;  ///< a worker has finished its steps

@@ -7,6 +7,7 @@
 #include "fmt/format.h"
 #include "ps/admission/channel.h"
 #include "ps/protocol/control_call.h"
+#include "ps/protocol/control_status.h"
 #include "ps/protocol/training.h"
 #include "tests/worker/client/cluster.h"
 #include "worker/client/exchange.h"
@@ -150,6 +151,27 @@ TEST_P(ClientBackup, BackupGoesOnAndEndsAlike) {
 INSTANTIATE_TEST_SUITE_P(Built, ClientBackup, ::testing::Values("shm", "tcp"),
                          [](const auto& test) { return std::string(test.param); });
 
+std::unique_ptr<ps::proto::Control::Stub> stub_of(const std::string& address) {
+  const auto channel = ps::open_channel(address, grpc::InsecureChannelCredentials(), "", {}, 20s);
+  EXPECT_TRUE(channel.ok()) << channel.status();
+  return ps::proto::Control::NewStub(*channel);
+}
+
+/// The group of parameter servers that workers join. It has one ps.
+uint64_t group_of(const Cluster& cluster) {
+  ps::proto::DescribeRequest request;
+  request.set_protocol_version(ps::kProtocolVersion);
+  ps::proto::DescribeReply reply;
+  const auto stub = stub_of(cluster.spec().ps[0]);
+  EXPECT_TRUE(ps::call(*stub, &ps::proto::Control::Stub::Describe, 20s, request, reply).ok());
+  return ps::with_process(0, reply.process());
+}
+
+absl::Status send_join(const std::string& address, const ps::proto::JoinRequest& request) {
+  ps::proto::JoinReply reply;
+  return ps::from_grpc(ps::call(*stub_of(address), &ps::proto::Control::Stub::Join, 20s, request, reply));
+}
+
 /// One worker that has made some steps, one ps and its backup.
 class Pair : public ::testing::Test {
  protected:
@@ -158,7 +180,7 @@ class Pair : public ::testing::Test {
     EXPECT_TRUE(client_->start().ok());
     steps(5);
     EXPECT_TRUE(eventually([&] { return is_level(cluster_, 0); }));
-    group_ = group_of_primary();
+    group_ = group_of(cluster_);
   }
   void steps(uint64_t count) {
     for (uint64_t end = step_ + count; step_ < end;) {
@@ -168,30 +190,13 @@ class Pair : public ::testing::Test {
       ASSERT_TRUE(waited.ok()) << waited;
     }
   }
-  static std::unique_ptr<ps::proto::Control::Stub> stub_of(const std::string& address) {
-    const auto channel = ps::open_channel(address, grpc::InsecureChannelCredentials(), "", {}, 20s);
-    EXPECT_TRUE(channel.ok()) << channel.status();
-    return ps::proto::Control::NewStub(*channel);
-  }
-  /// Returns the group of parameter servers that the worker has joined.
-  uint64_t group_of_primary() const {
-    ps::proto::DescribeRequest request;
-    request.set_protocol_version(ps::kProtocolVersion);
-    ps::proto::DescribeReply reply;
-    const auto stub = stub_of(cluster_.options(0).cluster.ps[0]);
-    EXPECT_TRUE(ps::call(*stub, &ps::proto::Control::Stub::Describe, 20s, request, reply).ok());
-    return ps::with_process(0, reply.process());
-  }
   /// Asks the backup to take over, as a worker of `group` that has seen `version` of bucket 0. Returns the answer.
   absl::Status request_takeover(uint64_t version, uint64_t group) {
-    const auto stub = stub_of(cluster_.options(0).backups[0]);
     ps::proto::JoinRequest request;
     request.set_protocol_version(ps::kProtocolVersion);
     request.set_group(group);
     request.mutable_take_over()->add_versions(version);
-    ps::proto::JoinReply reply;
-    const grpc::Status status = ps::call(*stub, &ps::proto::Control::Stub::Join, 20s, request, reply);
-    return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+    return send_join(cluster_.options(0).backups[0], request);
   }
 
   const Watchdog watchdog_;
@@ -287,6 +292,35 @@ TEST(EmptyPair, ABackupServesTheFirstWorkersIfItsPrimaryIsLost) {
     ASSERT_TRUE(client->leave().ok());
   });
   EXPECT_TRUE(cluster.outcome(1).ok());
+}
+
+/// Worker 1 has joined the group of these tasks from an earlier one, and the chief may have finished before. The worker
+/// that asks for the takeover does not know that.
+TEST(ContinuedRun, ABackupAwaitsMissingWorkersNoLongerThanItsPrimary) {
+  const Watchdog watchdog;
+  Cluster cluster({.return_limit = 1s, .backups = true});
+  const ClientOptions options = cluster.options(1);
+  ps::proto::JoinRequest request;
+  request.set_protocol_version(ps::kProtocolVersion);
+  request.mutable_member()->set_task_index(1);
+  request.mutable_member()->set_incarnation(7);
+  ps::to_proto(odd_schema(), request);
+  *request.mutable_training() = ps::to_proto({.mode = {.kind = options.mode, .worker_count = 2},
+                                              .optimizer = options.optimizer,
+                                              .bucket_bytes = options.bucket_bytes});
+  request.set_total_shards(1);
+  request.set_group(group_of(cluster));
+  request.set_left_group(request.group() + 1);
+  const absl::Status joined = send_join(options.cluster.ps[0], request);
+  ASSERT_TRUE(joined.ok()) << joined;
+  ASSERT_TRUE(eventually([&] { return is_level(cluster, 0); }));
+  EXPECT_EQ(cluster.server(0).stats()->chief(), 0u) << "it may still come";
+  cluster.stop(0);
+  request.set_left_group(request.group());
+  request.set_newcomer(true);
+  request.mutable_take_over();
+  ASSERT_TRUE(eventually([&] { return send_join(options.backups[0], request).ok(); }));
+  EXPECT_TRUE(eventually([&] { return cluster.server(1).stats()->chief() == 1; }, 8s));
 }
 
 /// The parts of a client up to its first exchange, which the test makes bucket by bucket.
