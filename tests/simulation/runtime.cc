@@ -298,4 +298,7 @@ SIMULATED int open(const char* path, int flags, ...) {
 SIMULATED int fsync(int fd) { return Disk::instance().fsync(fd); }
 SIMULATED int rename(const char* from, const char* to) noexcept { return Disk::instance().rename(from, to); }
 SIMULATED int unlink(const char* path) noexcept { return Disk::instance().unlink(path); }
-SIMULATED int remove(const char* path) noexcept { return Disk::instance().unlink(path); }
+SIMULATED int remove(const char* path) noexcept {
+  const int done = Disk::instance().unlink(path);
+  return done != 0 && errno == EISDIR ? rmdir(path) : done;
+}

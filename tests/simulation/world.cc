@@ -377,6 +377,7 @@ bool World::is_over() const {
 
 RunResult World::run() {
   const std::string place = folder_of(getpid());
+  remove_folder_of(getpid());  // a run that was killed may have had the same number
   std::filesystem::create_directories(place + "/" + folder_);
   std::filesystem::current_path(place);
   Disk::instance().begin(folder_, seed_);
