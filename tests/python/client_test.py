@@ -193,7 +193,7 @@ for words, options in (
     ("transports", {"transports": "pigeon"}), ("need ps_hosts", {"task_index": 0}),
     ("need ps_hosts", {"worker_hosts": "a:1"}), ("ps_hosts", {"ps_hosts": [3]}), ("ps_hosts", {"ps_hosts": "nonsense"}),
     ("task_index", {"ps_hosts": "localhost:1", "worker_hosts": "localhost:2", "task_index": -1}),
-    ("join_timeout", {"join_timeout": -1}), ("join_timeout", {"join_timeout": None}),
+    ("join_timeout: must be 0 or more, not -1", {"join_timeout": -1}), ("join_timeout", {"join_timeout": None}),
     ("backup", {"backup_hosts": "localhost:1,localhost:2"})):
     refused(I, words, gradrail.join, {"w": (1,)}, **options)
 

@@ -53,12 +53,11 @@ def number(name: str, value: Any) -> float:
     return number
 
 
-def rate(name: str, value: Any) -> float:
-    """A learning rate of a single step, which may be 0."""
-    rate = number(name, value)
-    if rate < 0:
-        raise errors.InvalidArgument(f"{name}: must be 0 or more, not {rate}")
-    return rate
+def not_negative(name: str, value: Any) -> float:
+    given = number(name, value)
+    if given < 0:
+        raise errors.InvalidArgument(f"{name}: must be 0 or more, not {given}")
+    return given
 
 
 def constant(name: str, value: Any) -> float:

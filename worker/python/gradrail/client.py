@@ -265,7 +265,7 @@ class Client:
         async, ssp: for the gradients of this worker. Otherwise the rate of the lowest worker in a step counts, so that
         all workers set the same one. Raises InvalidArgument, FailedPrecondition.
         """
-        self._call(LIBRARY.gradrail_set_learning_rate, ctypes.c_float(_arguments.rate("rate", rate)))
+        self._call(LIBRARY.gradrail_set_learning_rate, ctypes.c_float(_arguments.not_negative("rate", rate)))
 
     def pull(self) -> None:
         """Fetches the current parameters without sending gradients."""
@@ -431,7 +431,7 @@ def join(tensors: Mapping[str, Any], *, fragments: Optional[Mapping[str, Iterabl
     options.weight_decay = _arguments.number("weight_decay", weight_decay)
     options.momentum_every = _arguments.whole("momentum_every", momentum_every, (1 << 32) - 1)
     for name, value in (("join_timeout", join_timeout), ("path_timeout", path_timeout), ("rejoin_timeout", rejoin_timeout)):
-        setattr(options, name + "_s", _arguments.number(name, value))
+        setattr(options, name + "_s", _arguments.not_negative(name, value))
     for name, value in (("bind_host", bind_host), ("secret_file", secret_file), ("trusted_ca_file", trusted_ca_file),
                         ("cert_file", cert_file), ("key_file", key_file)):
         setattr(options, name, None if value is None else _arguments.text(name, value))

@@ -359,7 +359,7 @@ class DiLoCo:
     def lr(self, rate: float) -> None:
         if self._schedule is not None:
             raise errors.FailedPrecondition("lr: the outer optimizer has a schedule, which sets the rate of each outer step")
-        _arguments.rate("lr", rate)
+        _arguments.not_negative("lr", rate)
         self._finish(self._keep)  # a client has one call at a time
         self.client.set_learning_rate(rate)
         self._lr = rate
@@ -428,7 +428,7 @@ class DiLoCo:
 
 
 def _rate(schedule: Callable[[int], float], step: int) -> float:
-    return _arguments.rate(f"lr of outer step {step}", schedule(step))
+    return _arguments.not_negative(f"lr of outer step {step}", schedule(step))
 
 
 def _cut(all_locals: List[_Local], count: int) -> Dict[str, List[_Local]]:

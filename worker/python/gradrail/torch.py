@@ -214,7 +214,7 @@ class Exchange:
 
     @lr.setter
     def lr(self, rate: float) -> None:
-        self.client.set_learning_rate(_arguments.rate("lr", rate))
+        self.client.set_learning_rate(_arguments.not_negative("lr", rate))
         self._lr = rate
 
     def zero_grad(self, set_to_none: bool = False) -> None:
