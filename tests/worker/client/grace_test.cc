@@ -1,4 +1,5 @@
 // The grace window of a quorum.
+#include "ps/protocol/control.pb.h"
 #include "tests/worker/client/cluster.h"
 
 namespace gradrail::worker {

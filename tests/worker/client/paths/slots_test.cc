@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "base/random.h"
+#include "ps/protocol/control.pb.h"
 #include "tests/worker/client/cluster.h"
 
 namespace gradrail::worker {
