@@ -168,11 +168,10 @@ absl::StatusOr<int> run_straggler_suite(const Options& options) {
   report.note("worker changes, one step in ten is slow. of_undisturbed: ratio to the same mode without a slow worker");
   report.note("dropped_share: in quorum, of gradients that entered a later step");
   report.begin(Layout::latency);
-  const std::string quorum = fmt::format("quorum:{}", workers - 1);
+  const std::vector<std::string> modes = {"sync", "backup:1", fmt::format("quorum:{}", workers - 1), "ssp:4", "async"};
   std::vector<Contestant> contestants;
   for (const bool in_turn : {false, true}) {
-    for (const std::string& text :
-         {std::string("sync"), std::string("backup:1"), quorum, std::string("ssp:4"), std::string("async")}) {
+    for (const std::string& text : modes) {
       const ps::Mode mode = *ps::parse_mode(text);
       const std::string name = fmt::format("{}, {}", text, in_turn ? "in turn" : "one slow");
       contestants.push_back({name, [=, &options](uint64_t bytes) {

@@ -234,8 +234,7 @@ void ShardExchange::answer(const Action& action) {
   if (is_mapped) write_crc(*peer, action.bucket);
   DeviceMemory* const device = partition_.device_memory();
   if (device == nullptr) return complete(action);
-  const bool leaves_gpu = peer->uses_gpu() && peer->encoder == nullptr;
-  if (!is_mapped && !leaves_gpu && partition_.returns_parameters()) {
+  if (!is_mapped && !peer->answers_leave_gpu() && partition_.returns_parameters()) {
     device->begin_download(partition_.offset(action.bucket), range.count);
   }
   begun_.push_back({action, std::nullopt});
@@ -348,7 +347,7 @@ uint64_t ShardExchange::answer_bytes(const ShardPeer& peer, uint32_t bucket) con
 /// copied.
 transport::LocalSlice ShardExchange::private_copy(const ShardPeer& peer, uint32_t bucket) const {
   if (peer.return_headers()[bucket].has_crc == 0 && peer.encoder == nullptr) return {};
-  if (peer.parameters_mapped != nullptr || (peer.uses_gpu() && peer.encoder == nullptr)) return {};
+  if (peer.parameters_mapped != nullptr || peer.answers_leave_gpu()) return {};
   return {.region = peer.slots.region.get(),
           .offset = partition_.places().region_payload_at(bucket),
           .bytes = answer_bytes(peer, bucket)};
@@ -356,9 +355,10 @@ transport::LocalSlice ShardExchange::private_copy(const ShardPeer& peer, uint32_
 
 transport::LocalSlice ShardExchange::parameters_source(const ShardPeer& peer, uint32_t bucket) const {
   if (const transport::LocalSlice copy = private_copy(peer, bucket); copy.region != nullptr) return copy;
-  return {.region = peer.uses_gpu() ? parameters_.gpu(peer.context_index) : parameters_.host(peer.context_index),
-          .offset = partition_.offset(bucket) * sizeof(float),
-          .bytes = partition_.bucket_range(bucket).count * sizeof(float)};
+  return {
+      .region = peer.answers_leave_gpu() ? parameters_.gpu(peer.context_index) : parameters_.host(peer.context_index),
+      .offset = partition_.offset(bucket) * sizeof(float),
+      .bytes = partition_.bucket_range(bucket).count * sizeof(float)};
 }
 
 transport::RemoteSlice ShardExchange::parameters_target(const ShardPeer& peer, uint32_t bucket) const {

@@ -82,8 +82,10 @@ struct ShardPeer {
   uint64_t bytes_out = 0;
 
   bool is_on_device() const { return device.mapping != nullptr; }
-  /// Gradients arrive in the store's GPU memory, and parameters leave from there.
+  /// Gradients arrive in the store's GPU memory.
   bool uses_gpu() const { return payload.region != nullptr; }
+  /// Packed parameters leave from host memory, whichever way the gradients take.
+  bool answers_leave_gpu() const { return uses_gpu() && encoder == nullptr; }
   /// The event loop has nothing to continue for this peer.
   bool is_settled() const { return (phase == Phase::active || phase == Phase::primary) && backlog.empty(); }
 
