@@ -1,4 +1,5 @@
 // The hot path: posts, sending, receiving. Set-up and end are in connection.cc.
+#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -127,11 +128,7 @@ bool TcpConnection::send_once(uint64_t& budget_bytes) {
   GRADRAIL_CHECK(!pieces.empty());  // sendable() was true
   uint64_t offered = 0;
   for (const iovec& piece : pieces) offered += piece.iov_len;
-  msghdr message{};
-  message.msg_iov = const_cast<iovec*>(pieces.data());
-  message.msg_iovlen = pieces.size();
-  // MSG_NOSIGNAL: the loss of the peer is EPIPE here; SIGPIPE would end the process.
-  const ssize_t result = sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  const ssize_t result = send_pieces(fd_.get(), pieces, offered);
   if (result < 0 && errno == EINTR) return true;
   if (result < 0 && errno != EAGAIN) {
     // The connection is not lost yet: a refusal or other last frames of the peer may still be readable. read_failed()
@@ -224,12 +221,15 @@ TcpConnection::ReadResult TcpConnection::read_once(uint64_t& budget_bytes) {
   ahead_end_ -= std::exchange(ahead_begin_, 0);
   if (seal_ != nullptr && seal_->agreed()) return read_sealed(budget_bytes);
   // One call takes the rest of a payload to its place, and the next headers with what is small.
-  iovec pieces[2];
-  int count = 0;
-  if (in_payload_) pieces[count++] = {target_, target_bytes_};
-  pieces[count++] = {&ahead_[ahead_end_], kAheadBytes - ahead_end_};
-  const uint64_t wanted = (in_payload_ ? target_bytes_ : 0) + kAheadBytes - ahead_end_;
-  const ssize_t result = readv(fd_.get(), pieces, count);
+  const iovec ahead = {&ahead_[ahead_end_], ahead_limit_ - ahead_end_};
+  const uint64_t wanted = (in_payload_ ? target_bytes_ : 0) + ahead.iov_len;
+  ssize_t result = 0;
+  if (in_payload_) {
+    const iovec pieces[] = {{target_, target_bytes_}, ahead};
+    result = readv(fd_.get(), pieces, std::size(pieces));
+  } else {
+    result = recv(fd_.get(), ahead.iov_base, ahead.iov_len, 0);
+  }
   if (result <= 0) return read_failed(result);
   const auto got = static_cast<uint64_t>(result);
   budget_bytes -= std::min(budget_bytes, got);
@@ -386,6 +386,8 @@ absl::Status TcpConnection::begin_frame(const FrameHeader& frame) {
 
 absl::Status TcpConnection::begin_put(const FrameHeader& frame) {
   if (frame.region == kNoRegion && frame.length == 0) return absl::OkStatus();
+  // Frames repeat from step to step: the next payload of this size is received together with its header.
+  if (frame.length > kFewAheadBytes) ahead_limit_ = frame.length <= kMostAheadPayload ? kAheadBytes : kFewAheadBytes;
   GRADRAIL_ASSIGN_OR_RETURN(std::byte* const place, find_target(context_.regions(), frame, Access::remote_write));
   target_ = place;
   return absl::OkStatus();

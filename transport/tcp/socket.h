@@ -1,5 +1,8 @@
 #pragma once
 
+#include <sys/types.h>
+#include <sys/uio.h>
+
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -7,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "base/clock.h"
 #include "base/file_descriptor.h"
 #include "base/net_address.h"
@@ -41,6 +45,9 @@ void adapt_to_path(int fd);
 /// Whether the peer's kernel leaves retransmissions unanswered. A peer that answers with a full receive window does not
 /// count: it still runs and will continue to read.
 bool unanswered(int fd);
+
+/// Sends up to `bytes`, the length of all pieces, with one system call. Returns its result; never SIGPIPE.
+ssize_t send_pieces(int fd, absl::Span<const iovec> pieces, uint64_t bytes);
 
 /// A non-blocking socket listening at `address`.
 absl::StatusOr<FileDescriptor> listen_at(const Address& address);

@@ -1,5 +1,7 @@
 #include <poll.h>
 
+#include <algorithm>
+
 #include "tests/transport/tcp/fixture.h"
 
 namespace gradrail::transport::tcp {
@@ -189,6 +191,30 @@ TEST(TcpDatapath, PartialWritesBothWaysWithTinyBuffers) {
     if (each.kind != Kind::put_arrived) continue;
     EXPECT_EQ(each.immediate, expected);
     expected += kPiece;
+  }
+}
+
+TEST(TcpDatapath, PayloadsOfAllSizesAlternate) {
+  // Each size changes how many bytes the next system call takes with a header.
+  constexpr size_t kSizes[] = {0, 1, 100, 976, 977, 8191, 8192, 8193, 20'000, 24'576, 24'577, 32'768, 70'000};
+  Pair pair;
+  const std::vector<std::byte> source = pattern(70'000, 3);
+  std::vector<std::byte> sent = source;
+  const auto from = pair.client.add(sent);
+  uint64_t number = 0;
+  for (const size_t first : kSizes) {
+    for (const size_t second : kSizes) {
+      std::vector<std::byte> target(140'000);
+      const auto to = pair.server.add(target);
+      const RemoteRegion remote = *pair.to_server->import(to->key());
+      ASSERT_TRUE(pair.to_server->put({from.get(), 0, first}, {remote}, {}).ok());
+      ASSERT_TRUE(pair.to_server->put({from.get(), 0, second}, {remote, 70'000}, {.immediate = ++number}).ok());
+      ASSERT_TRUE(pair.pump_both([&] { return pair.server.count(Kind::put_arrived) == number; })) << first << second;
+      ASSERT_TRUE(std::equal(target.begin(), target.begin() + first, source.begin())) << first << " then " << second;
+      ASSERT_TRUE(std::equal(target.begin() + 70'000, target.begin() + 70'000 + second, source.begin()))
+          << first << " then " << second;
+      ASSERT_EQ(std::count(target.begin() + first, target.begin() + 70'000, std::byte{0}), 70'000 - first);
+    }
   }
 }
 
