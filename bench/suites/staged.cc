@@ -14,6 +14,7 @@
 #include "gpu/compute/compute.h"
 #include "gpu/direct/staged_copies.h"
 #include "ps/protocol/exchange_layout.h"
+#include "ps/protocol/shard_map.h"
 #include "worker/client/gpu_variables.h"
 
 namespace gradrail::bench {
@@ -137,7 +138,9 @@ class StagedBench {
 
 absl::StatusOr<std::vector<Figure>> measure_one(const Options& options, uint64_t bytes) {
   GRADRAIL_ASSIGN_OR_RETURN(const int ordinal, gpu_ordinal(options.on));
-  StagedBench bench(ordinal, bytes, (options.bucket_kib == 0 ? 1024 : options.bucket_kib) * 1024);
+  StagedBench bench(ordinal, bytes,
+                    options.bucket_kib == 0 ? ps::ShardMap::default_bucket_bytes(bytes / sizeof(float), 1)
+                                            : options.bucket_kib * 1024);
   GRADRAIL_RETURN_IF_ERROR(bench.prepare());
   std::vector<Figure> figures = bench.measure_all(options.seconds);
   GRADRAIL_RETURN_IF_ERROR(bench.status());

@@ -169,6 +169,15 @@ absl::StatusOr<ShardMap> ShardMap::cut(const Layout& layout, uint32_t shard_coun
   return map;
 }
 
+uint32_t ShardMap::default_bucket_bytes(uint64_t elements, uint32_t shard_count) {
+  constexpr uint64_t kUnit = 64 << 10;  // a multiple of cut_elements() of each format
+  constexpr uint64_t kLeast = 256 << 10;
+  constexpr uint64_t kMost = 1 << 20;
+  GRADRAIL_CHECK(shard_count > 0);
+  const uint64_t share = elements / shard_count * sizeof(float) / 16;
+  return static_cast<uint32_t>(std::clamp((share + kUnit - 1) / kUnit * kUnit, kLeast, kMost));
+}
+
 /// Cuts the range of a shard where the fragment changes.
 absl::Status ShardMap::cut_pieces(const Layout& layout, Shard& shard) const {
   const uint64_t end = shard.range.first + shard.range.count;

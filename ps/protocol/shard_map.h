@@ -32,6 +32,9 @@ class ShardMap {
   /// The same for a model with one fragment.
   static absl::StatusOr<ShardMap> cut(uint64_t elements, uint32_t shard_count, uint32_t bucket_bytes,
                                       PushFormat push = PushFormat::fp32);
+  /// The default size of buckets: a sixteenth of a shard, from 256 KiB to 1 MiB. A shard receives one bucket while it
+  /// applies another one, and finds the gradient in its cache. Smaller buckets cost more than this saves.
+  static uint32_t default_bucket_bytes(uint64_t elements, uint32_t shard_count);
 
   ShardMap() = default;
   uint64_t elements() const { return elements_; }

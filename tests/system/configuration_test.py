@@ -32,7 +32,7 @@ class Flags(cluster.ClusterTest):
                 ("--epochs", 0, "from 1 to 4294967295"), ("--epochs", 99999999999, "from 1 to 4294967295"),
                 ("--epochs", "0x10", "from 1 to 4294967295"), ("--epochs", -18446744073709551615, "from 1 to 4294967295"),
                 ("--batch_size", 0, "from 1 to 4294967295"), ("--log_every", 0, "from 1 to 4294967295"),
-                ("--bucket_kib", 0, "from 1 to 1048576"), ("--learning_rate", "-1", "number from 0 to 1000000"),
+                ("--bucket_kib", 1048577, "from 0 to 1048576"), ("--learning_rate", "-1", "number from 0 to 1000000"),
                 ("--learning_rate", "1e30", "number from 0 to"), ("--learning_rate", "nan", "number from 0 to"),
                 ("--momentum", "nan", "number from 0 to 0.99999994"), ("--momentum", "1", "number from 0 to 0.99999994"),
                 ("--join-timeout", 0, "from 1 to"), ("--heartbeat-timeout", 0, "from 1 to"),
@@ -233,7 +233,7 @@ class Agreement(cluster.ClusterTest):
         self.second_worker("--optimizer", "adam", says=[r"optimizer sgd in the run, adam at worker 1"])
 
     def test_another_bucket_size(self):
-        self.second_worker("--bucket_kib", 4, says=[r"bucket_bytes 1048576 in the run, 4096 at worker 1"])
+        self.second_worker("--bucket_kib", 4, says=[r"bucket_bytes 262144 in the run, 4096 at worker 1"])
 
     def test_another_list_of_servers(self):
         flags = ["--model", "linear", *self.addresses(2, ps=2)]

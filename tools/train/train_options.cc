@@ -278,7 +278,8 @@ void add_transport_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
       NumberIn(1u, 3600u));
   add("failback_secs", flags.failback_secs, "seconds between two attempts to return to a better path; 0: never",
       NumberIn(0.0, 86400.0));
-  add("bucket_kib", flags.bucket_kib, "size of a bucket in KiB", NumberIn(1u, kMaxBucketKib));
+  add("bucket_kib", flags.bucket_kib, "size of a bucket in KiB; 0: 256 to 1024 by the size of the model",
+      NumberIn(0u, kMaxBucketKib));
   command.add_flag("--checksums", flags.checksums, "verify each payload with CRC32C");
   command.add_flag("--verbose", flags.verbose, "log each attempted path and the cost of memory registration");
   add_plugin_flag(command, flags.plugin_dir);

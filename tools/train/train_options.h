@@ -60,7 +60,7 @@ struct TrainFlags {
   uint32_t momentum_every = 0;
   std::string data_dir;
   uint64_t seed = 1;
-  uint32_t bucket_kib = 1024;
+  uint32_t bucket_kib = 0;
   bool checksums = false;
   std::string checkpoint_dir;
   uint64_t save_steps = 0;

@@ -154,8 +154,8 @@ absl::StatusOr<ClientOptions> to_client_options(const gradrail_options* program)
   if (!transports.ok()) return in_member("transports", transports.status());
   // Checked here as well as at the cut, because only this text can name the member.
   if (given.bucket_bytes % 64 != 0) {
-    return absl::InvalidArgumentError(
-        fmt::format("bucket_bytes {}: must be a multiple of 64, or 0 for 1 MiB", given.bucket_bytes));
+    return absl::InvalidArgumentError(fmt::format(
+        "bucket_bytes {}: must be a multiple of 64, or 0 for a size that follows from the model", given.bucket_bytes));
   }
   options.cluster = std::move(cluster);
   options.task_index = task->index;

@@ -69,8 +69,8 @@ struct ClientOptions {
   ps::PushFormat push = ps::PushFormat::fp32;
   /// The elements of parameters on their way back. Others than fp32 need variables in host memory, at both ends.
   ps::ReturnFormat returns = ps::ReturnFormat::fp32;
-  uint32_t bucket_bytes = 1 << 20;  ///< a positive multiple of 64
-  std::string agreement;  ///< not async: further settings that all workers must share, as a text that is compared
+  uint32_t bucket_bytes = 0;  ///< a multiple of 64; 0: ps::ShardMap::default_bucket_bytes()
+  std::string agreement;      ///< not async: further settings that all workers must share, as a text that is compared
 
   // Data connections.
   std::vector<std::string> transports = {"shm", "ucx", "ofi", "tcp"};  ///< in order of preference

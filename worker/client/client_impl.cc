@@ -65,6 +65,10 @@ absl::Status Client::Impl::join() {
 
 absl::Status Client::Impl::join_cluster(TimePoint deadline) {
   GRADRAIL_RETURN_IF_ERROR(session_.describe(deadline));
+  if (options_.bucket_bytes == 0) {
+    options_.bucket_bytes =
+        ps::ShardMap::default_bucket_bytes(memory_.layout().elements, static_cast<uint32_t>(paths_.links().size()));
+  }
   // Before the join: a model that cannot be cut must not set the servers up.
   GRADRAIL_RETURN_IF_ERROR(exchange_.cut_model());
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> first_steps, session_.join(deadline, rejoin_.is_under_way()));

@@ -57,7 +57,7 @@ typedef struct gradrail_options {
   const char* ps_hosts;     /* "host:port,…"; NULL: the cluster and the task index of the environment, see below */
   const char* worker_hosts; /* "host:port,…", required with ps_hosts; names only, but sync waits for as many workers */
   uint32_t task_index;      /* 0 is the chief, which offers the initial parameters */
-  uint32_t bucket_bytes;    /* 0: 1 MiB */
+  uint32_t bucket_bytes;    /* 0: by the size of the model, 256 KiB to 1 MiB */
   const char* mode;         /* "async" (default), "sync", "ssp:K", "backup:B", "quorum:K", "quorum:K,grace=S" */
   /* "sgd" (default), "momentum", "nesterov", "adam" (of TensorFlow), "torch_adam" and "adamw" (of PyTorch), "mean" (no
    * optimizer: sync), "delayed_nesterov" (async) */

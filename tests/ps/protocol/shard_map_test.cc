@@ -18,6 +18,20 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kLineElements = 16;  // 64 bytes
+
+TEST(ShardMap, DefaultBucketsAreASixteenthOfAShardBetweenTheirLimits) {
+  const auto kib = [](uint64_t model_kib, uint32_t shards) {
+    return ShardMap::default_bucket_bytes(model_kib * 1024 / sizeof(float), shards) / 1024;
+  };
+  EXPECT_EQ(kib(0, 1), 256u);
+  EXPECT_EQ(kib(4096, 1), 256u);
+  EXPECT_EQ(kib(4097, 1), 320u);  // a multiple of 64 KiB
+  EXPECT_EQ(kib(8192, 1), 512u);
+  EXPECT_EQ(kib(16384, 2), 512u);
+  EXPECT_EQ(kib(uint64_t{1} << 30, 1), 1024u);
+  for (const PushFormat push : {PushFormat{PushFormat::int4}, PushFormat{PushFormat::topk, 10}})
+    EXPECT_TRUE(ShardMap::cut(3 << 20, 2, ShardMap::default_bucket_bytes(3 << 20, 2), push).ok());
+}
 constexpr uint64_t kMostElements = uint64_t{1} << 38;
 
 std::string message(const absl::Status& status) { return std::string(status.message()); }
