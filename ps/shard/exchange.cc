@@ -44,6 +44,7 @@ void ShardExchange::on_arrival(ShardPeer& peer, uint64_t immediate) {
   if (immediate >= partition_.bucket_count()) {
     return peers_.refuse(peer, fmt::format("no bucket {} in this shard", immediate));
   }
+  prefetch(peer, static_cast<uint32_t>(immediate));
   // A copy: the worker could change its slot between check and use.
   const SlotHeader header = peer.slot_headers()[immediate];
   mark_arrival(peer.worker, static_cast<uint32_t>(immediate), header.step);
@@ -70,6 +71,16 @@ void ShardExchange::on_arrival(ShardPeer& peer, uint64_t immediate) {
                                     .base_version = header.base_version},
                                    actions_);
   run_actions();
+}
+
+/// Another core has written header and gradient, and has read the parameters. The misses of a small bucket overlap here.
+/// They would follow each other otherwise.
+void ShardExchange::prefetch(const ShardPeer& peer, uint32_t bucket) const {
+  __builtin_prefetch(&peer.slot_headers()[bucket]);
+  if (peer.gradients_mapped == nullptr || peer.is_on_device()) return;
+  __builtin_prefetch(gradient(peer, bucket, partition_.push_format()));
+  if (peer.parameters_mapped != nullptr)
+    __builtin_prefetch(peer.parameters_mapped + partition_.bucket_range(bucket).first, 1);
 }
 
 absl::Status ShardExchange::check(const ShardPeer& peer, const SlotHeader& header, uint64_t immediate) const {

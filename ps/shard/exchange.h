@@ -81,6 +81,7 @@ class ShardExchange {
   std::vector<Mark> marks() const { return recorder_.marks(); }
 
  private:
+  void prefetch(const ShardPeer& peer, uint32_t bucket) const;
   absl::Status check(const ShardPeer& peer, const SlotHeader& header, uint64_t immediate) const;
   absl::StatusOr<uint32_t> payload_crc(const ShardPeer& peer, uint32_t bucket, PushFormat format) const;
   PushFormat format_of(ArrivalKind kind) const;
