@@ -73,7 +73,7 @@ void ShardExchange::on_arrival(ShardPeer& peer, uint64_t immediate) {
   run_actions();
 }
 
-/// Another core has written header and gradient, and has read the parameters. The misses of a small bucket overlap here.
+/// Another core has written header and gradient, and has read the parameters. The misses of a small bucket overlap.
 /// They would follow each other otherwise.
 void ShardExchange::prefetch(const ShardPeer& peer, uint32_t bucket) const {
   __builtin_prefetch(&peer.slot_headers()[bucket]);
