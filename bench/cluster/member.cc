@@ -95,4 +95,30 @@ absl::StatusOr<nlohmann::json> LocalMember::collect(TimePoint deadline) {
   return result;
 }
 
+absl::Status RankMember::begin() {
+  member_.reset();  // it refers to the page
+  page_ = std::make_unique<SharedPage>();
+  if (page_->get() == nullptr) return absl::ResourceExhaustedError("no memory");
+  member_ = std::make_unique<LocalMember>(*page_);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::string> RankMember::serve(const ExchangeLoad& load, uint32_t task, TimePoint deadline) {
+  GRADRAIL_RETURN_IF_ERROR(begin());
+  return member_->serve(load, task, deadline);
+}
+
+absl::Status RankMember::work(const ExchangeLoad& load, uint32_t task) {
+  GRADRAIL_RETURN_IF_ERROR(begin());
+  page_->get()->iterations = load.iterations;
+  return member_->work(load, task);
+}
+
+absl::StatusOr<nlohmann::json> RankMember::collect(TimePoint deadline) {
+  if (member_ == nullptr) return absl::FailedPreconditionError("has no task");
+  absl::StatusOr<nlohmann::json> result = member_->collect(deadline);
+  member_.reset();
+  return result;
+}
+
 }  // namespace gradrail::bench

@@ -62,6 +62,22 @@ class LocalMember final : public Member {
   std::optional<Subprocess> child_;
 };
 
+/// A rank of a run over several processes: each task has new memory, and a process of its own on this host.
+class RankMember final : public Member {
+ public:
+  absl::StatusOr<std::string> serve(const ExchangeLoad& load, uint32_t task, TimePoint deadline) override;
+  /// `load` has the number of exchanges, because ranks of several hosts share no memory.
+  absl::Status work(const ExchangeLoad& load, uint32_t task) override;
+  bool is_done(Duration timeout) override { return member_ == nullptr || member_->is_done(timeout); }
+  absl::StatusOr<nlohmann::json> collect(TimePoint deadline) override;
+  void abandon() override { member_.reset(); }
+
+ private:
+  absl::Status begin();
+  std::unique_ptr<SharedPage> page_;
+  std::unique_ptr<LocalMember> member_;
+};
+
 /// The job of a LocalMember's process: {"do": "serve" or "work", "task": its index, "load": …, "page": its descriptor}.
 nlohmann::json run_task(const nlohmann::json& job);
 

@@ -50,7 +50,11 @@ class RemoteMember final : public Member {
   }
 
   absl::Status work(const ExchangeLoad& load, uint32_t task) override {
-    return ask({{"do", "work"}, {"task", task}, {"load", to_json(at_host(load))}}, Clock::now() + kShort).status();
+    GRADRAIL_ASSIGN_OR_RETURN(
+        const nlohmann::json answer,
+        ask({{"do", "work"}, {"task", task}, {"load", to_json(at_host(load))}}, Clock::now() + kShort));
+    return answer.contains("failed") ? absl::UnavailableError(answer.at("failed").get<std::string>())
+                                     : absl::OkStatus();
   }
 
   bool is_done(Duration timeout) override {
@@ -95,37 +99,27 @@ ps::proto::RankHello hello_of(const Place& place, const std::string& address) {
 }
 
 /// One request of rank 0.
-nlohmann::json answer(const nlohmann::json& request, std::unique_ptr<SharedPage>& page,
-                      std::unique_ptr<LocalMember>& member) {
+nlohmann::json answer(const nlohmann::json& request, RankMember& member) {
   const std::string what = request.at("do");
+  const auto within = [&] { return std::chrono::milliseconds(request.at("within_ms").get<int64_t>()); };
   if (what == "abandon") {
-    member.reset();
+    member.abandon();
     return nlohmann::json::object();
   }
-  if (what == "wait")
-    return {{"done",
-             member == nullptr || member->is_done(std::chrono::milliseconds(request.at("within_ms").get<int64_t>()))}};
+  if (what == "wait") return {{"done", member.is_done(within())}};
   if (what == "collect") {
-    if (member == nullptr) return {{"ended", "has no task"}};
-    absl::StatusOr<nlohmann::json> result =
-        member->collect(Clock::now() + std::chrono::milliseconds(request.at("within_ms").get<int64_t>()));
-    member.reset();
+    absl::StatusOr<nlohmann::json> result = member.collect(Clock::now() + within());
     return result.ok() ? *std::move(result) : nlohmann::json{{"ended", std::string(message_of(result.status()))}};
   }
-  member.reset();
-  page = std::make_unique<SharedPage>();
-  if (page->get() == nullptr) return {{"failed", "no memory"}};
-  member = std::make_unique<LocalMember>(*page);
   const ExchangeLoad load = load_from(request.at("load"));
   const uint32_t task = request.at("task");
   if (what == "serve") {
-    const absl::StatusOr<std::string> address = member->serve(load, task, Clock::now() + kStartUp);
+    const absl::StatusOr<std::string> address = member.serve(load, task, Clock::now() + kStartUp);
     if (!address.ok()) return {{"failed", std::string(message_of(address.status()))}};
     return {{"address", *address}};
   }
-  // Workers of several hosts share no page: rank 0 gives the number to each of them.
-  page->get()->iterations = load.iterations;
-  member->work(load, task).IgnoreError();  // collect() reports a fork that fails
+  if (const absl::Status begun = member.work(load, task); !begun.ok())
+    return {{"failed", std::string(message_of(begun))}};
   return nlohmann::json::object();
 }
 
@@ -134,7 +128,6 @@ nlohmann::json answer(const nlohmann::json& request, std::unique_ptr<SharedPage>
 absl::StatusOr<std::unique_ptr<RankCoordinator>> RankCoordinator::open(const Place& place,
                                                                        const std::string& bind_host) {
   auto coordinator = absl::WrapUnique(new RankCoordinator(place));
-  if (coordinator->page_.get() == nullptr) return absl::ResourceExhaustedError("no memory");
   // A cluster names this host. With a launcher, the other ranks show at which address they reach it.
   const ps::HostPort meet = ps::parse_host_port(place.rendezvous).value_or(ps::HostPort{});
   const std::string address = bind_host.empty() && !place.by_launcher ? meet.host : bind_host;
@@ -150,10 +143,17 @@ absl::StatusOr<std::unique_ptr<RankCoordinator>> RankCoordinator::open(const Pla
     host.cpus = host.cpus | topology::CpuSet::parse(hello.cpus()).value_or(topology::CpuSet{});
     ++(hello.rank() < place.servers ? host.servers : host.workers);
   }
+  coordinator->places_.resize(place.size);
+  for (const ps::proto::RankHello& hello : table.hellos()) coordinator->places_[hello.rank()].host_id = hello.host_id();
   const ps::proto::RankAssignment first = table.assignment_of({"ps", 0});
   coordinator->bind_host_ = first.ps_hosts(0);
+  for (uint32_t i = 0; i < place.size; ++i) {
+    const bool serves = i < place.servers;
+    const int index = static_cast<int>(serves ? i : i - place.servers);
+    coordinator->places_[i].address = serves ? first.ps_hosts(index) : first.worker_hosts(index);
+  }
   coordinator->members_.resize(place.size);
-  coordinator->members_[0] = std::make_unique<LocalMember>(coordinator->page_);
+  coordinator->members_[0] = std::make_unique<RankMember>();
   for (ps::RankServer::JoinedRank& joined : coordinator->ranks_->joined()) {
     const bool serves = joined.task.job == "ps";
     const int index = static_cast<int>(joined.task.index);
@@ -161,6 +161,12 @@ absl::StatusOr<std::unique_ptr<RankCoordinator>> RankCoordinator::open(const Pla
         std::move(joined.stream), serves ? first.ps_hosts(index) : first.worker_hosts(index));
   }
   return coordinator;
+}
+
+std::vector<Member*> RankCoordinator::members() const {
+  std::vector<Member*> list;
+  for (const std::unique_ptr<Member>& member : members_) list.push_back(member.get());
+  return list;
 }
 
 std::vector<Member*> RankCoordinator::servers() const {
@@ -185,13 +191,12 @@ absl::Status serve_rank(const Place& place, const std::string& bind_host) {
   GRADRAIL_ASSIGN_OR_RETURN(const ps::RankStreamPtr stream,
                             ps::join_first_rank(place.rendezvous, "", hello_of(place, bind_host),
                                                 Clock::now() + kGather, kMaxMessageBytes, say));
-  std::unique_ptr<SharedPage> page;
-  std::unique_ptr<LocalMember> member;
+  RankMember member;
   while (true) {
     GRADRAIL_ASSIGN_OR_RETURN(const nlohmann::json request, receive(*stream, TimePoint::max()));
     try {
       if (request.at("do") == "end") return absl::OkStatus();
-      GRADRAIL_RETURN_IF_ERROR(send(*stream, answer(request, page, member), Clock::now() + kShort));
+      GRADRAIL_RETURN_IF_ERROR(send(*stream, answer(request, member), Clock::now() + kShort));
     } catch (const std::exception& error) {
       return absl::FailedPreconditionError(
           fmt::format("rank 0 at {} sent a malformed request: {}", place.rendezvous, error.what()));

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "bench/cluster/member.h"
+#include "bench/cluster/rank_matrix.h"
 #include "bench/cluster/ranks.h"
 #include "ps/rendezvous/rank_server.h"
 #include "topology/cpu_set.h"
@@ -20,6 +21,9 @@ class RankCoordinator {
   /// Waits for all others. Errors  those of ps::RankServer.
   static absl::StatusOr<std::unique_ptr<RankCoordinator>> open(const Place& place, const std::string& bind_host);
 
+  /// By rank, as members().
+  std::vector<RankPlace> places() const { return places_; }
+  std::vector<Member*> members() const;
   std::vector<Member*> servers() const;
   std::vector<Member*> workers() const;
   /// Where this process' server listens.
@@ -38,8 +42,8 @@ class RankCoordinator {
   };
   const Place place_;
   std::string bind_host_;
-  SharedPage page_;
   std::map<std::string, Host> hosts_;
+  std::vector<RankPlace> places_;
   std::unique_ptr<ps::RankServer> ranks_;
   std::vector<std::unique_ptr<Member>> members_;  ///< by rank
 };

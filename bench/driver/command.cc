@@ -82,6 +82,8 @@ const std::vector<Suite>& suites() {
       {"exchange", "measure the whole exchange: push gradients, apply them, return parameters",
        add_exchange_suite_flags, run_exchange_suite},
       {"incast", "measure the bandwidth of each of N workers at one shard", add_distributed_flags, run_incast_suite},
+      {"matrix", "measure each pair of ranks alone, and name slow hosts, NICs and links", add_matrix_flags,
+       run_matrix_suite},
       {"put", "measure latency and bandwidth of one-sided puts", add_put_flags, run_put_suite},
       {"apply",
        "compare optimizers with the bandwidth of memory, on the host or a GPU",
@@ -152,7 +154,7 @@ namespace {
 
 /// The others measure one host, or compare with programs that start processes of their own.
 bool over_several_processes(const std::string& suite) {
-  return suite == "exchange" || suite == "incast" || suite == "paths" || suite == "replay";
+  return suite == "exchange" || suite == "incast" || suite == "paths" || suite == "replay" || suite == "matrix";
 }
 
 }  // namespace

@@ -52,6 +52,7 @@ struct Options {
   std::string rendezvous;
   uint32_t servers = 1;
   RankCoordinator* coordinator = nullptr;  ///< null: everything is forked on this host
+  double slow = 1.5;                       ///< matrix
   double step_ms = 2.0;                    ///< straggler
   double slowdown = 10.0;                  ///< straggler
   uint32_t readers = 8;                    ///< publish, as for the next three

@@ -25,6 +25,8 @@ const std::vector<Suite>& suites();
 absl::StatusOr<int> run_put_suite(const Options& options);
 absl::StatusOr<int> run_exchange_suite(const Options& options);
 absl::StatusOr<int> run_incast_suite(const Options& options);
+absl::StatusOr<int> run_matrix_suite(const Options& options);
+void add_matrix_flags(CLI::App& app, Options& options);
 absl::StatusOr<int> run_apply_suite(const Options& options);
 absl::StatusOr<int> run_register_suite(const Options& options);
 absl::StatusOr<int> run_paths_suite(const Options& options);

@@ -170,7 +170,11 @@ void run_here(const ExchangeLoad& load, ExchangeResult& result, Recordings& reco
 
 /// No process shares memory with all of them: how often they exchange is found by a run of its own.
 void run_there(ExchangeLoad load, ExchangeResult& result, Recordings& recordings) {
-  const std::vector<Member*> servers = load.coordinator->servers(), workers = load.coordinator->workers();
+  std::vector<Member*> servers = load.coordinator->servers(), workers = load.coordinator->workers();
+  if (load.pair.server != nullptr) {
+    servers = {load.pair.server};
+    workers = {load.pair.worker};
+  }
   if (load.iterations == 0) {
     ExchangeLoad probe = load;
     probe.iterations = kProbes;

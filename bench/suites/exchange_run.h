@@ -13,6 +13,7 @@
 
 namespace gradrail::bench {
 
+class Member;
 class RankCoordinator;
 
 inline constexpr uint32_t kMaxShards = 64;  ///< of one server
@@ -31,7 +32,12 @@ struct ExchangeLoad {
   uint32_t workers = 1;
   uint32_t shards = 1;                     ///< of each server
   RankCoordinator* coordinator = nullptr;  ///< the processes of the run; null: forked on this host
-  std::vector<std::string> servers;        ///< where they listen; filled in as they start
+  /// The processes that take part; null: all processes of the run.
+  struct Pair {
+    Member* server = nullptr;
+    Member* worker = nullptr;
+  } pair{};
+  std::vector<std::string> servers;  ///< where they listen; filled in as they start
   ps::Mode mode = {.kind = ps::ModeKind::sync};
   ps::OptimizerKind optimizer = ps::OptimizerKind::sgd;
   ps::PushFormat push = ps::PushFormat::fp32;

@@ -54,6 +54,28 @@ class BenchCluster(cluster.ClusterTest):
         self.assertEqual((row["failed"], row["nwrong"], row["path"]), ("", 0, "tcp"))
         self.assertEqual(row["stages"][0][0], "post")
 
+    def test_matrix_has_each_pair(self):
+        file = self.folder / "run.json"
+        for flags, pairs in (([], ["0 and 1", "0 and 2", "1 and 2"]),
+                             (["--no-return"], ["0 to 1", "0 to 2", "1 to 0", "1 to 2", "2 to 0", "2 to 1"])):
+            file.unlink(missing_ok=True)
+            workers = [self.start("worker", i, *flags, suite="matrix") for i in range(2)]
+            said = self.text(self.start("ps", 0, *flags, "--slow", 1000, "-J", file, suite="matrix"))
+            for worker in workers:
+                self.assertEqual(self.text(worker), "")
+            rows = json.loads(file.read_text())["results"]
+            self.assertEqual([row["path"] for row in rows], [f"tcp rank {pair}" for pair in pairs])
+            self.assertEqual([(row["failed"], row["nwrong"]) for row in rows], [("", 0)] * len(pairs))
+            self.assertIn("#  rank         0         1         2\n", said)
+
+    def test_matrix_names_a_slow_pair_and_fails(self):
+        workers = [self.start("worker", i, suite="matrix") for i in range(2)]
+        # All pairs but the fastest one of a rank take longer than it.
+        said = self.text(self.start("ps", 0, "--slow", 1, suite="matrix"), cluster.FAILED)
+        for worker in workers:
+            self.assertEqual(self.text(worker), "")
+        self.assertRegex(said, r"gradrail bench: slow: tcp at 4096 B: (link|NIC) ")
+
     def test_connections_of_other_programs_are_ignored(self):
         server = self.start("ps", 0)
         host, port = self.meet.rsplit(":", 1)
@@ -105,6 +127,12 @@ class BenchCluster(cluster.ClusterTest):
                              timeout=2 * cluster.FINISH)
         self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
         self.assertRegex(ran.stdout, r"tcp worker/1 +4096 ")
+
+    def test_matrix_needs_ranks(self):
+        process = subprocess.run([cluster.binary(), "bench", "matrix"], capture_output=True, text=True,
+                                 timeout=cluster.FINISH)
+        self.assertEqual(process.returncode, cluster.USAGE)
+        self.assertIn("start one per host with --cluster", process.stderr)
 
     def test_flags_that_make_no_cluster(self):
         for words, flags in ((r"2 workers", ["--job_name", "worker", "--task_index", "2"]),
