@@ -30,7 +30,7 @@ class RankMatrix {
   /// Whether two pairs can be compared at all. Two ranks have one pair, or one in each direction.
   bool is_comparable() const { return ranks_.size() > 2; }
 
-  /// The hosts, NICs and links with slow pairs, as texts for people. A pair is slow if it takes more than `factor` times
+  /// The hosts, NICs and links with slow pairs, as texts. A pair is slow if it takes more than `factor` times
   /// the reference, or has failed. The part with the largest share of slow pairs comes first. A host or NIC is named if
   /// three quarters of its pairs are slow. Its pairs then are no reason to name another part.
   std::vector<std::string> slow_parts(double factor) const;
