@@ -27,6 +27,10 @@ struct Peer {
 std::vector<Peer> bounds();
 extern const char* const kApplyBound;  ///< name of the second
 
+/// The lower bound of an exchange over the kernel's TCP: the bytes to another process and back, both ends spinning,
+/// without frames and update.
+Peer round_trip_bound();
+
 /// The alternatives to gradrail: a blocking TCP socket; ZeroMQ, Gloo and Open MPI. Each is a program beside
 /// the benchmarks (gradrail does not need their libraries), where it was built.
 std::vector<Peer> peers();

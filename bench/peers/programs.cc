@@ -3,15 +3,19 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <functional>
 #include <vector>
 
 #include "base/status.h"
 #include "bench/driver/children.h"
+#include "bench/driver/harness.h"
 #include "bench/driver/program.h"
 #include "bench/peers/peers.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
+#include "topology/pin.h"
 
 namespace gradrail::bench {
 namespace {
@@ -40,46 +44,87 @@ bool receive_all(int fd, void* data, size_t bytes) {
   return true;
 }
 
-/// Receives gradients, applies SGD, sends parameters back, until the worker closes.
-[[noreturn]] void serve_socket(int listener, size_t count) {
-  const int fd = accept(listener, nullptr, nullptr);
-  const int on = 1;
-  // Otherwise the last segment of an exchange could wait for an acknowledgement.
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-  std::vector<float> parameters(count, 0.0f), gradient(count);
-  uint64_t updates = 0;
-  while (receive_all(fd, gradient.data(), count * sizeof(float))) {
-    apply_sgd(parameters.data(), gradient.data(), count, ++updates);
-    if (!send_all(fd, parameters.data(), count * sizeof(float))) break;
-  }
-  _exit(0);
-}
-
-Figure run_socket(const PeerLoad& load) {
-  Figure figure;
-  const size_t count = load.bytes / sizeof(float);
+/// A connection over the loopback address to a process of its own.
+/// `serve(fd)` runs in that process. Returns -1 and sets `failed` if there is none.
+int connect_to_child(const std::function<void(int fd)>& serve, std::string& failed) {
+  const auto send_at_once = [](int fd) {
+    const int on = 1;
+    // Otherwise the last segment of an exchange could wait for an acknowledgement.
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+    return fd;
+  };
   // Port 0: the kernel has a free one, and getsockname() returns it.
   const int listener = socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
   socklen_t length = sizeof(address);
   if (bind(listener, reinterpret_cast<sockaddr*>(&address), length) != 0 || listen(listener, 1) != 0 ||
       getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
-    figure.failed = "cannot listen on the loopback address";
-    return figure;
+    failed = "cannot listen on the loopback address";
+    return -1;
   }
   // The socket listens already, so connect() cannot be too early.
-  if (fork_child() == 0) serve_socket(listener, count);
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  if (connect(fd, reinterpret_cast<sockaddr*>(&address), length) != 0) {
-    figure.failed = "connect";
-    return figure;
+  if (fork_child() == 0) {
+    serve(send_at_once(accept(listener, nullptr, nullptr)));
+    _exit(0);
   }
-  const int on = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  const int fd = socket(AF_INET, SOCK_STREAM, 0);
+  if (connect(fd, reinterpret_cast<sockaddr*>(&address), length) == 0) return send_at_once(fd);
+  failed = "connect";
+  return -1;
+}
+
+/// Receives gradients, applies SGD, sends parameters back, until the worker closes.
+void serve_socket(int fd, size_t count) {
+  std::vector<float> parameters(count, 0.0f), gradient(count);
+  uint64_t updates = 0;
+  while (receive_all(fd, gradient.data(), count * sizeof(float))) {
+    apply_sgd(parameters.data(), gradient.data(), count, ++updates);
+    if (!send_all(fd, parameters.data(), count * sizeof(float))) break;
+  }
+}
+
+Figure run_socket(const PeerLoad& load) {
+  Figure figure;
+  const size_t count = load.bytes / sizeof(float);
+  const int fd = connect_to_child([count](int child) { serve_socket(child, count); }, figure.failed);
+  if (fd < 0) return figure;
   figure = measure_exchanges(load, [&](const float* gradient, float* parameters) {
     return send_all(fd, gradient, load.bytes) && receive_all(fd, parameters, load.bytes);
   });
   // The server ends when its connection is closed.
+  close(fd);
+  return figure;
+}
+
+/// As receive_all(), without a wake-up: it asks until the bytes are there.
+bool spin_for_all(int fd, void* data, size_t bytes) {
+  char* at = static_cast<char*>(data);
+  while (bytes > 0) {
+    const ssize_t count = recv(fd, at, bytes, MSG_DONTWAIT);
+    if (count < 0 && (errno == EAGAIN || errno == EINTR)) continue;
+    if (count <= 0) return false;
+    at += count;
+    bytes -= static_cast<size_t>(count);
+  }
+  return true;
+}
+
+Figure run_round_trip(const PeerLoad& load) {
+  Figure figure;
+  std::vector<char> bytes(load.bytes, 1);
+  // Two processes that spin on one core wait for each other's time slice.
+  const auto receive = topology::usable_cpus().count() > 1 ? spin_for_all : receive_all;
+  const auto echo = [&](int child) {
+    while (receive(child, bytes.data(), bytes.size()) && send_all(child, bytes.data(), bytes.size())) {
+    }
+  };
+  const int fd = connect_to_child(echo, figure.failed);
+  if (fd < 0) return figure;
+  bool good = true;
+  figure.times = measure(
+      load.seconds, [] {},
+      [&] { good = good && send_all(fd, bytes.data(), bytes.size()) && receive(fd, bytes.data(), bytes.size()); });
+  if (!good) figure.failed = "connection broke";
   close(fd);
   return figure;
 }
@@ -131,6 +176,8 @@ std::vector<std::string> mpirun(const std::string& btl, const std::string& osc) 
 }
 
 }  // namespace
+
+Peer round_trip_bound() { return {"bound: tcp round trip", run_round_trip}; }
 
 std::vector<Peer> peers() {
   constexpr const char* kZeroMq = "apt install libzmq3-dev, then build again";

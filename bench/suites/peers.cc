@@ -43,7 +43,7 @@ void add_ratios(std::vector<Figure>& rows) {
     if (!row.failed.empty() || row.times.p50_us <= 0) continue;
     row.more.clear();
     if (bound > 0) row.more.emplace_back("/bound", row.times.p50_us / bound);
-    if (row.path.starts_with(kOurs) || row.path.starts_with("bound")) continue;
+    if (row.path.starts_with(kOurs) || row.path.starts_with("bound: memcpy") || row.path == kApplyBound) continue;
     for (const auto& [name, micros] : ours) row.more.emplace_back(name, row.times.p50_us / micros);
   }
 }
@@ -97,6 +97,7 @@ void compare_exchanges(const Asked& asked, Report& report) {
     }
   };
   add(bounds());
+  add({round_trip_bound()});
   for (Contestant& ours : exchange_contestants(asked.load, asked.choices)) {
     contestants.push_back({ours.name, [ours](uint64_t bytes) {
                              std::vector<Figure> rows = ours.measure(bytes);
