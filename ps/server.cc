@@ -37,7 +37,7 @@ absl::Status with_remedy(const absl::Status& cannot_listen) {
 
 void set_limits(grpc::ServerBuilder& builder, Duration heartbeat_timeout) {
   constexpr int kHandshakeMs = 3000;  // of TLS
-  // Without keepalive a crashed host keeps its connection, and the thread of its heartbeat, for two hours.
+  // Without keepalive a crashed host keeps its connection and its heartbeat for two hours.
   constexpr int kKeepaliveMs = 5000;
   const auto silent_ms = static_cast<int>(std::min<int64_t>(heartbeat_timeout / std::chrono::milliseconds(1), INT_MAX));
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);

@@ -14,7 +14,7 @@ namespace gradrail::ps {
 namespace {
 
 /// The worker of a heartbeat by its header; none: the header is absent or damaged.
-std::optional<Membership::Member> announced_member(const grpc::ServerContext& context) {
+std::optional<Membership::Member> announced_member(const grpc::ServerContextBase& context) {
   const auto header = context.client_metadata().find(kMemberHeader);
   proto::Member member;
   if (header == context.client_metadata().end() ||
@@ -24,7 +24,40 @@ std::optional<Membership::Member> announced_member(const grpc::ServerContext& co
   return to_member(member);
 }
 
-class ControlService final : public proto::Control::Service {
+/// The heartbeat of one worker. It holds no thread while it waits: a task has thousands of them.
+/// Threads  Those of gRPC, one at a time. gRPC owns the object from its construction to OnDone().
+class MemberHeartbeat final : public grpc::ServerBidiReactor<proto::Ping, proto::HeartbeatReply> {
+ public:
+  MemberHeartbeat(HeartbeatHandler& handler, std::optional<Membership::Member> announced)
+      : handler_(handler), member_(announced) {
+    StartRead(&ping_);
+  }
+
+  void OnReadDone(bool ok) override {
+    if (!ok) return end();
+    member_ = to_member(ping_.member());
+    reply_.Clear();
+    // The member receives the reason by this status. It is not a loss that the other members must learn.
+    if (const absl::Status live = handler_.on_ping(ping_, reply_); !live.ok()) return Finish(to_grpc(live));
+    StartWrite(&reply_);
+  }
+  void OnWriteDone(bool ok) override { ok ? StartRead(&ping_) : end(); }
+  void OnDone() override { delete this; }
+
+ private:
+  /// The link has ended: on_stream_end() decides whether that is a loss.
+  void end() {
+    if (member_.has_value()) handler_.on_stream_end(*member_);
+    Finish(grpc::Status::OK);
+  }
+
+  HeartbeatHandler& handler_;
+  std::optional<Membership::Member> member_;
+  proto::Ping ping_;
+  proto::HeartbeatReply reply_;
+};
+
+class ControlService final : public proto::Control::WithCallbackMethod_Heartbeat<proto::Control::Service> {
  public:
   explicit ControlService(ControlPlane& plane) : plane_(plane) {}
 
@@ -48,20 +81,9 @@ class ControlService final : public proto::Control::Service {
         *request, [context] { return context->IsCancelled(); }, *reply));
   }
 
-  grpc::Status Heartbeat(Context* context,
-                         grpc::ServerReaderWriter<proto::HeartbeatReply, proto::Ping>* stream) override {
-    std::optional<Membership::Member> member = announced_member(*context);
-    proto::Ping ping;
-    while (stream->Read(&ping)) {
-      member = to_member(ping.member());
-      proto::HeartbeatReply reply;
-      // The member receives the reason by this status. It is not a loss that the other members must learn.
-      if (const absl::Status live = plane_.heartbeat.on_ping(ping, reply); !live.ok()) return to_grpc(live);
-      // The link has ended: on_stream_end() decides whether that is a loss.
-      if (!stream->Write(reply)) break;
-    }
-    if (member.has_value()) plane_.heartbeat.on_stream_end(*member);
-    return grpc::Status::OK;
+  grpc::ServerBidiReactor<proto::Ping, proto::HeartbeatReply>* Heartbeat(
+      grpc::CallbackServerContext* context) override {
+    return new MemberHeartbeat(plane_.heartbeat, announced_member(*context));
   }
 
   grpc::Status Stats(Context*, const proto::StatsRequest* request, proto::StatsReply* reply) override {
