@@ -146,6 +146,37 @@ class Bench(cluster.ClusterTest):
         self.bench(*ask, 0.000001)
         self.assertRegex(self.bench(*ask, 1e6, code=cluster.FAILED), r"shm mapped at 65536 B: [\d.]+ GB/s, less than")
 
+    def test_limits(self):
+        ask = ["exchange", "-b", "64K", "-e", "64K", *QUICK, "--transport", "shm"]
+        file = self.folder / "limits.json"
+        file.write_text(json.dumps([{"path": "shm*", "size": "64K", "min_GB/s": 1e-6, "max_us": 1e9, "max_99_us": 1e9}]))
+        self.assertIn("# Limits               : 1, 0 violations\n", self.bench(*ask, "--limits", file))
+        file.write_text(json.dumps([{"path": "shm*", "max_us": 1e-3}, {"path": "ofi*", "max_us": 1e9}]))
+        text = self.bench(*ask, "--limits", file, code=cluster.FAILED)
+        self.assertRegex(text, r"shm mapped at 65536 B: [\d.]+ us, more than 0.001 \(limits.json, limit 1\)\n")
+        self.assertIn("ofi*: no measured row for max_us 1e+09 (limits.json, limit 2); measured: shm mapped at 65536 B\n", text)
+        self.bench(*ask, "-J", file)
+        self.bench(*ask, "--limits", file, "--tolerance", 1e6)
+        run = json.loads(file.read_text())
+        run["results"][0]["percentiles"]["p50_us"] = 1e-3
+        file.write_text(json.dumps(run))
+        self.assertRegex(self.bench(*ask, "--limits", file, "--tolerance", 50, code=cluster.FAILED),
+                         r"us, more than 0.0015 \(limits.json: 0.00 us and 50 %\)")
+
+    def test_limits_that_cannot_be_checked_are_refused(self):
+        file = self.folder / "limits.json"
+        ask = ["put", "-b", "8", "-e", "8", *QUICK, "--transport", "shm"]
+        for text, words, *more in (("[", "parse error at line 1"), ('[{"path": "tcp"}]', "limit 1: has no bound"),
+                                   ('[{"path": "tcp", "max_us": 1}]', "--tolerance is for a recorded run", "--tolerance", 5)):
+            with self.subTest(text=text):
+                file.write_text(text)
+                self.assertRegex(self.bench(*ask, "--limits", file, *more, code=cluster.USAGE), f"--limits {file}: .*{words}")
+        self.assertRegex(self.bench(*ask, "--limits", "/none/x", code=cluster.USAGE), "--limits /none/x: .*No such file")
+        self.assertRegex(self.bench(*ask, "--tolerance", "5", code=cluster.USAGE), "--tolerance requires --limits")
+        self.recorded("put", "--transport", "shm", name="limits.json")
+        self.assertRegex(self.bench("apply", "-b", "64K", "-e", "64K", "--limits", file, "--tolerance", 5, code=cluster.USAGE),
+                         r'\(suite "put" / "apply"\); use the same flags')
+
     def test_what_cannot_be_asked(self):
         for words, arguments in (("-b x: a positive multiple of 4", ["exchange", "-b", "x"]),
                                  ("-b 6: a positive multiple of 4", ["exchange", "-b", "6"]),
