@@ -32,6 +32,8 @@ void add_put_flags(CLI::App& app, Options& options) {
   app.add_option("--window", options.window, "bandwidth: maximum number of puts between two notices")
       ->transform(NumberIn(2u, 64u))
       ->capture_default_str();
+  app.add_flag("--bidirectional", options.bidirectional,
+               "bandwidth: both ends put at the same time; algbw is the sum of both directions");
 }
 
 void add_on_flag(CLI::App& app, Options& options) {

@@ -118,6 +118,7 @@ nlohmann::json config_of(const Options& o) {
           {"return", o.returns},
           {"bucket_kib", o.bucket_kib},
           {"window", o.window},
+          {"bidirectional", o.bidirectional},
           {"cluster", o.cluster},
           {"ps_hosts", o.ps_hosts},
           {"worker_hosts", o.worker_hosts},

@@ -44,9 +44,10 @@ struct Options {
   std::string optimizer = "sgd";
   std::string push = "fp32";
   std::string returns = "fp32";
-  uint32_t bucket_kib = 0;  ///< 0: the client's own
-  uint32_t window = 32;     ///< put: between two notices, at most
-  std::string cluster;      ///< runs over several processes: ranks.h
+  uint32_t bucket_kib = 0;     ///< 0: the client's own
+  uint32_t window = 32;        ///< put: between two notices, at most
+  bool bidirectional = false;  ///< put: both ends put at the same time
+  std::string cluster;         ///< runs over several processes: ranks.h
   std::string ps_hosts;
   std::string worker_hosts;
   std::string job_name;

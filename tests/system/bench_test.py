@@ -146,6 +146,15 @@ class Bench(cluster.ClusterTest):
         self.bench(*ask, 0.000001)
         self.assertRegex(self.bench(*ask, 1e6, code=cluster.FAILED), r"shm mapped at 65536 B: [\d.]+ GB/s, less than")
 
+    def test_puts_in_both_directions(self):
+        text = self.bench("put", *SUITES["put"], *QUICK, "--bidirectional")
+        self.assertIn("# bidirectional: both processes write at the same time; algbw is the sum of both directions", text)
+        file, run = self.recorded("put", "--bidirectional")
+        self.assert_rows(run, ["shm", "tcp"])
+        self.assertEqual({row["what"] for row in run["results"]}, {"latency", "bandwidth"})
+        one_way, _ = self.recorded("put", name="one_way.json")
+        self.assertRegex(self.bench("compare", one_way, file, code=cluster.USAGE), "bidirectional: false / true")
+
     def test_limits(self):
         ask = ["exchange", "-b", "64K", "-e", "64K", *QUICK, "--transport", "shm"]
         file = self.folder / "limits.json"
