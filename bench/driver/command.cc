@@ -73,7 +73,8 @@ void add_paths_flags(CLI::App& app, Options& options) {
 }
 
 void add_replay_flags(CLI::App& app, Options& options) {
-  app.add_option("file", options.file, "layer list: a file, or the name of a built-in list")->required();
+  app.add_option("file", options.file, "a layer list, a Kineto or a Chakra trace, or the name of a built-in list")
+      ->required();
   add_distributed_flags(app, options);
 }
 

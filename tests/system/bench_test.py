@@ -230,6 +230,26 @@ class Bench(cluster.ClusterTest):
                 file.write_text(f"# a model\n{line}\n")
                 self.assertRegex(self.bench("replay", file, code=cluster.CONFIGURATION), words)
 
+    def test_traces_are_replayed(self):
+        step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#4", "ts": 1000.5, "dur": 2000.0}
+        reductions = [{"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "ts": ts, "dur": 3.0,
+                       "args": {"Collective name": "allreduce", "In msg nelems": elements, "dtype": "Float"}}
+                      for ts, elements in ((1500.5, 4096), (2000.5, 1024))]
+        nodes = [{"version": "0.0.4"}, {"id": "1", "type": "COMP_NODE", "durationMicros": "800"},
+                 {"id": "2", "type": "COMM_COLL_NODE", "dataDeps": ["1"],
+                  "attr": [{"name": "comm_type", "int64Val": "0"}, {"name": "comm_size", "int64Val": "20480"}]}]
+        file = self.folder / "trace.json"
+        for text, about, layers, micros in (
+                (json.dumps({"traceEvents": [step, *reductions]}), "Kineto trace: ProfilerStep#4", 2, 1000),
+                ("\n".join(map(json.dumps, nodes)), "Chakra trace, by its dependencies", 1, 800)):
+            with self.subTest(about=about):
+                file.write_text(text)
+                text = self.bench("replay", file, *QUICK, "--transport", "shm")
+                self.assertIn(f"# {layers} layers, 20480 bytes, backward pass {micros} us\n# {about}", text)
+                self.assertRegex(text, r"shm mapped +20480 .* exposed_us=")
+        file.write_text('{"traceEvents": []}')
+        self.assertIn(f"{file}: a Kineto trace without all-reduce", self.bench("replay", file, code=cluster.CONFIGURATION))
+
     def test_compare(self):
         first, run = self.recorded("put", "--transport", "shm", name="first.json")
         second = self.folder / "second.json"
