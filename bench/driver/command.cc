@@ -14,9 +14,11 @@
 #include "bench/driver/jobs.h"
 #include "bench/driver/suite.h"
 #include "bench/report/compare.h"
+#include "bench/report/limits.h"
 #include "bench/report/report.h"
 #include "bench/suites/exchange_flags.h"
 #include "fmt/format.h"
+#include "nlohmann/json.hpp"
 #include "transport/plugin_loader.h"
 
 namespace gradrail::bench {
@@ -30,6 +32,8 @@ void add_put_flags(CLI::App& app, Options& options) {
   app.add_option("--window", options.window, "bandwidth: maximum number of puts between two notices")
       ->transform(NumberIn(2u, 64u))
       ->capture_default_str();
+  app.add_flag("--bidirectional", options.bidirectional,
+               "bandwidth: both ends put at the same time; algbw is the sum of both directions");
 }
 
 void add_on_flag(CLI::App& app, Options& options) {
@@ -69,7 +73,8 @@ void add_paths_flags(CLI::App& app, Options& options) {
 }
 
 void add_replay_flags(CLI::App& app, Options& options) {
-  app.add_option("file", options.file, "layer list: a file, or the name of a built-in list")->required();
+  app.add_option("file", options.file, "a layer list, a Kineto or a Chakra trace, or the name of a built-in list")
+      ->required();
   add_distributed_flags(app, options);
 }
 
@@ -204,6 +209,12 @@ int run_bench(BenchFlags flags, int argc, char** argv) {
   // Before the measurement: a run of minutes must not be lost at its end.
   if (!flags.options.json.empty() && !std::ofstream(flags.options.json, std::ios::app))
     return complain(absl::InvalidArgumentError(fmt::format("-J {}: cannot be written", flags.options.json)));
+  if (const std::string& file = flags.options.limits_file; !file.empty()) {
+    absl::StatusOr<std::vector<Limit>> limits =
+        read_limits(file, flags.options.tolerance_percent, config_of(flags.options));
+    if (!limits.ok()) return complain(limits.status());
+    flags.options.limits = *std::move(limits);
+  }
   for (const Suite& suite : suites()) {
     if (flags.options.suite != suite.name) continue;
     const absl::StatusOr<int> code = suite.run(flags.options);

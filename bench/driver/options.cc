@@ -57,6 +57,13 @@ void add_flags(CLI::App& app, Options& o) {
   app.add_option("--min-bw", o.min_bw,
                  "exit code 1 if the algbw of a path at its largest size is below this value (10^9 bytes/s)")
       ->transform(NumberIn(0.0, 1e9));
+  CLI::Option* const limits =
+      app.add_option("--limits", o.limits_file,
+                     "exit code 1 if a row misses a limit of this file: a JSON list, or a run that -J recorded");
+  app.add_option("--tolerance", o.tolerance_percent,
+                 "--limits with a recorded run: percent that a time may exceed it by")
+      ->transform(NumberIn(0.0, 1e6))
+      ->needs(limits);
 }
 
 absl::StatusOr<std::vector<uint64_t>> sizes(const Options& options, const std::string& begin, const std::string& end,
@@ -111,6 +118,7 @@ nlohmann::json config_of(const Options& o) {
           {"return", o.returns},
           {"bucket_kib", o.bucket_kib},
           {"window", o.window},
+          {"bidirectional", o.bidirectional},
           {"cluster", o.cluster},
           {"ps_hosts", o.ps_hosts},
           {"worker_hosts", o.worker_hosts},

@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "bench/report/limits.h"
 #include "nlohmann/json_fwd.hpp"
 
 namespace CLI {
@@ -42,9 +44,10 @@ struct Options {
   std::string optimizer = "sgd";
   std::string push = "fp32";
   std::string returns = "fp32";
-  uint32_t bucket_kib = 0;  ///< 0: the client's own
-  uint32_t window = 32;     ///< put: between two notices, at most
-  std::string cluster;      ///< runs over several processes: ranks.h
+  uint32_t bucket_kib = 0;     ///< 0: the client's own
+  uint32_t window = 32;        ///< put: between two notices, at most
+  bool bidirectional = false;  ///< put: both ends put at the same time
+  std::string cluster;         ///< runs over several processes: ranks.h
   std::string ps_hosts;
   std::string worker_hosts;
   std::string job_name;
@@ -76,6 +79,9 @@ struct Options {
   std::string format = "table";
   std::string json;
   double min_bw = 0.0;  ///< 10⁹ bytes a second, of alg_bw
+  std::string limits_file;
+  std::optional<double> tolerance_percent;
+  std::vector<Limit> limits;  ///< of that file
 };
 
 /// The flags that all suites share; every suite's subcommand gets them.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 #include <vector>
 
 #include "base/clock.h"
@@ -13,7 +14,9 @@ namespace {
 
 // An immediate: the number of the turn or window, and whether it is the last. 32 bits arrive everywhere.
 constexpr uint32_t kLast = 1u << 31;
-constexpr uint32_t kNumber = kLast - 1;
+// With puts in both directions: the notice answers a window.
+constexpr uint32_t kAnswer = 1u << 30;
+constexpr uint32_t kNumber = kAnswer - 1;
 
 constexpr size_t kFewest = 6;
 constexpr size_t kMost = 1 << 18;  // figures kept; their memory is touched before the clock starts
@@ -86,6 +89,17 @@ absl::Status put(PutEnd& end, Listener& listener, size_t slot, size_t bytes, std
   }
 }
 
+/// Posts a window. Only its last put notifies; puts of a connection arrive in order.
+template <typename OnArrival>
+absl::Status put_window(PutEnd& end, Listener& listener, const PutLoad& load, uint32_t number, bool last,
+                        OnArrival&& on_arrival) {
+  const size_t slot = number % PutEnd::kSlots;
+  stamp(end, slot, load.bytes, number);
+  for (uint32_t i = 1; i < load.window; ++i)
+    GRADRAIL_RETURN_IF_ERROR(put(end, listener, slot, load.bytes, std::nullopt, on_arrival));
+  return put(end, listener, slot, load.bytes, number | (last ? kLast : 0), on_arrival);
+}
+
 /// Says when the warm-up is over and when all is. The caller gives the time: if a turn takes a few hundred nanoseconds,
 /// asking for it is part of them.
 class Watch {
@@ -123,6 +137,82 @@ class Watch {
   TimePoint start_ = Clock::now();
   TimePoint now_ = start_;
   bool warm_ = false;
+};
+
+/// One of two ends that both post windows and answer those of the other. Both run the same loop until each has sent its
+/// last window, has its answer, and has answered the last one of the other.
+class BothWays {
+ public:
+  /// `watch` ends the run; null: the other end does.
+  BothWays(PutEnd& end, const PutLoad& load, Watch* watch) : end_(end), listener_(end), load_(load), watch_(watch) {
+    marks_.fill(Clock::now());
+  }
+
+  absl::StatusOr<uint64_t> run() {
+    while (!last_posted_ || answered_ < posted_ || !last_answered_) {
+      GRADRAIL_RETURN_IF_ERROR(answer_windows());
+      // Until its first window, the leader may still throw away what it polls (PutPair::lead()).
+      const bool both_run = watch_ != nullptr || arrived_ > 0;
+      if (both_run && !last_posted_ && posted_ - answered_ < kWindowsUnderWay) {
+        // The last window of the leader is the signal for the other end.
+        last_posted_ = watch_ != nullptr ? watch_->over() : last_arrived_;
+        GRADRAIL_RETURN_IF_ERROR(put_window(end_, listener_, load_, posted_, last_posted_, take_));
+        ++posted_;
+        continue;
+      }
+      GRADRAIL_ASSIGN_OR_RETURN(const absl::Span<const uint32_t> arrived, listener_.poll());
+      for (const uint32_t each : arrived) take(each);
+    }
+    return wrong_;
+  }
+
+ private:
+  /// Windows of both ends that are under way at a time.
+  static constexpr size_t kMarks = size_t{2} * kWindowsUnderWay;
+
+  void take(uint32_t immediate) {
+    const uint32_t number = immediate & kNumber;
+    if ((immediate & kAnswer) != 0) {
+      wrong_ += number == answered_++ ? 0 : 1;
+    } else {
+      wrong_ += number == arrived_++ && has_stamp(end_, number % PutEnd::kSlots, load_.bytes, number) ? 0 : 1;
+      last_arrived_ |= (immediate & kLast) != 0;
+      owed_.push_back(immediate);
+    }
+    // After the last window of this end only one direction is busy.
+    if (watch_ == nullptr || last_posted_) return;
+    // Notices come in groups: the time is a share of what passed since as many windows as can be under way.
+    const TimePoint now = Clock::now();
+    TimePoint& mark = marks_[(answered_ + arrived_) % kMarks];
+    watch_->add(micros_between(mark, now) / kMarks, now);
+    mark = now;
+  }
+
+  absl::Status answer_windows() {
+    while (!owed_.empty()) {
+      // A copy: put() polls and may append to `owed_`.
+      const uint32_t immediate = owed_.front();
+      owed_.erase(owed_.begin());
+      GRADRAIL_RETURN_IF_ERROR(put(end_, listener_, 0, 0, kAnswer | (immediate & kNumber), take_));
+      last_answered_ |= (immediate & kLast) != 0;
+    }
+    return absl::OkStatus();
+  }
+
+  PutEnd& end_;
+  Listener listener_;
+  const PutLoad& load_;
+  Watch* const watch_;
+  const std::function<void(uint32_t)> take_ = [this](uint32_t immediate) { take(immediate); };
+  std::vector<uint32_t> owed_;  ///< windows of the other end that are not answered yet
+  std::array<TimePoint, kMarks> marks_;
+  uint32_t posted_ = 0;    ///< windows of this end
+  uint32_t answered_ = 0;  ///< … with an answer
+  uint32_t arrived_ = 0;   ///< windows of the other end
+  uint64_t wrong_ = 0;
+  bool last_posted_ = false;
+  bool last_arrived_ = false;   ///< the last window of the other end
+  bool last_answered_ = false;  ///< … and its answer has been posted
 };
 
 }  // namespace
@@ -186,13 +276,7 @@ absl::StatusOr<PutFigure> lead_bandwidth(PutEnd& end, const PutLoad& load) {
       continue;
     }
     last = watch.over();
-    const size_t slot = posted % PutEnd::kSlots;
-    stamp(end, slot, load.bytes, posted);
-    // Only the last put of a window notifies; puts of a connection arrive in order.
-    for (uint32_t i = 1; i < load.window; ++i) {
-      GRADRAIL_RETURN_IF_ERROR(put(end, listener, slot, load.bytes, std::nullopt, on_answer));
-    }
-    GRADRAIL_RETURN_IF_ERROR(put(end, listener, slot, load.bytes, posted | (last ? kLast : 0), on_answer));
+    GRADRAIL_RETURN_IF_ERROR(put_window(end, listener, load, posted, last, on_answer));
     ++posted;
   }
   return watch.figure(wrong);
@@ -219,6 +303,16 @@ absl::StatusOr<uint64_t> answer_bandwidth(PutEnd& end, const PutLoad& load) {
       if ((immediate & kLast) != 0) return wrong;
     }
   }
+}
+
+absl::StatusOr<PutFigure> lead_both_ways(PutEnd& end, const PutLoad& load) {
+  Watch watch(load);
+  GRADRAIL_ASSIGN_OR_RETURN(const uint64_t wrong, BothWays(end, load, &watch).run());
+  return watch.figure(wrong);
+}
+
+absl::StatusOr<uint64_t> answer_both_ways(PutEnd& end, const PutLoad& load) {
+  return BothWays(end, load, nullptr).run();
 }
 
 }  // namespace gradrail::bench

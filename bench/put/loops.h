@@ -31,4 +31,9 @@ absl::StatusOr<uint64_t> answer_latency(PutEnd& end, const PutLoad& load);
 absl::StatusOr<PutFigure> lead_bandwidth(PutEnd& end, const PutLoad& load);
 absl::StatusOr<uint64_t> answer_bandwidth(PutEnd& end, const PutLoad& load);
 
+/// As bandwidth, with windows of both ends at the same time. Figures are times between two windows of either direction
+/// at the leader. The bytes of one window divided by the time are therefore the bandwidth of both directions.
+absl::StatusOr<PutFigure> lead_both_ways(PutEnd& end, const PutLoad& load);
+absl::StatusOr<uint64_t> answer_both_ways(PutEnd& end, const PutLoad& load);
+
 }  // namespace gradrail::bench

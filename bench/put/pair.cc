@@ -13,6 +13,16 @@ namespace {
 
 constexpr uint64_t kWindowBytes = 8 << 20;
 
+absl::StatusOr<PutFigure> lead_loop(const std::string& what, PutEnd& end, const PutLoad& load) {
+  if (what == "latency") return lead_latency(end, load);
+  return what == "both_ways" ? lead_both_ways(end, load) : lead_bandwidth(end, load);
+}
+
+absl::StatusOr<uint64_t> answer_loop(const std::string& what, PutEnd& end, const PutLoad& load) {
+  if (what == "latency") return answer_latency(end, load);
+  return what == "both_ways" ? answer_both_ways(end, load) : answer_bandwidth(end, load);
+}
+
 }  // namespace
 
 uint32_t PutPair::window_of(uint32_t wanted, uint64_t bytes) {
@@ -24,8 +34,7 @@ absl::StatusOr<PutFigure> PutPair::lead(const std::string& what, const PutLoad& 
   GRADRAIL_RETURN_IF_ERROR(link_.say(fmt::format("{} {} {}", what, load.bytes, load.window)));
   // Not before the other end is in its loop: until then whatever it polls is thrown away.
   if (const auto ready = link_.hear(meanwhile()); !ready.ok()) return ready.status();
-  GRADRAIL_ASSIGN_OR_RETURN(PutFigure figure,
-                            what == "latency" ? lead_latency(end_, load) : lead_bandwidth(end_, load));
+  GRADRAIL_ASSIGN_OR_RETURN(PutFigure figure, lead_loop(what, end_, load));
   GRADRAIL_ASSIGN_OR_RETURN(const std::string wrong, link_.hear(meanwhile()));
   figure.wrong += parse_size(wrong);
   return figure;
@@ -46,8 +55,7 @@ absl::Status PutPair::answer() {
     PutLoad load;
     words >> what >> load.bytes >> load.window;
     GRADRAIL_RETURN_IF_ERROR(link_.say("ready"));
-    GRADRAIL_ASSIGN_OR_RETURN(const uint64_t wrong,
-                              what == "latency" ? answer_latency(end_, load) : answer_bandwidth(end_, load));
+    GRADRAIL_ASSIGN_OR_RETURN(const uint64_t wrong, answer_loop(what, end_, load));
     GRADRAIL_RETURN_IF_ERROR(link_.say(std::to_string(wrong)));
   }
 }

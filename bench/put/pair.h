@@ -16,7 +16,7 @@ class PutPair {
  public:
   PutPair(PairLink& link, PutEnd& end) : link_(link), end_(end) {}
 
-  /// The one that leads. `what`: "latency" or "bandwidth". The figure has the errors that both found.
+  /// The one that leads. `what`: "latency", "bandwidth" or "both_ways". The figure has the errors that both found.
   absl::StatusOr<PutFigure> lead(const std::string& what, const PutLoad& load);
   absl::Status end();
 

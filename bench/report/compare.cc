@@ -89,10 +89,7 @@ double middle_of(const std::vector<double>& rounds) {
 absl::StatusOr<nlohmann::json> read(const std::string& file) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::string text, read_file(file, kMaxRunBytes, FileKind::any));
   nlohmann::json run = nlohmann::json::parse(text, nullptr, false);
-  const bool looks_right = run.is_object() && run.contains("results") && run["results"].is_array() &&
-                           run.contains("config") && run["config"].is_object() && run.contains("machine");
-  // The fields are checked here once, because access to a missing field of a const object is undefined.
-  if (looks_right) return run;
+  if (is_recorded_run(run)) return run;
   return absl::DataLossError(fmt::format("{} was not written by `gradrail bench SUITE -J FILE`", file));
 }
 
@@ -121,16 +118,12 @@ std::vector<std::string> differences(const nlohmann::json& first, const nlohmann
 using Rows = std::map<std::string, Figure>;
 
 absl::StatusOr<Rows> rows_of(const nlohmann::json& run, const std::string& file) {
+  const absl::StatusOr<std::vector<Figure>> figures = figures_of(run);
+  if (!figures.ok()) return absl::DataLossError(fmt::format("{}: {}", file, message_of(figures.status())));
   Rows rows;
-  try {  // nlohmann's only way to say that a field is missing or of another type
-    for (const nlohmann::json& result : run["results"]) {
-      const Figure figure = figure_from(result);
-      // The formatted name is key and printed text at once; a padded size sorts by its value.
-      rows[fmt::format("{:<38} {:<10}{:>12}", figure.path, figure.what, figure.bytes)] = figure;
-    }
-  } catch (const nlohmann::json::exception& error) {
-    return absl::DataLossError(fmt::format("{}: a result is damaged: {}", file, error.what()));
-  }
+  // The formatted name is key and printed text at once; a padded size sorts by its value.
+  for (const Figure& figure : *figures)
+    rows[fmt::format("{:<38} {:<10}{:>12}", figure.path, figure.what, figure.bytes)] = figure;
   return rows;
 }
 
@@ -166,6 +159,22 @@ bool print_row(const std::string& name, const Figure* first, const Figure* secon
 }
 
 }  // namespace
+
+bool is_recorded_run(const nlohmann::json& json) {
+  // The fields are checked here once, because access to a missing field of a const object is undefined.
+  return json.is_object() && json.contains("results") && json["results"].is_array() && json.contains("config") &&
+         json["config"].is_object() && json.contains("machine");
+}
+
+absl::StatusOr<std::vector<Figure>> figures_of(const nlohmann::json& run) {
+  std::vector<Figure> figures;
+  try {  // nlohmann's only way to say that a field is missing or of another type
+    for (const nlohmann::json& result : run["results"]) figures.push_back(figure_from(result));
+  } catch (const nlohmann::json::exception& error) {
+    return absl::DataLossError(fmt::format("a result is damaged: {}", error.what()));
+  }
+  return figures;
+}
 
 Ratio ratio_of(const std::vector<double>& first, const std::vector<double>& second, size_t comparisons) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();

@@ -7,10 +7,10 @@
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <map>
 
 #include "bench/driver/busy.h"
 #include "bench/driver/harness.h"
+#include "bench/report/limits.h"
 #include "bench/report/versions.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
@@ -172,21 +172,19 @@ std::string Report::text() const { return document().dump(2, ' ', false, nlohman
 int Report::finish(bool failures_count) {
   uint64_t wrong = 0;
   int code = 0;
-  // By path and quantity. Sizes ascend, so that the last entry of a path has its largest size.
-  std::map<std::string, const Figure*> largest;
   for (const Figure& figure : figures_) {
     wrong += figure.wrong;
     // A suite that tries every path expects failures; a suite with named ones does not.
     if (figure.failed_in_use || (!figure.failed.empty() && failures_count)) code = 1;
-    if (figure.failed.empty() && figure.alg_bytes > 0) largest[figure.path + "\n" + figure.what] = &figure;
   }
-  for (const auto& [path, figure] : largest) {
-    // Only the largest size counts: small ones are bound by latency.
-    if (figure->what == "latency" || figure->alg_gb_per_s() >= options_.min_bw) continue;
-    fmt::print(stderr, "gradrail bench: {} at {} B: {:.3f} GB/s, less than --min-bw {}\n", figure->path, figure->bytes,
-               figure->alg_gb_per_s(), options_.min_bw);
-    code = 1;
-  }
+  std::vector<Limit> limits = options_.limits;
+  if (options_.min_bw > 0)
+    for (Limit& limit : bandwidth_limits(figures_, options_.min_bw, "--min-bw")) limits.push_back(std::move(limit));
+  const std::vector<std::string> violated = violations(limits, figures_);
+  for (const std::string& line : violated) fmt::print(stderr, "gradrail bench: {}\n", line);
+  if (!violated.empty()) code = 1;
+  if (prints_table() && !limits.empty())
+    fmt::print("# Limits               : {}, {} violations\n", limits.size(), violated.size());
   if (prints_table()) fmt::print("# Out of bounds values : {} {}\n", wrong, wrong == 0 ? "OK" : "FAILED");
   // One document at the end: JSON has no rows that could be printed as they come.
   if (options_.format == "json") fmt::print("{}\n", text());

@@ -8,11 +8,13 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <sstream>
+#include <string_view>
+#include <utility>
 
 #include "base/read_file.h"
 #include "base/status.h"
+#include "bench/layers/traces.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 
@@ -23,6 +25,8 @@ namespace fs = std::filesystem;
 
 // The largest published models have some thousand tensors. A file with more lines than this is another kind of file.
 constexpr size_t kMostLayers = 100'000;
+// A trace of some steps has up to some hundred megabytes.
+constexpr size_t kMaxListBytes = size_t{1} << 30;
 // Microseconds. A worker spins through the backward pass; a larger number is a mistake in the unit.
 constexpr double kLongestStep = 60e6;
 
@@ -65,18 +69,9 @@ absl::StatusOr<ExchangeLoad::Layer> parse(const std::string& line) {
   return ExchangeLoad::Layer{static_cast<uint64_t>(bytes) / sizeof(float), micros};
 }
 
-}  // namespace
-
-uint64_t LayerList::bytes() const {
-  uint64_t elements = 0;
-  for (const ExchangeLoad::Layer& layer : layers) elements += layer.elements;
-  return elements * sizeof(float);
-}
-
-absl::StatusOr<LayerList> read_layer_list(const std::string& file) {
-  GRADRAIL_ASSIGN_OR_RETURN(const fs::path path, find(file));
-  std::ifstream text(path);
-  LayerList list{.name = path.stem().string(), .layers = {}};
+absl::StatusOr<LayerList> list_of_lines(const fs::path& path, const std::string& content) {
+  std::istringstream text(content);
+  LayerList list{.name = path.stem().string(), .layers = {}, .about = ""};
   size_t number = 0;
   for (std::string line; std::getline(text, line);) {
     ++number;
@@ -94,6 +89,52 @@ absl::StatusOr<LayerList> read_layer_list(const std::string& file) {
   }
   if (list.layers.empty()) return absl::DataLossError(fmt::format("{}: no layers", path.string()));
   return list;
+}
+
+/// Files that people give in place of a trace in JSON; "" for others.
+std::string why_no_text(std::string_view content) {
+  if (content.starts_with("\x1f\x8b")) return "compressed; decompress it with gzip -d";
+  const std::string_view head = content.substr(0, 64);
+  // protobuf frames each message with its length and marks its fields with bytes below 32.
+  if (std::any_of(head.begin(), head.end(), [](char c) { return c >= 0 && c < '\t'; }))
+    return "binary; convert a Chakra trace with chakra_jsonizer";
+  return "";
+}
+
+absl::StatusOr<TracedStep> step_of_trace(std::string_view content) {
+  // Metadata may come before the events; a Chakra trace has no such word.
+  const bool is_kineto = content.starts_with('[') || content.find("\"traceEvents\"") != std::string_view::npos;
+  GRADRAIL_ASSIGN_OR_RETURN(TracedStep step, is_kineto ? step_of_kineto(content) : step_of_chakra(content));
+  std::stable_sort(step.layers.begin(), step.layers.end(),
+                   [](const auto& a, const auto& b) { return a.ready_us < b.ready_us; });
+  if (step.layers.size() > kMostLayers)
+    return absl::DataLossError(fmt::format("{} reductions in one step, more than {}", step.layers.size(), kMostLayers));
+  if (step.layers.back().ready_us > kLongestStep) {
+    return absl::DataLossError(fmt::format("{}: a reduction begins after {:.0f} s, and a step has at most {:.0f} s",
+                                           step.about, step.layers.back().ready_us * 1e-6, kLongestStep * 1e-6));
+  }
+  return step;
+}
+
+}  // namespace
+
+uint64_t LayerList::bytes() const {
+  uint64_t elements = 0;
+  for (const ExchangeLoad::Layer& layer : layers) elements += layer.elements;
+  return elements * sizeof(float);
+}
+
+absl::StatusOr<LayerList> read_layer_list(const std::string& file) {
+  GRADRAIL_ASSIGN_OR_RETURN(const fs::path path, find(file));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::string content, read_file(path.string(), kMaxListBytes, FileKind::any));
+  if (const std::string why = why_no_text(content); !why.empty())
+    return absl::DataLossError(fmt::format("{}: {}", path.string(), why));
+  const std::string_view body =
+      std::string_view(content).substr(std::min(content.find_first_not_of(" \t\r\n"), content.size()));
+  if (!body.starts_with('{') && !body.starts_with('[')) return list_of_lines(path, content);
+  absl::StatusOr<TracedStep> step = step_of_trace(body);
+  if (!step.ok()) return absl::DataLossError(fmt::format("{}: {}", path.string(), message_of(step.status())));
+  return LayerList{.name = path.stem().string(), .layers = std::move(step->layers), .about = std::move(step->about)};
 }
 
 }  // namespace gradrail::bench

@@ -11,14 +11,16 @@ namespace gradrail::bench {
 /// A model as the exchange sees it: what becomes ready when in the backward pass.
 struct LayerList {
   std::string name;
-  std::vector<ExchangeLoad::Layer> layers;
+  std::vector<ExchangeLoad::Layer> layers;  ///< at least one; in the order in which they become ready
+  std::string about;                        ///< of a trace: the step that the layers come from
   /// The gradients of all layers, in bytes of fp32.
   uint64_t bytes() const;
 };
 
-/// A file of lines `name bytes microseconds`, in the order in which gradients become ready; # begins a comment. A name
-/// without a slash that is no file here is looked for among those that come with the program: `resnet50`.
-/// Errors  NOT_FOUND: lists those that come along. DATA_LOSS: file and line.
+/// A file of lines `name bytes microseconds`, in the order in which gradients become ready; # begins a comment. A file
+/// that begins with { or [ is a Kineto or Chakra trace (bench/layers/traces.h). A name without a slash that is no file
+/// here is looked for among those that come with the program: `resnet50`.
+/// Errors  NOT_FOUND: lists those that come along. DATA_LOSS: file, and line or what the trace lacks.
 absl::StatusOr<LayerList> read_layer_list(const std::string& file);
 
 }  // namespace gradrail::bench

@@ -20,7 +20,8 @@ absl::StatusOr<std::vector<Figure>> lead(PutPair& pair, const std::string& path,
                .seconds = options.seconds,
                .iterations = options.iterations,
                .warmup = options.warmup};
-  GRADRAIL_ASSIGN_OR_RETURN(const PutFigure measured, pair.lead(what, load));
+  const bool both_ways = options.bidirectional && what == "bandwidth";
+  GRADRAIL_ASSIGN_OR_RETURN(const PutFigure measured, pair.lead(both_ways ? "both_ways" : what, load));
   // The other process ends in order: it may have files to remove.
   GRADRAIL_RETURN_IF_ERROR(pair.end());
   Figure figure;
@@ -30,7 +31,7 @@ absl::StatusOr<std::vector<Figure>> lead(PutPair& pair, const std::string& path,
   figure.count = bytes;
   figure.type = "byte";
   figure.times = measured.times;
-  // The time of bandwidth is that of a whole window.
+  // The time of bandwidth is that of a whole window; both ways, that from one window of either direction to the next.
   figure.alg_bytes = figure.bus_bytes = static_cast<double>(bytes) * load.window;
   figure.wrong = options.check ? measured.wrong : 0;
   if (what == "bandwidth") figure.more = {{"window", load.window}};
@@ -76,6 +77,8 @@ absl::StatusOr<int> run_put_suite(const Options& options) {
   report.note(fmt::format(
       "bandwidth: time of a window of up to {} puts, the last with a notice that is answered; two under way",
       options.window));
+  if (options.bidirectional)
+    report.note("bidirectional: both processes write at the same time; algbw is the sum of both directions");
   for (const char* what : {"latency", "bandwidth"}) {
     report.begin(std::string(what) == "latency" ? Layout::latency : Layout::sweep);
     std::vector<Contestant> contestants;

@@ -19,6 +19,7 @@ absl::StatusOr<int> run_replay_suite(const Options& options) {
   Report report(options, fmt::format("gradrail bench replay {}: {}", list.name, describe(load)));
   report.note(
       fmt::format("{} layers, {} bytes, backward pass {:.0f} us", list.layers.size(), list.bytes(), backward_us));
+  if (!list.about.empty()) report.note(list.about);
   report.note("time: one step, until the last fresh parameter. exposed_us: part of it after the backward pass");
   add_ranks(load, choices, report);
   report.begin(Layout::sweep);

@@ -146,6 +146,46 @@ class Bench(cluster.ClusterTest):
         self.bench(*ask, 0.000001)
         self.assertRegex(self.bench(*ask, 1e6, code=cluster.FAILED), r"shm mapped at 65536 B: [\d.]+ GB/s, less than")
 
+    def test_puts_in_both_directions(self):
+        text = self.bench("put", *SUITES["put"], *QUICK, "--bidirectional")
+        self.assertIn("# bidirectional: both processes write at the same time; algbw is the sum of both directions", text)
+        file, run = self.recorded("put", "--bidirectional")
+        self.assert_rows(run, ["shm", "tcp"])
+        self.assertEqual({row["what"] for row in run["results"]}, {"latency", "bandwidth"})
+        one_way, _ = self.recorded("put", name="one_way.json")
+        self.assertRegex(self.bench("compare", one_way, file, code=cluster.USAGE), "bidirectional: false / true")
+
+    def test_limits(self):
+        ask = ["exchange", "-b", "64K", "-e", "64K", *QUICK, "--transport", "shm"]
+        file = self.folder / "limits.json"
+        file.write_text(json.dumps([{"path": "shm*", "size": "64K", "min_GB/s": 1e-6, "max_us": 1e9, "max_99_us": 1e9}]))
+        self.assertIn("# Limits               : 1, 0 violations\n", self.bench(*ask, "--limits", file))
+        file.write_text(json.dumps([{"path": "shm*", "max_us": 1e-3}, {"path": "ofi*", "max_us": 1e9}]))
+        text = self.bench(*ask, "--limits", file, code=cluster.FAILED)
+        self.assertRegex(text, r"shm mapped at 65536 B: [\d.]+ us, more than 0.001 \(limits.json, limit 1\)\n")
+        self.assertIn("ofi*: no measured row for max_us 1e+09 (limits.json, limit 2); measured: shm mapped at 65536 B\n", text)
+        self.bench(*ask, "-J", file)
+        self.bench(*ask, "--limits", file, "--tolerance", 1e6)
+        run = json.loads(file.read_text())
+        run["results"][0]["percentiles"]["p50_us"] = 1e-3
+        file.write_text(json.dumps(run))
+        self.assertRegex(self.bench(*ask, "--limits", file, "--tolerance", 50, code=cluster.FAILED),
+                         r"us, more than 0.0015 \(limits.json: 0.00 us and 50 %\)")
+
+    def test_limits_that_cannot_be_checked_are_refused(self):
+        file = self.folder / "limits.json"
+        ask = ["put", "-b", "8", "-e", "8", *QUICK, "--transport", "shm"]
+        for text, words, *more in (("[", "parse error at line 1"), ('[{"path": "tcp"}]', "limit 1: has no bound"),
+                                   ('[{"path": "tcp", "max_us": 1}]', "--tolerance is for a recorded run", "--tolerance", 5)):
+            with self.subTest(text=text):
+                file.write_text(text)
+                self.assertRegex(self.bench(*ask, "--limits", file, *more, code=cluster.USAGE), f"--limits {file}: .*{words}")
+        self.assertRegex(self.bench(*ask, "--limits", "/none/x", code=cluster.USAGE), "--limits /none/x: .*No such file")
+        self.assertRegex(self.bench(*ask, "--tolerance", "5", code=cluster.USAGE), "--tolerance requires --limits")
+        self.recorded("put", "--transport", "shm", name="limits.json")
+        self.assertRegex(self.bench("apply", "-b", "64K", "-e", "64K", "--limits", file, "--tolerance", 5, code=cluster.USAGE),
+                         r'\(suite "put" / "apply"\); use the same flags')
+
     def test_what_cannot_be_asked(self):
         for words, arguments in (("-b x: a positive multiple of 4", ["exchange", "-b", "x"]),
                                  ("-b 6: a positive multiple of 4", ["exchange", "-b", "6"]),
@@ -189,6 +229,26 @@ class Bench(cluster.ClusterTest):
                 file = self.folder / "list.txt"
                 file.write_text(f"# a model\n{line}\n")
                 self.assertRegex(self.bench("replay", file, code=cluster.CONFIGURATION), words)
+
+    def test_traces_are_replayed(self):
+        step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#4", "ts": 1000.5, "dur": 2000.0}
+        reductions = [{"ph": "X", "cat": "cpu_op", "name": "record_param_comms", "ts": ts, "dur": 3.0,
+                       "args": {"Collective name": "allreduce", "In msg nelems": elements, "dtype": "Float"}}
+                      for ts, elements in ((1500.5, 4096), (2000.5, 1024))]
+        nodes = [{"version": "0.0.4"}, {"id": "1", "type": "COMP_NODE", "durationMicros": "800"},
+                 {"id": "2", "type": "COMM_COLL_NODE", "dataDeps": ["1"],
+                  "attr": [{"name": "comm_type", "int64Val": "0"}, {"name": "comm_size", "int64Val": "20480"}]}]
+        file = self.folder / "trace.json"
+        for text, about, layers, micros in (
+                (json.dumps({"traceEvents": [step, *reductions]}), "Kineto trace: ProfilerStep#4", 2, 1000),
+                ("\n".join(map(json.dumps, nodes)), "Chakra trace, by its dependencies", 1, 800)):
+            with self.subTest(about=about):
+                file.write_text(text)
+                text = self.bench("replay", file, *QUICK, "--transport", "shm")
+                self.assertIn(f"# {layers} layers, 20480 bytes, backward pass {micros} us\n# {about}", text)
+                self.assertRegex(text, r"shm mapped +20480 .* exposed_us=")
+        file.write_text('{"traceEvents": []}')
+        self.assertIn(f"{file}: a Kineto trace without all-reduce", self.bench("replay", file, code=cluster.CONFIGURATION))
 
     def test_compare(self):
         first, run = self.recorded("put", "--transport", "shm", name="first.json")
