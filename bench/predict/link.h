@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <queue>
+#include <utility>
+#include <vector>
+
+#include "bench/predict/events.h"
+
+namespace gradrail::bench::predict {
+
+/// One direction of a NIC or of a switch. Messages that cross it at the same moment have equal shares of its rate, as
+/// the connections of TCP have them.
+/// Source  Kleinrock 1967 (processor sharing); virtual time as in Demers et al., SIGCOMM 1989 (fair queueing): a
+///         message ends when a clock, which advances by rate / messages, has advanced by its bytes.
+class Link {
+ public:
+  explicit Link(double gbit) : bytes_per_ns_(gbit / 8) {}
+
+  /// A message begins. Returns the moment of the next event of this link; infinity: one is inserted already.
+  Time begin(uint32_t message, double bytes, Time now) {
+    advance(now);
+    active_.push({clock_ + bytes, message});
+    waiting_bytes_ += bytes;
+    return next();
+  }
+
+  /// Handles an event of this link: moves finished messages to `finished`. Returns as begin().
+  Time finish(Time now, std::vector<uint32_t>& finished) {
+    if (now < scheduled_) return kNever;  // an earlier event has replaced this one
+    scheduled_ = kNever;
+    advance(now);
+    // Rounding: a byte is less than a nanosecond on any link that matters.
+    while (!active_.empty() && active_.top().first <= clock_ + kRounding) {
+      finished.push_back(active_.top().second);
+      active_.pop();
+    }
+    if (active_.empty()) clock_ = waiting_bytes_ = 0;
+    return next();
+  }
+
+  /// Bytes that have crossed the link so far.
+  double crossed(Time now) {
+    advance(now);
+    return crossed_;
+  }
+  double bytes_per_ns() const { return bytes_per_ns_; }
+  /// Time until the link is idle, without further messages.
+  Time backlog(Time now) {
+    advance(now);
+    return waiting_bytes_ / bytes_per_ns_;
+  }
+
+ private:
+  static constexpr Time kNever = std::numeric_limits<Time>::infinity();
+  static constexpr double kRounding = 1e-3;  // bytes
+
+  void advance(Time now) {
+    if (!active_.empty()) {
+      const double bytes = (now - since_) * bytes_per_ns_;
+      clock_ += bytes / static_cast<double>(active_.size());
+      crossed_ += bytes;
+      waiting_bytes_ -= bytes;
+    }
+    since_ = now;
+  }
+
+  Time next() {
+    if (active_.empty()) return kNever;
+    const double bytes = std::max(0.0, active_.top().first - clock_) * static_cast<double>(active_.size());
+    const Time at = since_ + bytes / bytes_per_ns_;
+    // Later messages delay the end of all. The event that was inserted before finds this out.
+    if (at >= scheduled_) return kNever;
+    scheduled_ = at;
+    return at;
+  }
+
+  using Active = std::pair<double, uint32_t>;  ///< value of the clock at the end, message
+  double bytes_per_ns_;
+  double clock_ = 0;
+  double crossed_ = 0;
+  double waiting_bytes_ = 0;
+  Time since_ = 0;
+  Time scheduled_ = kNever;
+  std::priority_queue<Active, std::vector<Active>, std::greater<>> active_;
+};
+
+}  // namespace gradrail::bench::predict
