@@ -20,8 +20,8 @@ constexpr double kMathis = 1.22;
 
 Network::Network(const Cluster& cluster, EventQueue& events, uint64_t seed)
     : cluster_(cluster), events_(events), random_(seed, /*stream=*/1) {
-  add_hosts(cluster.worker_hosts(), cluster.nic_gbit, worker_hosts_);
-  add_hosts(cluster.ps_hosts(), cluster.ps_nic_gbit > 0 ? cluster.ps_nic_gbit : cluster.nic_gbit, ps_hosts_);
+  add_hosts(cluster.worker_hosts(), cluster.nic_gbit, Cause::worker_nic, worker_hosts_);
+  add_hosts(cluster.ps_hosts(), cluster.ps_nic_gbit > 0 ? cluster.ps_nic_gbit : cluster.nic_gbit, Cause::shard_nic, ps_hosts_);
   for (uint32_t rail = 0; rail < cluster.rails; ++rail) {
     for (const Host& host : worker_hosts_) {
       worker_send_.links.push_back(host.first_link + 2 * rail);
@@ -36,10 +36,15 @@ Network::Network(const Cluster& cluster, EventQueue& events, uint64_t seed)
   connections_.resize(size_t{2} * cluster.workers * cluster.shard_count() * cluster.rails);
 }
 
-void Network::add_hosts(uint32_t count, double gbit, std::vector<Host>& hosts) {
+void Network::add_link(double gbit, Cause cause) {
+  links_.emplace_back(gbit);
+  causes_.push_back(cause);
+}
+
+void Network::add_hosts(uint32_t count, double gbit, Cause cause, std::vector<Host>& hosts) {
   for (uint32_t i = 0; i < count; ++i) {
     hosts.push_back({.first_link = static_cast<uint32_t>(links_.size())});
-    for (uint32_t rail = 0; rail < 2 * cluster_.rails; ++rail) links_.emplace_back(gbit);
+    for (uint32_t rail = 0; rail < 2 * cluster_.rails; ++rail) add_link(gbit, cause);
   }
 }
 
@@ -63,9 +68,9 @@ void Network::place_on_leaves() {
   const double gbit = cluster_.nic_gbit * cluster_.hosts_per_leaf / cluster_.oversubscription;
   for (uint32_t i = 0; i < leaves * cluster_.rails; ++i) {
     up_.links.push_back(static_cast<uint32_t>(links_.size()));
-    links_.emplace_back(gbit);
+    add_link(gbit, Cause::fabric);
     down_.links.push_back(static_cast<uint32_t>(links_.size()));
-    links_.emplace_back(gbit);
+    add_link(gbit, Cause::fabric);
   }
 }
 
@@ -92,6 +97,8 @@ void Network::depart(uint32_t index, Time now) {
   const uint64_t pair = uint64_t{message.worker} * cluster_.shard_count() + message.shard;
   message.connection = static_cast<uint32_t>((pair * 2 + (message.is_answer ? 1 : 0)) * cluster_.rails + rail);
   message.next = kNone;
+  message.departed = now;
+  message.crossed_at = 0;
   Connection& connection = connections_[message.connection];
   if (connection.head != kNone) {
     messages_[connection.tail].next = index;
@@ -155,7 +162,11 @@ void Network::on_link(uint32_t link, Time now) {
   const Time next = links_[link].finish(now, finished_);
   if (std::isfinite(next)) events_.insert(next, Event::Kind::link, link);
   for (const uint32_t index : finished_) {
-    if (--messages_[index].links == 0) transmitted(index, now);
+    Message& message = messages_[index];
+    // Of two links that end together, the one of the shard counts: all workers wait for it.
+    if (now > message.crossed_at || causes_[link] == Cause::shard_nic) message.slowest = causes_[link];
+    message.crossed_at = now;
+    if (--message.links == 0) transmitted(index, now);
   }
 }
 
@@ -166,6 +177,8 @@ void Network::transmitted(uint32_t index, Time now) {
   if (cluster_.loss > 0) at += delay_of_losses(std::ceil(message.bytes / (cluster_.mtu - kTcpHeaderBytes)));
   at = std::max(at, connection.last_arrival);  // bytes of a connection arrive in order
   connection.last_arrival = at;
+  message.trace.add(message.slowest, now - message.departed);
+  message.trace.add(Cause::latency, at - now);
   events_.insert(at, Event::Kind::arrival, index);
   connection.head = message.next;
   if (connection.head != kNone) begin(connection.head, now);

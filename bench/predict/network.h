@@ -7,6 +7,7 @@
 #include "bench/predict/description.h"
 #include "bench/predict/events.h"
 #include "bench/predict/link.h"
+#include "bench/predict/trace.h"
 #include "ps/protocol/exchange_layout.h"
 
 namespace gradrail::bench::predict {
@@ -26,11 +27,15 @@ struct Message {
   uint64_t version = 0;  ///< push: of the parameters of its gradient; answer: of the bucket
   double bytes = 0;
   Time not_before = 0;  ///< the sending thread has handed over the last byte
+  Time departed = 0;
+  Trace trace{};  ///< up to the departure; when it has arrived, up to the arrival
 
   // Of the network.
   uint32_t connection = 0;
   uint32_t next = 0;  ///< behind it on its connection, or in the list of free places
   uint32_t links = 0;  ///< that it has not crossed yet
+  Time crossed_at = 0;  ///< the link that it has crossed last
+  Cause slowest{};      ///< that link
 };
 
 /// Which hosts a message connects, and the use of their NICs.
@@ -71,7 +76,8 @@ class Network {
     uint32_t leaf = 0;
   };
 
-  void add_hosts(uint32_t count, double gbit, std::vector<Host>& hosts);
+  void add_link(double gbit, Cause cause);
+  void add_hosts(uint32_t count, double gbit, Cause cause, std::vector<Host>& hosts);
   void place_on_leaves();
   const Host& worker_host(const Message& message) const {
     return worker_hosts_[message.worker / cluster_.workers_per_host];
@@ -92,6 +98,7 @@ class Network {
   EventQueue& events_;
   Random random_;
   std::vector<Link> links_;
+  std::vector<Cause> causes_;  ///< of a wait for each link
   std::vector<Host> worker_hosts_, ps_hosts_;
   uint32_t first_leaf_link_ = kNone;  ///< per leaf and rail: up, down; none without oversubscription
   std::vector<Connection> connections_;

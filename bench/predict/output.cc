@@ -9,6 +9,8 @@ namespace gradrail::bench::predict {
 nlohmann::json to_json(const Description& d, const Outcome& o) {
   const Cluster& c = d.cluster;
   const Load& l = d.load;
+  nlohmann::json path;
+  for (size_t i = 0; i < kCauses; ++i) path[cause_names(o)[i]] = o.critical_path[i];
   return {{"cluster",
            {{"workers", c.workers},
             {"ps", c.ps},
@@ -67,8 +69,8 @@ nlohmann::json to_json(const Description& d, const Outcome& o) {
             {"shard_cpu", o.shard_cpu},
             {"shard_memory", o.shard_memory},
             {"worker_cpu", o.worker_cpu},
-            {"compute", o.compute},
-            {"stragglers", o.straggler}}},
+            {"compute", o.compute}}},
+          {"critical_path", path},
           {"events", o.events},
           {"simulated_s", o.simulated_s}};
 }

@@ -46,6 +46,7 @@ void Shards::on_arrival(uint32_t index, Time now) {
   busy_ += work + wake + costs.message_us * 1e3;
   // From the NIC to memory; TCP copies them once more.
   at = std::max(at, use_memory(message.shard, message.bytes * (costs.receive_ns_per_byte > 0 ? 3 : 1), now));
+  follow(message.trace, now);
   actions_.clear();
   shard.protocol->on_arrival({.worker = message.worker,
                               .incarnation = kIncarnation,
@@ -58,8 +59,10 @@ void Shards::on_arrival(uint32_t index, Time now) {
 }
 
 void Shards::on_window(uint32_t index, Time now) {
-  const Window& window = windows_[index];
+  Window& window = windows_[index];
   Shard& shard = shards_[window.shard];
+  window.trace.add(Cause::latency, now - window.begun_at);
+  follow(window.trace, now);
   actions_.clear();
   shard.protocol->on_window_end(window.bucket, window.step, actions_);
   shard.free_at = perform(window.shard, std::max(now, shard.free_at));
@@ -75,7 +78,8 @@ Time Shards::perform(uint32_t shard, Time at) {
         at = answer(shard, action, at);
         break;
       case ps::Action::Kind::begin_window:
-        windows_.push_back({shard, action.bucket, action.step});
+        windows_.push_back({shard, action.bucket, action.step, trace_, at});
+        windows_.back().trace.add(Cause::shard, at - arrived_at_);
         events_.insert(at + description_.load.mode.grace.seconds * 1e9, Event::Kind::window,
                        static_cast<uint32_t>(windows_.size() - 1));
         break;
@@ -100,8 +104,8 @@ Time Shards::apply(uint32_t shard, const ps::Action& action, Time begin) {
   ++updates_;
   // Each gradient is read; parameters are read and written.
   const Time memory = use_memory(shard, gradients * bucket.push_bytes + 2 * bucket.fp32_bytes, begin);
+  busy_ += work;
   const Time end = std::max(begin + work, memory);
-  busy_ += end - begin;
   return end;
 }
 
@@ -124,7 +128,9 @@ Time Shards::answer(uint32_t shard, const ps::Action& action, Time begin) {
                              .step = action.step,
                              .version = action.version,
                              .bytes = bucket.return_bytes,
-                             .not_before = end};
+                             .not_before = end,
+                             .trace = trace_};
+  network_.message(index).trace.add(Cause::shard, begin + first_piece - arrived_at_);
   events_.insert(begin + first_piece, Event::Kind::departure, index);
   return end;
 }

@@ -33,10 +33,17 @@ class Shards {
   struct Window {
     uint32_t shard = 0, bucket = 0;
     uint64_t step = 0;
+    Trace trace{};  ///< of the push that began it
+    Time begun_at = 0;
   };
 
   /// Carries out `actions_` from `begin` on. Returns the moment at which the thread is free again.
   Time perform(uint32_t shard, Time begin);
+  /// The answers that follow are due to this push, which has arrived.
+  void follow(const Trace& trace, Time arrived_at) {
+    trace_ = trace;
+    arrived_at_ = arrived_at;
+  }
   Time apply(uint32_t shard, const ps::Action& action, Time begin);
   Time answer(uint32_t shard, const ps::Action& action, Time begin);
   /// The memory of the host transfers these bytes from `begin` on. Returns the end.
@@ -50,6 +57,8 @@ class Shards {
   std::vector<Time> memory_free_at_;  ///< per ps host
   std::vector<Window> windows_;
   ps::Actions actions_;  ///< reused
+  Trace trace_;          ///< of the push that the shard processes
+  Time arrived_at_ = 0;
 
   Time measured_from_ = 0;
   Time busy_ = 0, memory_busy_ = 0;  ///< of all shards, of all hosts

@@ -1,8 +1,8 @@
 #include "bench/predict/simulation.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
-#include <utility>
 
 #include "base/check.h"
 #include "base/status.h"
@@ -11,9 +11,6 @@
 
 namespace gradrail::bench::predict {
 namespace {
-
-/// A resource that works for a larger share of the time than this is the bottleneck.
-constexpr double kBinding = 0.6;
 
 double share_of(std::vector<float>& values, double share) {
   if (values.empty()) return 0;
@@ -107,23 +104,14 @@ class Simulation {
     o.shard_memory = shards_.memory_share(now_);
     o.worker_cpu = workers_.cpu_share(now_);
     o.compute = std::min(1.0, workers_.compute_share(now_));
-    if (description_.load.mode.kind == ps::ModeKind::sync)
-      o.straggler = workers_.mean_wait_for_slowest() * 1e-9 / o.step_s_mean;
-    o.bottleneck = bottleneck_of(o);
+    o.critical_path = workers_.critical_path_s();
+    const double path_s = std::accumulate(o.critical_path.begin(), o.critical_path.end(), 0.0);
+    for (double& part : o.critical_path) part = path_s > 0 ? part / path_s : 0.0;
+    const auto largest = std::max_element(o.critical_path.begin(), o.critical_path.end());
+    o.bottleneck = cause_names(o)[static_cast<size_t>(largest - o.critical_path.begin())];
     o.buckets = plan_.buckets.size();
     o.events = events_.inserted();
     return o;
-  }
-
-  static std::string bottleneck_of(const Outcome& o) {
-    const std::pair<double, const char*> resources[] = {
-        {o.shard_nic, "shard NIC"}, {o.worker_nic, "worker NIC"},     {o.fabric, "switch"},
-        {o.shard_cpu, "shard CPU"}, {o.shard_memory, "shard memory"}, {o.worker_cpu, "worker CPU"},
-        {o.compute, "compute"},     {o.straggler, "stragglers"}};
-    const auto most = std::max_element(std::begin(resources), std::end(resources),
-                                       [](const auto& a, const auto& b) { return a.first < b.first; });
-    // No resource works for most of the time: the parts of a step follow each other.
-    return most->first >= kBinding ? most->second : "latency";
   }
 
   const Description& description_;
@@ -137,6 +125,11 @@ class Simulation {
 };
 
 }  // namespace
+
+std::array<const char*, kCauses> cause_names(const Outcome& o) {
+  return {"compute", "stragglers", "worker CPU", "worker NIC",
+          "switch",  "shard NIC",  o.shard_memory > o.shard_cpu ? "shard memory" : "shard CPU", "latency"};
+}
 
 absl::StatusOr<Outcome> simulate(const Description& description) {
   GRADRAIL_RETURN_IF_ERROR(validate(description));

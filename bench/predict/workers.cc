@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "base/check.h"
 
@@ -46,30 +45,31 @@ void Workers::begin_step(uint32_t index, Time now) {
     each.kind = ps::ArrivalKind::push;
   }
   computing_ += worker.compute;
-  if (worker.done_steps >= longest_compute_.size()) longest_compute_.push_back(0);
-  longest_compute_[worker.done_steps] = std::max(longest_compute_[worker.done_steps], worker.compute);
-  compute_sum_ += worker.compute;
-  ++compute_count_;
   events_.insert(now + worker.compute * plan_.buckets[plan_.order[0]].ready, Event::Kind::push, index);
 }
 
 void Workers::on_push(uint32_t index, Time now) {
   Worker& worker = workers_[index];
-  push(index, plan_.order[worker.next_push], now);
+  const uint32_t bucket = plan_.order[worker.next_push];
+  const Time computed = worker.compute * plan_.buckets[bucket].ready;
+  Trace trace;
+  trace.add(Cause::compute, computed);
+  trace.add(Cause::worker_cpu, now - worker.begun_at - computed);
+  push(index, bucket, trace, now);
   if (++worker.next_push == plan_.order.size()) return;
   const Time ready = worker.begun_at + worker.compute * plan_.buckets[plan_.order[worker.next_push]].ready;
   events_.insert(std::max({now, ready, worker.free_at}), Event::Kind::push, index);
 }
 
 /// As Exchange::push_bucket().
-void Workers::push(uint32_t worker, uint32_t index, Time now) {
+void Workers::push(uint32_t worker, uint32_t index, const Trace& trace, Time now) {
   bucket(worker, index).is_pushed = true;
   const uint32_t before = plan_.buckets[index].before;
   if (before != Plan::kNone && bucket(worker, before).is_outstanding) return;  // its answer starts this one
-  send(worker, index, now);
+  send(worker, index, trace, now);
 }
 
-void Workers::send(uint32_t index, uint32_t bucket_index, Time now) {
+void Workers::send(uint32_t index, uint32_t bucket_index, Trace trace, Time now) {
   const Costs& costs = description_.costs;
   const Plan::Bucket& planned = plan_.buckets[bucket_index];
   const Bucket& sent = bucket(index, bucket_index);
@@ -80,6 +80,8 @@ void Workers::send(uint32_t index, uint32_t bucket_index, Time now) {
   const Time packed = begin + (has_payload ? planned.fp32_bytes * costs.pack_ns_per_byte : 0) + costs.message_us * 1e3;
   worker.free_at = packed + bytes * costs.send_ns_per_byte;
   busy_ += worker.free_at - begin;
+  const Time departs_at = packed + std::min(bytes, kPieceBytes) * costs.send_ns_per_byte;
+  trace.add(Cause::worker_cpu, departs_at - now);
   const uint32_t message = network_.allocate();
   network_.message(message) = {.worker = index,
                                .shard = planned.shard,
@@ -88,14 +90,15 @@ void Workers::send(uint32_t index, uint32_t bucket_index, Time now) {
                                .step = worker.step,
                                .version = sent.version,
                                .bytes = bytes,
-                               .not_before = worker.free_at};
-  events_.insert(packed + std::min(bytes, kPieceBytes) * costs.send_ns_per_byte, Event::Kind::departure, message);
+                               .not_before = worker.free_at,
+                               .trace = trace};
+  events_.insert(departs_at, Event::Kind::departure, message);
 }
 
 /// As Exchange::on_answer().
 void Workers::on_answer(uint32_t message_index, Time now) {
   const Costs& costs = description_.costs;
-  const Message message = network_.message(message_index);
+  Message message = network_.message(message_index);
   network_.release(message_index);
   Worker& worker = workers_[message.worker];
   const Time work = message.bytes * costs.receive_ns_per_byte;
@@ -103,6 +106,7 @@ void Workers::on_answer(uint32_t message_index, Time now) {
   const Time wake = worker.free_at <= now ? costs.wake_us * 1e3 : 0;
   worker.free_at = std::max(worker.free_at + work, now + last_piece) + wake + costs.message_us * 1e3;
   busy_ += work + wake + costs.message_us * 1e3;
+  message.trace.add(Cause::worker_cpu, worker.free_at - now);
   const uint32_t index = plan_.first_bucket[message.shard] + message.bucket;
   Bucket& answered = bucket(message.worker, index);
   GRADRAIL_CHECK(answered.is_outstanding && message.step == worker.step);
@@ -117,13 +121,14 @@ void Workers::on_answer(uint32_t message_index, Time now) {
   --worker.outstanding;
   const uint32_t after = plan_.buckets[index].after;
   if (after != Plan::kNone && bucket(message.worker, after).is_pushed && bucket(message.worker, after).is_outstanding)
-    send(message.worker, after, worker.free_at);
+    send(message.worker, after, message.trace, worker.free_at);
   if (worker.outstanding > 0) return;
-  worker.late_count > 0 ? repeat_late(message.worker, worker.free_at) : end_step(message.worker, worker.free_at);
+  worker.late_count > 0 ? repeat_late(message.worker, message.trace, worker.free_at)
+                        : end_step(message.worker, message.trace, worker.free_at);
 }
 
 /// As Exchange::repeat_late().
-void Workers::repeat_late(uint32_t index, Time now) {
+void Workers::repeat_late(uint32_t index, const Trace& trace, Time now) {
   Worker& worker = workers_[index];
   worker.step = std::max(worker.step, lowest_version(index)) + 1;
   worker.late_count = 0;
@@ -134,15 +139,20 @@ void Workers::repeat_late(uint32_t index, Time now) {
     each.is_pushed = each.is_late = false;
     each.is_outstanding = true;
   }
-  for (const uint32_t next : plan_.order) push(index, next, now);
+  for (const uint32_t next : plan_.order) push(index, next, trace, now);
 }
 
-void Workers::end_step(uint32_t index, Time now) {
+void Workers::end_step(uint32_t index, Trace trace, Time now) {
   Worker& worker = workers_[index];
   const Load& load = description_.load;
   if (worker.done_steps >= load.warmup) {
     worker.steps.step_s.push_back(static_cast<float>((now - worker.begun_at) * 1e-9));
     worker.steps.exchange_s.push_back(static_cast<float>((now - worker.begun_at - worker.compute) * 1e-9));
+    float& compute = trace.ns[static_cast<size_t>(Cause::compute)];
+    const auto own = static_cast<float>(worker.compute);
+    trace.add(Cause::stragglers, std::max(0.0f, compute - own));
+    compute = std::min(compute, own);
+    for (size_t i = 0; i < kCauses; ++i) path_s_[i] += trace.ns[i] * 1e-9;
   }
   ++worker.done_steps;
   most_steps_ = std::max(most_steps_, worker.done_steps);
@@ -173,13 +183,6 @@ double Workers::cpu_share(Time now) const {
 
 double Workers::compute_share(Time now) const {
   return now > measured_from_ ? computing_ / (now - measured_from_) / static_cast<double>(workers_.size()) : 0.0;
-}
-
-Time Workers::mean_wait_for_slowest() const {
-  if (compute_count_ == 0) return 0;
-  const Time longest = std::accumulate(longest_compute_.begin(), longest_compute_.end(), 0.0) /
-                       static_cast<double>(longest_compute_.size());
-  return longest - compute_sum_ / static_cast<double>(compute_count_);
 }
 
 }  // namespace gradrail::bench::predict

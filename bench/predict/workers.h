@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <vector>
 
 #include "base/random.h"
@@ -30,8 +31,8 @@ class Workers {
   void begin_measurement(Time now);
   double cpu_share(Time now) const;
   double compute_share(Time now) const;
-  /// Mean over the steps of the longest compute time less the mean one, in nanoseconds.
-  Time mean_wait_for_slowest() const;
+  /// Of all steps that count, in seconds.
+  std::array<double, kCauses> critical_path_s() const { return path_s_; }
 
  private:
   struct Bucket {
@@ -56,11 +57,12 @@ class Workers {
 
   Bucket& bucket(uint32_t worker, uint32_t index) { return buckets_[worker * plan_.buckets.size() + index]; }
   void begin_step(uint32_t index, Time now);
-  void end_step(uint32_t index, Time now);
+  void end_step(uint32_t index, Trace trace, Time now);
   Time draw_compute(uint32_t index);
-  void push(uint32_t worker, uint32_t bucket, Time now);
-  void send(uint32_t worker, uint32_t bucket, Time now);
-  void repeat_late(uint32_t worker, Time now);
+  /// `trace` up to now.
+  void push(uint32_t worker, uint32_t bucket, const Trace& trace, Time now);
+  void send(uint32_t worker, uint32_t bucket, Trace trace, Time now);
+  void repeat_late(uint32_t worker, const Trace& trace, Time now);
   uint64_t lowest_version(uint32_t worker) const;
 
   const Description& description_;
@@ -75,9 +77,7 @@ class Workers {
 
   Time measured_from_ = 0;
   Time busy_ = 0, computing_ = 0;       ///< of all workers
-  std::vector<Time> longest_compute_;   ///< per step
-  Time compute_sum_ = 0;
-  uint64_t compute_count_ = 0;
+  std::array<double, kCauses> path_s_{};
 };
 
 }  // namespace gradrail::bench::predict
