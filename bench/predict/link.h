@@ -22,8 +22,14 @@ class Link {
   Time begin(uint32_t message, double bytes, Time now) {
     advance(now);
     active_.push({clock_ + bytes, message});
-    waiting_bytes_ += bytes;
     return next();
+  }
+
+  /// Acknowledgments cross the link among the messages. An idle link has time for them.
+  void delay(double bytes, Time now) {
+    if (active_.empty()) return;
+    advance(now);
+    clock_ -= bytes / static_cast<double>(active_.size());
   }
 
   /// Handles an event of this link: moves finished messages to `finished`. Returns as begin().
@@ -36,7 +42,7 @@ class Link {
       finished.push_back(active_.top().second);
       active_.pop();
     }
-    if (active_.empty()) clock_ = waiting_bytes_ = 0;
+    if (active_.empty()) clock_ = 0;
     return next();
   }
 
@@ -46,11 +52,6 @@ class Link {
     return crossed_;
   }
   double bytes_per_ns() const { return bytes_per_ns_; }
-  /// Time until the link is idle, without further messages.
-  Time backlog(Time now) {
-    advance(now);
-    return waiting_bytes_ / bytes_per_ns_;
-  }
 
  private:
   static constexpr Time kNever = std::numeric_limits<Time>::infinity();
@@ -61,7 +62,6 @@ class Link {
       const double bytes = (now - since_) * bytes_per_ns_;
       clock_ += bytes / static_cast<double>(active_.size());
       crossed_ += bytes;
-      waiting_bytes_ -= bytes;
     }
     since_ = now;
   }
@@ -80,7 +80,6 @@ class Link {
   double bytes_per_ns_;
   double clock_ = 0;
   double crossed_ = 0;
-  double waiting_bytes_ = 0;
   Time since_ = 0;
   Time scheduled_ = kNever;
   std::priority_queue<Active, std::vector<Active>, std::greater<>> active_;

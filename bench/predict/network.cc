@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "base/check.h"
 
@@ -39,6 +40,7 @@ Network::Network(const Cluster& cluster, EventQueue& events, uint64_t seed)
 void Network::add_link(double gbit, Cause cause) {
   links_.emplace_back(gbit);
   causes_.push_back(cause);
+  posted_.push_back(0);
 }
 
 void Network::add_hosts(uint32_t count, double gbit, Cause cause, std::vector<Host>& hosts) {
@@ -91,9 +93,9 @@ void Network::release(uint32_t message) {
 
 void Network::depart(uint32_t index, Time now) {
   Message& message = messages_[index];
-  const Host& source = message.is_answer ? ps_host(message) : worker_host(message);
-  const Host& target = message.is_answer ? worker_host(message) : ps_host(message);
-  const uint32_t rail = choose_rail(source, target, now);
+  const Host& source = source_of(message);
+  const Host& target = target_of(message);
+  const uint32_t rail = choose_rail(source, target, message.bytes);
   const uint64_t pair = uint64_t{message.worker} * cluster_.shard_count() + message.shard;
   message.connection = static_cast<uint32_t>((pair * 2 + (message.is_answer ? 1 : 0)) * cluster_.rails + rail);
   message.next = kNone;
@@ -109,18 +111,20 @@ void Network::depart(uint32_t index, Time now) {
   begin(index, now);
 }
 
-/// The rail whose slower end is free first.
-uint32_t Network::choose_rail(const Host& source, const Host& target, Time now) {
+/// The rail whose busier end has the fewest bytes to carry. All rails of a host have one rate.
+uint32_t Network::choose_rail(const Host& source, const Host& target, double bytes) {
   uint32_t best = 0;
-  Time least = std::numeric_limits<Time>::infinity();
-  for (uint32_t rail = 0; cluster_.rails > 1 && rail < cluster_.rails; ++rail) {
-    const Time wait = std::max(links_[source.first_link + 2 * rail].backlog(now),
-                               links_[target.first_link + 2 * rail + 1].backlog(now));
-    if (wait < least) {
-      least = wait;
+  double least = std::numeric_limits<double>::infinity();
+  for (uint32_t rail = 0; rail < cluster_.rails; ++rail) {
+    const double waiting = std::max(posted_[source.first_link + 2 * rail] / links_[source.first_link].bytes_per_ns(),
+                                    posted_[target.first_link + 2 * rail + 1] / links_[target.first_link].bytes_per_ns());
+    if (waiting < least) {
+      least = waiting;
       best = rail;
     }
   }
+  posted_[source.first_link + 2 * best] += bytes;
+  posted_[target.first_link + 2 * best + 1] += bytes;
   return best;
 }
 
@@ -133,8 +137,8 @@ double Network::wire_bytes(double bytes) const {
 
 void Network::begin(uint32_t index, Time now) {
   Message& message = messages_[index];
-  const Host& source = message.is_answer ? ps_host(message) : worker_host(message);
-  const Host& target = message.is_answer ? worker_host(message) : ps_host(message);
+  const Host& source = source_of(message);
+  const Host& target = target_of(message);
   const uint32_t rail = message.connection % cluster_.rails;
   const double bytes = wire_bytes(message.bytes);
   if (cluster_.loss > 0) {
@@ -170,8 +174,22 @@ void Network::on_link(uint32_t link, Time now) {
   }
 }
 
+/// The message leaves the rail. Its acknowledgments take the way back.
+void Network::acknowledge(const Message& message, Time now) {
+  const Host& source = source_of(message);
+  const Host& target = target_of(message);
+  const uint32_t rail = message.connection % cluster_.rails;
+  posted_[source.first_link + 2 * rail] -= message.bytes;
+  posted_[target.first_link + 2 * rail + 1] -= message.bytes;
+  const double packets = std::ceil(message.bytes / (cluster_.mtu - kTcpHeaderBytes));
+  const double bytes = packets / cluster_.packets_per_ack * (cluster_.frame_bytes + kTcpHeaderBytes);
+  links_[target.first_link + 2 * rail].delay(bytes, now);
+  links_[source.first_link + 2 * rail + 1].delay(bytes, now);
+}
+
 void Network::transmitted(uint32_t index, Time now) {
   Message& message = messages_[index];
+  acknowledge(message, now);
   Connection& connection = connections_[message.connection];
   Time at = std::max(now, message.not_before) + cluster_.rtt_us * 1e3 / 2;
   if (cluster_.loss > 0) at += delay_of_losses(std::ceil(message.bytes / (cluster_.mtu - kTcpHeaderBytes)));

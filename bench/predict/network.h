@@ -85,7 +85,14 @@ class Network {
   const Host& ps_host(const Message& message) const {
     return ps_hosts_[message.shard / cluster_.shards / cluster_.ps_per_host];
   }
-  uint32_t choose_rail(const Host& source, const Host& target, Time now);
+  void acknowledge(const Message& message, Time now);
+  const Host& source_of(const Message& message) const {
+    return message.is_answer ? ps_host(message) : worker_host(message);
+  }
+  const Host& target_of(const Message& message) const {
+    return message.is_answer ? worker_host(message) : ps_host(message);
+  }
+  uint32_t choose_rail(const Host& source, const Host& target, double bytes);
   void begin(uint32_t message, Time now);
   void begin_on_link(uint32_t link, uint32_t message, double wire_bytes, Time now);
   void transmitted(uint32_t message, Time now);
@@ -99,6 +106,7 @@ class Network {
   Random random_;
   std::vector<Link> links_;
   std::vector<Cause> causes_;  ///< of a wait for each link
+  std::vector<double> posted_;  ///< per link: bytes of messages that have departed and have not crossed the network
   std::vector<Host> worker_hosts_, ps_hosts_;
   uint32_t first_leaf_link_ = kNone;  ///< per leaf and rail: up, down; none without oversubscription
   std::vector<Connection> connections_;

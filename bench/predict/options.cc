@@ -51,6 +51,10 @@ void add_cluster_options(CLI::App& app, Cluster& cluster) {
       ->transform(NumberIn(0.0, 0.5))
       ->capture_default_str();
   app.add_option("--mtu", cluster.mtu, "bytes of an IP packet")->transform(NumberIn(576u, 65'535u))->capture_default_str();
+  app.add_option("--packets_per_ack,--packets-per-ack", cluster.packets_per_ack,
+                 "packets of TCP that one acknowledgment confirms; a NIC that joins packets (GRO) has more than 2")
+      ->transform(NumberIn(1.0, 1e6))
+      ->capture_default_str();
   app.add_option("--frame_bytes,--frame-bytes", cluster.frame_bytes,
                  "bytes around an IP packet; 38 on Ethernet, 14 in the accounts of tc")
       ->transform(NumberIn(0u, 1000u))
