@@ -7,6 +7,7 @@
 #include "bench/driver/harness.h"
 #include "bench/driver/options.h"
 #include "bench/predict/cost_file.h"
+#include "bench/predict/sweep.h"
 #include "bench/suites/layer_list.h"
 #include "fmt/format.h"
 #include "ps/protocol/optimizer_settings.h"
@@ -78,7 +79,7 @@ void add_load_options(CLI::App& app, PredictFlags& flags) {
       ->transform(accepted_by(ps::parse_push_format))
       ->capture_default_str();
   app.add_option("--return", flags.returns, "parameters on their way back")
-      ->transform(accepted_by(ps::parse_return_format))
+      ->check(CLI::IsMember({"fp32", "bf16"}))
       ->capture_default_str();
   app.add_option("--compute_ms,--compute-ms", flags.compute_ms,
                  "time of a step without exchange; default: that of the layer list, else 0")
@@ -135,7 +136,8 @@ void add_predict_flags(CLI::App& app, PredictFlags& flags) {
   app.option_defaults()->group("Output");
   app.add_flag("--json", flags.json, "print JSON");
   app.add_option("--sweep", flags.sweep,
-                 "a row for each value of a flag: workers=1:4096:*2, nic=25:100:+25 or mode=sync,async; may be repeated");
+                 "a row for each value of a flag: workers=1:4096:*2, nic=25:100:+25 or mode=sync,async; may be repeated")
+      ->transform(accepted_by(parse_sweep));
   app.add_option("--check", flags.check, "compare with a run of `bench exchange -J`, whose load is taken from the file");
   app.add_option("--tolerance", flags.tolerance, "--check: relative error of the median up to which the exit code is 0")
       ->transform(NumberIn(0.0, 100.0))

@@ -20,8 +20,6 @@ absl::Status validate(const Description& description) {
     return wrong(fmt::format("--slow_workers {}: there are {} workers", load.slow_workers, cluster.workers));
   if (load.mode.grace.is_auto)
     return wrong("--mode grace=auto: the window follows the lateness of real workers; give seconds, such as grace=0.05");
-  if (load.returns == ps::ReturnFormat::delta)
-    return wrong("--return delta: its bytes depend on the values; give bf16, which is the upper bound");
   ps::Mode mode = load.mode;
   mode.worker_count = cluster.workers;
   if (absl::Status bound = ps::check_bound(mode); !bound.ok()) return bound;

@@ -60,6 +60,13 @@ class Cluster:
         self.prefix = f"predict{os.getpid()}"
         self.switch = f"{self.prefix}s"
         self.hosts = [f"{self.prefix}h{i}" for i in range(count)]
+        try:
+            self.create(mbit)
+        except BaseException:
+            self.close()
+            raise
+
+    def create(self, mbit):
         ip("netns", "add", self.switch)
         ip("-n", self.switch, "link", "add", "bridge0", "type", "bridge")
         ip("-n", self.switch, "link", "set", "bridge0", "up")
@@ -70,7 +77,8 @@ class Cluster:
             ip("-n", host, "address", "add", f"{self.address(i)}/24", "dev", "eth0")
             ip("-n", self.switch, "link", "set", f"port{i}", "master", "bridge0", "up")
             ip("-n", host, "link", "set", "eth0", "up")
-            subprocess.run(["ip", "netns", "exec", host, "sysctl", "-qw", "net.ipv4.tcp_congestion_control=cubic"], check=True)
+            # Of the route: the value of the namespace is read-only in some containers.
+            ip("-n", host, "route", "replace", "10.93.0.0/24", "dev", "eth0", "src", self.address(i), "congctl", "cubic")
             for namespace, device in ((host, "eth0"), (self.switch, f"port{i}")):
                 subprocess.run(["tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", "rate",
                                 f"{mbit}mbit", "burst", str(BURST_BYTES), "limit", str(QUEUE_BYTES)], check=True)

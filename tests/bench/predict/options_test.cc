@@ -27,7 +27,6 @@ TEST(PredictOptions, MistakesNameTheirFlag) {
   EXPECT_THAT(error([](PredictFlags& f) { f.load.slow_workers = 5; }), HasSubstr("--slow_workers 5: there are 4"));
   EXPECT_THAT(error([](PredictFlags& f) { f.mode = "backup:4"; }), HasSubstr("backup:4"));
   EXPECT_THAT(error([](PredictFlags& f) { f.mode = "quorum:2,grace=auto"; }), HasSubstr("grace=auto"));
-  EXPECT_THAT(error([](PredictFlags& f) { f.returns = "delta"; }), HasSubstr("--return delta"));
   EXPECT_THAT(error([](PredictFlags& f) { f.cluster.workers = 65536, f.model = "64G"; }), HasSubstr("--bucket_kib"));
   EXPECT_THAT(error([](PredictFlags& f) { f.costs = {"missing.json"}; }), HasSubstr("missing.json"));
 }
