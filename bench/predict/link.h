@@ -1,27 +1,27 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <queue>
-#include <utility>
 #include <vector>
 
 #include "bench/predict/events.h"
 
 namespace gradrail::bench::predict {
 
-/// One direction of a NIC or of a switch. Messages that cross it at the same moment have equal shares of its rate, as
-/// the connections of TCP have them.
+/// One direction of a NIC or of a switch. Messages that cross it at the same moment share its rate by their weights.
 /// Source  Kleinrock 1967 (processor sharing); virtual time as in Demers et al., SIGCOMM 1989 (fair queueing): a
-///         message ends when a clock, which advances by rate / messages, has advanced by its bytes.
+///         message ends when a clock, which advances by rate / sum of the weights, has advanced by bytes / weight.
 class Link {
  public:
   explicit Link(double gbit) : bytes_per_ns_(gbit / 8) {}
 
   /// A message begins. Returns the moment of the next event of this link; infinity: one is inserted already.
-  Time begin(uint32_t message, double bytes, Time now) {
+  Time begin(uint32_t message, double bytes, double weight, Time now) {
     advance(now);
-    active_.push({clock_ + bytes, message});
+    active_.push({clock_ + bytes / weight, weight, message});
+    weights_ += weight;
     return next();
   }
 
@@ -29,7 +29,7 @@ class Link {
   void delay(double bytes, Time now) {
     if (active_.empty()) return;
     advance(now);
-    clock_ -= bytes / static_cast<double>(active_.size());
+    clock_ -= bytes / weights_;
   }
 
   /// Handles an event of this link: moves finished messages to `finished`. Returns as begin().
@@ -38,11 +38,12 @@ class Link {
     scheduled_ = kNever;
     advance(now);
     // Rounding: a byte is less than a nanosecond on any link that matters.
-    while (!active_.empty() && active_.top().first <= clock_ + kRounding) {
-      finished.push_back(active_.top().second);
+    while (!active_.empty() && active_.top().end <= clock_ + kRounding) {
+      finished.push_back(active_.top().message);
+      weights_ -= active_.top().weight;
       active_.pop();
     }
-    if (active_.empty()) clock_ = 0;
+    if (active_.empty()) clock_ = weights_ = 0;
     return next();
   }
 
@@ -60,7 +61,7 @@ class Link {
   void advance(Time now) {
     if (!active_.empty()) {
       const double bytes = (now - since_) * bytes_per_ns_;
-      clock_ += bytes / static_cast<double>(active_.size());
+      clock_ += bytes / weights_;
       crossed_ += bytes;
     }
     since_ = now;
@@ -68,7 +69,7 @@ class Link {
 
   Time next() {
     if (active_.empty()) return kNever;
-    const double bytes = std::max(0.0, active_.top().first - clock_) * static_cast<double>(active_.size());
+    const double bytes = std::max(0.0, active_.top().end - clock_) * weights_;
     const Time at = since_ + bytes / bytes_per_ns_;
     // Later messages delay the end of all. The event that was inserted before finds this out.
     if (at >= scheduled_) return kNever;
@@ -76,9 +77,17 @@ class Link {
     return at;
   }
 
-  using Active = std::pair<double, uint32_t>;  ///< value of the clock at the end, message
+  struct Active {
+    double end;  ///< value of the clock
+    double weight;
+    uint32_t message;
+    bool operator>(const Active& other) const {
+      return end != other.end ? end > other.end : message > other.message;
+    }
+  };
   double bytes_per_ns_;
   double clock_ = 0;
+  double weights_ = 0;  ///< of the active messages
   double crossed_ = 0;
   Time since_ = 0;
   Time scheduled_ = kNever;

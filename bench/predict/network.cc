@@ -108,6 +108,7 @@ void Network::depart(uint32_t index, Time now) {
     return;
   }
   connection.head = connection.tail = index;
+  if (cluster_.unfairness > 0) connection.weight = static_cast<float>(std::exp(cluster_.unfairness * random_.normal()));
   begin(index, now);
 }
 
@@ -153,11 +154,12 @@ void Network::begin(uint32_t index, Time now) {
     way[3] = first_leaf_link_ + 2 * (target.leaf * cluster_.rails + rail) + 1;
     message.links = 4;
   }
-  for (uint32_t i = 0; i < message.links; ++i) begin_on_link(way[i], index, bytes, now);
+  const double weight = connections_[message.connection].weight;
+  for (uint32_t i = 0; i < message.links; ++i) begin_on_link(way[i], index, bytes, weight, now);
 }
 
-void Network::begin_on_link(uint32_t link, uint32_t message, double wire_bytes, Time now) {
-  const Time next = links_[link].begin(message, wire_bytes, now);
+void Network::begin_on_link(uint32_t link, uint32_t message, double wire_bytes, double weight, Time now) {
+  const Time next = links_[link].begin(message, wire_bytes, weight, now);
   if (std::isfinite(next)) events_.insert(next, Event::Kind::link, link);
 }
 

@@ -68,6 +68,7 @@ class Network {
   static constexpr uint32_t kNone = UINT32_MAX;
   struct Connection {
     uint32_t head = kNone, tail = kNone;
+    float weight = 1;  ///< of its share of a link, from its first message until it is idle
     Time last_arrival = 0;
   };
   /// Links of a host's NIC: first_link + 2 * rail for sending, the next one for receiving.
@@ -94,7 +95,7 @@ class Network {
   }
   uint32_t choose_rail(const Host& source, const Host& target, double bytes);
   void begin(uint32_t message, Time now);
-  void begin_on_link(uint32_t link, uint32_t message, double wire_bytes, Time now);
+  void begin_on_link(uint32_t link, uint32_t message, double wire_bytes, double weight, Time now);
   void transmitted(uint32_t message, Time now);
   Time delay_of_losses(double packets);
   double wire_bytes(double bytes) const;

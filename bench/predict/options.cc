@@ -52,6 +52,10 @@ void add_cluster_options(CLI::App& app, Cluster& cluster) {
       ->transform(NumberIn(0.0, 0.5))
       ->capture_default_str();
   app.add_option("--mtu", cluster.mtu, "bytes of an IP packet")->transform(NumberIn(576u, 65'535u))->capture_default_str();
+  app.add_option("--unfairness", cluster.unfairness,
+                 "spread of the shares of connections on a link: sigma of a lognormal distribution; 0: equal shares")
+      ->transform(NumberIn(0.0, 3.0))
+      ->capture_default_str();
   app.add_option("--packets_per_ack,--packets-per-ack", cluster.packets_per_ack,
                  "packets of TCP that one acknowledgment confirms; a NIC that joins packets (GRO) has more than 2")
       ->transform(NumberIn(1.0, 1e6))

@@ -25,6 +25,7 @@ nlohmann::json to_json(const Description& d, const Outcome& o) {
             {"hosts_per_leaf", c.hosts_per_leaf},
             {"loss", c.loss},
             {"mtu", c.mtu},
+            {"unfairness", c.unfairness},
             {"packets_per_ack", c.packets_per_ack},
             {"frame_bytes", c.frame_bytes}}},
           {"load",

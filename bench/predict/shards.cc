@@ -24,16 +24,18 @@ Shards::Shards(const Description& description, const Plan& plan, EventQueue& eve
   memory_free_at_.resize(description.cluster.ps_hosts());
 }
 
-Time Shards::use_memory(uint32_t shard, double bytes, Time begin) {
+Time Shards::use_memory(uint32_t shard, double bytes) {
   const Cluster& cluster = description_.cluster;
   Time& free_at = memory_free_at_[shard / cluster.shards / cluster.ps_per_host];
   const Time duration = bytes / description_.costs.memory_gb_per_s;
   memory_busy_ += duration;
-  free_at = std::max(free_at, begin) + duration;
+  // In the order of events: a thread that is busy asks later, and must not delay the others of its host until then.
+  free_at = std::max(free_at, now_) + duration;
   return free_at;
 }
 
 void Shards::on_arrival(uint32_t index, Time now) {
+  now_ = now;
   const Costs& costs = description_.costs;
   const Message message = network_.message(index);
   network_.release(index);
@@ -45,7 +47,7 @@ void Shards::on_arrival(uint32_t index, Time now) {
   Time at = std::max(shard.free_at + work, now + last_piece) + wake + costs.message_us * 1e3;
   busy_ += work + wake + costs.message_us * 1e3;
   // From the NIC to memory; TCP copies them once more.
-  at = std::max(at, use_memory(message.shard, message.bytes * (costs.receive_ns_per_byte > 0 ? 3 : 1), now));
+  at = std::max(at, use_memory(message.shard, message.bytes * (costs.receive_ns_per_byte > 0 ? 3 : 1)));
   follow(message.trace, now);
   actions_.clear();
   shard.protocol->on_arrival({.worker = message.worker,
@@ -59,6 +61,7 @@ void Shards::on_arrival(uint32_t index, Time now) {
 }
 
 void Shards::on_window(uint32_t index, Time now) {
+  now_ = now;
   Window& window = windows_[index];
   Shard& shard = shards_[window.shard];
   window.trace.add(Cause::latency, now - window.begun_at);
@@ -103,7 +106,7 @@ Time Shards::apply(uint32_t shard, const ps::Action& action, Time begin) {
                     bucket.fp32_bytes * (costs.apply_ns_per_byte + gradients * costs.gradient_ns_per_byte);
   ++updates_;
   // Each gradient is read; parameters are read and written.
-  const Time memory = use_memory(shard, gradients * bucket.push_bytes + 2 * bucket.fp32_bytes, begin);
+  const Time memory = use_memory(shard, gradients * bucket.push_bytes + 2 * bucket.fp32_bytes);
   busy_ += work;
   const Time end = std::max(begin + work, memory);
   return end;
@@ -118,7 +121,7 @@ Time Shards::answer(uint32_t shard, const ps::Action& action, Time begin) {
       costs.message_us * 1e3 + std::min(bucket.return_bytes, kPieceBytes) * costs.send_ns_per_byte;
   const Time end = begin + costs.message_us * 1e3 + bucket.return_bytes * costs.send_ns_per_byte;
   busy_ += end - begin;
-  use_memory(shard, bucket.return_bytes * (costs.send_ns_per_byte > 0 ? 3 : 1), begin);
+  use_memory(shard, bucket.return_bytes * (costs.send_ns_per_byte > 0 ? 3 : 1));
   const uint32_t index = network_.allocate();
   network_.message(index) = {.worker = action.worker,
                              .shard = shard,

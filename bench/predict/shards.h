@@ -46,8 +46,8 @@ class Shards {
   }
   Time apply(uint32_t shard, const ps::Action& action, Time begin);
   Time answer(uint32_t shard, const ps::Action& action, Time begin);
-  /// The memory of the host transfers these bytes from `begin` on. Returns the end.
-  Time use_memory(uint32_t shard, double bytes, Time begin);
+  /// The memory of the host transfers these bytes as soon as it can. Returns the end.
+  Time use_memory(uint32_t shard, double bytes);
 
   const Description& description_;
   const Plan& plan_;
@@ -59,6 +59,7 @@ class Shards {
   ps::Actions actions_;  ///< reused
   Trace trace_;          ///< of the push that the shard processes
   Time arrived_at_ = 0;
+  Time now_ = 0;  ///< of the event
 
   Time measured_from_ = 0;
   Time busy_ = 0, memory_busy_ = 0;  ///< of all shards, of all hosts

@@ -25,7 +25,7 @@ GRAMMAR = {"--begin": (*ODD_NUMBERS, "6x"), "--end": (*ODD_NUMBERS, "6x"), "--bi
            "--mode": (*ODD_NUMBERS, "ssp:", "ssp:-1", "backup:nan", "quorum:2,grace=nan"),
            "--on": (*ODD_NUMBERS, "gpu:-1"), "--push": (*ODD_NUMBERS, "topk", "topk:0", "topk:nan", "topk:99"),
            "--ps_device": (*ODD_NUMBERS, "gpu:", "gpu:-1"), "--ps_hosts": ODD_HOSTS, "--worker_hosts": ODD_HOSTS,
-           "--sweep": (*ODD_NUMBERS, "ps", "ps=", "ps=1:2", "ps=4:1:*2", "ps=1:4:*nan"),
+           "--sweep": (*ODD_NUMBERS, "ps", "ps=", "ps=4:1:*2", "ps=1:4:*nan"),
            "--rendezvous": (*ODD_NUMBERS, "etcd://", "udp://a:1/j")}
 # Arguments that a command requires before it reads the value of a flag.
 POSITIONALS = {("convert",): ["mnist"], ("bench", "replay"): ["resnet50"]}

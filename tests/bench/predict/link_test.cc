@@ -16,9 +16,9 @@ using ::testing::ElementsAre;
 TEST(PredictLink, MessagesHaveEqualShares) {
   Link link(8);  // a byte in a nanosecond
   std::vector<uint32_t> finished;
-  EXPECT_EQ(link.begin(0, 100, 0), 100);
+  EXPECT_EQ(link.begin(0, 100, 1, 0), 100);
   // The event at 100 stays: that the message ends later is found out there.
-  EXPECT_FALSE(std::isfinite(link.begin(1, 100, 50)));
+  EXPECT_FALSE(std::isfinite(link.begin(1, 100, 1, 50)));
   EXPECT_EQ(link.finish(100, finished), 150);
   EXPECT_TRUE(finished.empty());
   EXPECT_EQ(link.finish(150, finished), 200);
@@ -28,11 +28,21 @@ TEST(PredictLink, MessagesHaveEqualShares) {
   EXPECT_EQ(link.crossed(300), 200);
 }
 
+TEST(PredictLink, WeightsDivideTheRate) {
+  Link link(8);
+  std::vector<uint32_t> finished;
+  link.begin(0, 100, 1, 0);
+  EXPECT_EQ(link.begin(1, 90, 3, 0), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(link.finish(100, finished), 120);
+  EXPECT_EQ(link.finish(120, finished), 190);
+  EXPECT_THAT(finished, ElementsAre(1));
+}
+
 TEST(PredictLink, AShorterMessageOvertakes) {
   Link link(8);
   std::vector<uint32_t> finished;
-  EXPECT_EQ(link.begin(0, 1000, 0), 1000);
-  EXPECT_EQ(link.begin(1, 10, 100), 120);
+  EXPECT_EQ(link.begin(0, 1000, 1, 0), 1000);
+  EXPECT_EQ(link.begin(1, 10, 1, 100), 120);
   EXPECT_EQ(link.finish(120, finished), 1010);
   EXPECT_THAT(finished, ElementsAre(1));
   // The first event of the link is out of date.
@@ -44,7 +54,7 @@ TEST(PredictLink, AcknowledgmentsDelayMessagesOnly) {
   Link link(8);
   std::vector<uint32_t> finished;
   link.delay(100, 0);  // idle
-  EXPECT_EQ(link.begin(0, 100, 0), 100);
+  EXPECT_EQ(link.begin(0, 100, 1, 0), 100);
   link.delay(20, 50);
   EXPECT_EQ(link.finish(100, finished), 120);
 }

@@ -243,6 +243,20 @@ TEST(PredictSimulation, MemoryOfTheHostLimits) {
   EXPECT_EQ(o.bottleneck, "shard memory");
 }
 
+TEST(PredictSimulation, ShardsOfAHostApplyAtTheSameTime) {
+  Description d = simple();
+  d.cluster.workers = 8;
+  d.load.bytes = 4 << 20;
+  d.load.bucket_bytes = 1 << 20;
+  d.costs.gradient_ns_per_byte = 5;  // 42 ms for a bucket
+  d.costs.memory_gb_per_s = 1000;
+  const double one = outcome_of(d).step_s_median;
+  d.cluster.shards = 4;
+  const Outcome four = outcome_of(d);
+  EXPECT_GT(one, 4 * 42e-3);
+  EXPECT_NEAR(four.step_s_median, 42e-3 + 4 * 8 * (push_s(1 << 20) + return_s(1 << 20)), 2e-3);
+}
+
 TEST(PredictSimulation, LossesCostTime) {
   Description d = simple();
   d.cluster.rtt_us = 200;
