@@ -45,6 +45,7 @@ CASES = [
     Case(4, 2, "4M", 100), Case(4, 4, "4M", 100), Case(8, 1, "1M", 200), Case(8, 2, "2M", 100),
     Case(8, 4, "4M", 100), Case(16, 1, "1M", 200), Case(16, 2, "2M", 200), Case(16, 4, "4M", 200),
     Case(16, 4, "2M", 50), Case(4, 1, "2M", 100, 2048), Case(16, 1, "1M", 200, 1024),
+    Case(8, 1, "1M", 100), Case(16, 1, "1M", 100), Case(16, 2, "2M", 100), Case(16, 4, "4M", 100),
     Case(4, 2, "4M", 100, flags=("--mode", "async")), Case(4, 2, "4M", 100, flags=("--mode", "ssp:1")),
     Case(4, 1, "4M", 50, flags=("--push", "int8")), Case(8, 2, "4M", 100, flags=("--push", "bf16", "--return", "bf16")),
     Case(8, 4, "8M", 100, flags=("--push", "int4")),
