@@ -80,12 +80,12 @@ absl::StatusOr<bool> run_check(const PredictFlags& flags) {
   if (flags.json) {
     nlohmann::json out = {{"tolerance", flags.tolerance}, {"holds", holds}, {"rows", nlohmann::json::array()}};
     for (const Row& row : rows) {
-      out["rows"].push_back({{"size", row.measured.bytes},
-                             {"predicted_s", {{"median", row.predicted.step_s_median}, {"p99", row.predicted.step_s_p99}}},
-                             {"measured_s",
-                              {{"median", row.measured.times.p50_us * 1e-6}, {"p99", row.measured.times.p99_us * 1e-6}}},
-                             {"error", {{"median", row.median_error}, {"p99", row.p99_error}}},
-                             {"bottleneck", row.predicted.bottleneck}});
+      out["rows"].push_back(
+          {{"size", row.measured.bytes},
+           {"predicted_s", {{"median", row.predicted.step_s_median}, {"p99", row.predicted.step_s_p99}}},
+           {"measured_s", {{"median", row.measured.times.p50_us * 1e-6}, {"p99", row.measured.times.p99_us * 1e-6}}},
+           {"error", {{"median", row.median_error}, {"p99", row.p99_error}}},
+           {"bottleneck", row.predicted.bottleneck}});
     }
     fmt::print("{}\n", out.dump(2));
     return holds;
@@ -96,7 +96,8 @@ absl::StatusOr<bool> run_check(const PredictFlags& flags) {
     fmt::print("  {:>12} {:>12.3f} {:>12.3f} {:>+7.1f}% {:>12.3f} {:>12.3f} {:>+7.1f}%  {}{}\n", row.measured.bytes,
                row.predicted.step_s_median * 1e3, row.measured.times.p50_us * 1e-3, row.median_error * 100,
                row.predicted.step_s_p99 * 1e3, row.measured.times.p99_us * 1e-3, row.p99_error * 100,
-               row.predicted.bottleneck, std::fabs(row.median_error) > flags.tolerance ? "  NOT WITHIN --tolerance" : "");
+               row.predicted.bottleneck,
+               std::fabs(row.median_error) > flags.tolerance ? "  NOT WITHIN --tolerance" : "");
   }
   return holds;
 }

@@ -51,7 +51,8 @@ bool read_apply(const Rows& rows, const std::string& optimizer, ps::PushFormat p
   const Figure* const sgd_four = largest(rows, fmt::format("sgd, 4 gradients {}, 0 targets", format));
   if (one == nullptr || sgd_one == nullptr || sgd_four == nullptr) return false;
   // The sum costs each optimizer the same; `apply` has four gradients and no target for sgd.
-  const double more = four != nullptr ? ns_per_byte(*four) - ns_per_byte(*one) : ns_per_byte(*sgd_four) - ns_per_byte(*sgd_one);
+  const double more =
+      four != nullptr ? ns_per_byte(*four) - ns_per_byte(*one) : ns_per_byte(*sgd_four) - ns_per_byte(*sgd_one);
   costs.gradient_ns_per_byte = std::max(0.0, more / 3);
   costs.apply_ns_per_byte = std::max(0.0, ns_per_byte(*one) - costs.gradient_ns_per_byte);
   const Figure* const pack = largest(rows, fmt::format("pack {}", format));
@@ -88,11 +89,10 @@ absl::StatusOr<nlohmann::json> read_run(const std::string& path) {
 
 Costs recorded_costs(ps::PushFormat push) {
   Costs costs;
-  costs.sources = {
-      "messages, bytes: exchange-2026-11-21.txt, tcp on one host: 64 B in 11.5 us, 256 KiB in 101 us",
-      "apply: apply-2026-11-21.txt, sgd, 20 MB: 1 gradient 1568 us, 4 gradients 5998 us",
-      "packing: formats-2026-11-26.txt, 4 MiB",
-      "memory: 8 channels of DDR4-3200, 204.8 GB/s by specification; not measured"};
+  costs.sources = {"messages, bytes: exchange-2026-11-21.txt, tcp on one host: 64 B in 11.5 us, 256 KiB in 101 us",
+                   "apply: apply-2026-11-21.txt, sgd, 20 MB: 1 gradient 1568 us, 4 gradients 5998 us",
+                   "packing: formats-2026-11-26.txt, 4 MiB",
+                   "memory: 8 channels of DDR4-3200, 204.8 GB/s by specification; not measured"};
   switch (push.kind) {
     case ps::PushFormat::fp32:
       break;
@@ -120,8 +120,8 @@ absl::Status read_costs(const std::string& path, const std::string& optimizer, p
   const bool has_exchange = read_exchange(rows, costs);
   if (!has_apply && !has_exchange) {
     return absl::DataLossError(fmt::format(
-        "{}: has neither rows of `bench apply` for {} and {}, nor two sizes up to 1M of `bench exchange` over tcp", path,
-        optimizer, ps::push_format_name(push)));
+        "{}: has neither rows of `bench apply` for {} and {}, nor two sizes up to 1M of `bench exchange` over tcp",
+        path, optimizer, ps::push_format_name(push)));
   }
   if (has_apply) costs.sources.push_back(fmt::format("apply, packing: {}", path));
   if (has_exchange) costs.sources.push_back(fmt::format("messages, bytes: {}", path));

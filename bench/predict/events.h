@@ -14,11 +14,11 @@ using Time = double;
 /// Something that happens at a moment. `object` and `detail` belong to `kind`.
 struct Event {
   enum class Kind : uint32_t {
-    link,      ///< a link may have finished a message: object is the link
+    link,       ///< a link may have finished a message: object is the link
     departure,  ///< a message enters its connection: object is the message
-    arrival,   ///< the last byte of a message is at its target: object is the message
-    push,      ///< the next bucket of a worker may leave: object is the worker
-    window,    ///< a grace window has ended: object is the window
+    arrival,    ///< the last byte of a message is at its target: object is the message
+    push,       ///< the next bucket of a worker may leave: object is the worker
+    window,     ///< a grace window has ended: object is the window
   };
   Time at = 0;
   uint64_t number = 0;  ///< order of insertion, for events of one moment

@@ -11,8 +11,8 @@
 namespace gradrail::bench::predict {
 
 /// One direction of a NIC or of a switch. Messages that cross it at the same moment share its rate by their weights.
-/// Source  Kleinrock 1967 (processor sharing); virtual time as in Demers et al., SIGCOMM 1989 (fair queueing): a
-///         message ends when a clock, which advances by rate / sum of the weights, has advanced by bytes / weight.
+/// A message ends when a clock, which advances by rate / sum of the weights, has advanced by bytes / weight.
+/// Source  Kleinrock, 1967 (processor sharing). Demers et al., SIGCOMM 1989 (virtual time of fair queueing).
 class Link {
  public:
   explicit Link(double gbit) : bytes_per_ns_(gbit / 8) {}
@@ -81,9 +81,7 @@ class Link {
     double end;  ///< value of the clock
     double weight;
     uint32_t message;
-    bool operator>(const Active& other) const {
-      return end != other.end ? end > other.end : message > other.message;
-    }
+    bool operator>(const Active& other) const { return end != other.end ? end > other.end : message > other.message; }
   };
   double bytes_per_ns_;
   double clock_ = 0;

@@ -22,7 +22,8 @@ constexpr double kMathis = 1.22;
 Network::Network(const Cluster& cluster, EventQueue& events, uint64_t seed)
     : cluster_(cluster), events_(events), random_(seed, /*stream=*/1) {
   add_hosts(cluster.worker_hosts(), cluster.nic_gbit, Cause::worker_nic, worker_hosts_);
-  add_hosts(cluster.ps_hosts(), cluster.ps_nic_gbit > 0 ? cluster.ps_nic_gbit : cluster.nic_gbit, Cause::shard_nic, ps_hosts_);
+  add_hosts(cluster.ps_hosts(), cluster.ps_nic_gbit > 0 ? cluster.ps_nic_gbit : cluster.nic_gbit, Cause::shard_nic,
+            ps_hosts_);
   for (uint32_t rail = 0; rail < cluster.rails; ++rail) {
     for (const Host& host : worker_hosts_) {
       worker_send_.links.push_back(host.first_link + 2 * rail);
@@ -112,13 +113,14 @@ void Network::depart(uint32_t index, Time now) {
   begin(index, now);
 }
 
-/// The rail whose busier end has the fewest bytes to carry. All rails of a host have one rate.
+/// The rail with the fewest bytes to carry at its busier end. All rails of a host have one rate.
 uint32_t Network::choose_rail(const Host& source, const Host& target, double bytes) {
   uint32_t best = 0;
   double least = std::numeric_limits<double>::infinity();
   for (uint32_t rail = 0; rail < cluster_.rails; ++rail) {
-    const double waiting = std::max(posted_[source.first_link + 2 * rail] / links_[source.first_link].bytes_per_ns(),
-                                    posted_[target.first_link + 2 * rail + 1] / links_[target.first_link].bytes_per_ns());
+    const double waiting =
+        std::max(posted_[source.first_link + 2 * rail] / links_[source.first_link].bytes_per_ns(),
+                 posted_[target.first_link + 2 * rail + 1] / links_[target.first_link].bytes_per_ns());
     if (waiting < least) {
       least = waiting;
       best = rail;
@@ -169,7 +171,7 @@ void Network::on_link(uint32_t link, Time now) {
   if (std::isfinite(next)) events_.insert(next, Event::Kind::link, link);
   for (const uint32_t index : finished_) {
     Message& message = messages_[index];
-    // Of two links that end together, the one of the shard counts: all workers wait for it.
+    // The link of a shard counts if two links end together: all workers wait for it.
     if (now > message.crossed_at || causes_[link] == Cause::shard_nic) message.slowest = causes_[link];
     message.crossed_at = now;
     if (--message.links == 0) transmitted(index, now);
@@ -204,8 +206,8 @@ void Network::transmitted(uint32_t index, Time now) {
   if (connection.head != kNone) begin(connection.head, now);
 }
 
-/// A lost packet returns after a round trip. Behind the last packet no other one shows the loss: a probe follows after
-/// two round trips (RFC 8985), and after the loss of the probe the timeout.
+/// A lost packet returns after a round trip. No packet shows the loss of the last one. A
+/// probe follows after two round trips (RFC 8985), and the timeout follows a lost probe.
 Time Network::delay_of_losses(double packets) {
   const Time round_trip = cluster_.rtt_us * 1e3;
   Time delay = 0;

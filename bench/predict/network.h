@@ -30,10 +30,10 @@ struct Message {
   Time departed = 0;
   Trace trace{};  ///< up to the departure; when it has arrived, up to the arrival
 
-  // Of the network.
+  // Used by the network.
   uint32_t connection = 0;
-  uint32_t next = 0;  ///< behind it on its connection, or in the list of free places
-  uint32_t links = 0;  ///< that it has not crossed yet
+  uint32_t next = 0;    ///< behind it on its connection, or in the list of free places
+  uint32_t links = 0;   ///< that it has not crossed yet
   Time crossed_at = 0;  ///< the link that it has crossed last
   Cause slowest{};      ///< that link
 };
@@ -45,8 +45,8 @@ struct Use {
   double fabric = 0;
 };
 
-/// NICs, switches and connections. A message is on all links of its way at once (cut-through). Each link shares its rate
-/// among its messages. The message has crossed the network when all links have carried its bytes. A connection carries
+/// NICs, switches and connections. A message is on all links of its way at once (cut-through). The messages of a link
+/// share its rate. The message has crossed the network when all links have carried its bytes. A connection carries
 /// its messages one after the other.
 class Network {
  public:
@@ -106,7 +106,7 @@ class Network {
   EventQueue& events_;
   Random random_;
   std::vector<Link> links_;
-  std::vector<Cause> causes_;  ///< of a wait for each link
+  std::vector<Cause> causes_;   ///< of a wait for each link
   std::vector<double> posted_;  ///< per link: bytes of messages that have departed and have not crossed the network
   std::vector<Host> worker_hosts_, ps_hosts_;
   uint32_t first_leaf_link_ = kNone;  ///< per leaf and rail: up, down; none without oversubscription

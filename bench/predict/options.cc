@@ -25,7 +25,8 @@ void add_cluster_options(CLI::App& app, Cluster& cluster) {
   app.add_option("--shards", cluster.shards, "shards of each ps process")
       ->transform(NumberIn(1u, kMostShards))
       ->capture_default_str();
-  app.add_option("--workers_per_host,--workers-per-host", cluster.workers_per_host, "workers that share a host and its NICs")
+  app.add_option("--workers_per_host,--workers-per-host", cluster.workers_per_host,
+                 "workers that share a host and its NICs")
       ->transform(NumberIn(1u, 1024u))
       ->capture_default_str();
   app.add_option("--ps_per_host,--ps-per-host", cluster.ps_per_host, "ps processes that share a host and its NICs")
@@ -51,7 +52,9 @@ void add_cluster_options(CLI::App& app, Cluster& cluster) {
   app.add_option("--loss", cluster.loss, "share of the packets that are lost")
       ->transform(NumberIn(0.0, 0.5))
       ->capture_default_str();
-  app.add_option("--mtu", cluster.mtu, "bytes of an IP packet")->transform(NumberIn(576u, 65'535u))->capture_default_str();
+  app.add_option("--mtu", cluster.mtu, "bytes of an IP packet")
+      ->transform(NumberIn(576u, 65'535u))
+      ->capture_default_str();
   app.add_option("--unfairness", cluster.unfairness,
                  "spread of the shares of connections on a link: sigma of a lognormal distribution; 0: equal shares")
       ->transform(NumberIn(0.0, 3.0))
@@ -68,12 +71,14 @@ void add_cluster_options(CLI::App& app, Cluster& cluster) {
 
 void add_load_options(CLI::App& app, PredictFlags& flags) {
   app.option_defaults()->group("Training");
-  app.add_option("--model", flags.model, "fp32 bytes of the model (K, M, G may follow), or a layer list of bench replay")
+  app.add_option("--model", flags.model,
+                 "fp32 bytes of the model (K, M, G may follow), or a layer list of bench replay")
       ->capture_default_str();
   app.add_option("--bucket_kib,--bucket-kib", flags.bucket_kib, "size of a bucket in KiB")
       ->transform(NumberIn(1u, kMaxBucketKib))
       ->capture_default_str();
-  app.add_option("--slot_mib,--slot-mib", flags.slot_mib, "places for gradients of a worker at a shard; 0: for each bucket")
+  app.add_option("--slot_mib,--slot-mib", flags.slot_mib,
+                 "places for gradients of a worker at a shard; 0: for each bucket")
       ->transform(NumberIn(0u, 1u << 20))
       ->capture_default_str();
   app.add_option("--mode", flags.mode, "async, sync, ssp:K, backup:B or quorum:K")
@@ -147,10 +152,11 @@ void add_predict_flags(CLI::App& app, PredictFlags& flags) {
   add_cost_options(app, flags);
   app.option_defaults()->group("Output");
   app.add_flag("--json", flags.json, "print JSON");
-  app.add_option("--sweep", flags.sweep,
-                 "a row for each value of a flag: workers=1:4096:*2, nic=25:100:+25 or mode=sync,async; may be repeated")
+  app.add_option(
+         "--sweep", flags.sweep,
+         "a row for each value of a flag: workers=1:4096:*2, nic=25:100:+25 or mode=sync,async; may be repeated")
       ->transform(accepted_by(parse_sweep));
-  app.add_option("--check", flags.check, "compare with a run of `bench exchange -J`, whose load is taken from the file");
+  app.add_option("--check", flags.check, "compare with a run of `bench exchange -J`; the file has the load");
   app.add_option("--tolerance", flags.tolerance, "--check: relative error of the median up to which the exit code is 0")
       ->transform(NumberIn(0.0, 100.0))
       ->capture_default_str();
@@ -182,7 +188,8 @@ absl::StatusOr<Description> description_of(const PredictFlags& flags) {
   load.bytes = parse_size(flags.model);
   if (load.bytes == 0) {
     const absl::StatusOr<LayerList> list = read_layer_list(flags.model);
-    if (!list.ok()) return usage("--model", flags.model, fmt::format("is no number of bytes, and {}", message_of(list.status())));
+    if (!list.ok())
+      return usage("--model", flags.model, fmt::format("is no number of bytes, and {}", message_of(list.status())));
     load.layers = list->layers;
     load.bytes = list->bytes();
     if (flags.compute_ms < 0) load.compute_ms = load.layers.back().ready_us * 1e-3;

@@ -25,7 +25,7 @@ struct PredictFlags {
   std::string returns = "fp32";
   std::string optimizer = "sgd";
   std::string transport = "tcp";
-  std::vector<std::string> costs;  ///< files
+  std::vector<std::string> costs;                              ///< files
   double message_us = -1, wake_us = -1, memory_gb_per_s = -1;  ///< replace those costs; -1: not given
   std::vector<std::string> sweep;
   std::string check;

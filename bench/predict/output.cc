@@ -89,10 +89,11 @@ void print_assumptions(const Description& d) {
   fmt::print("\n# model {} bytes, buckets {} KiB, {}, push {}, return {}, compute {} ms (sigma {}), {} slow workers\n",
              l.bytes, l.bucket_bytes / 1024, ps::mode_text(l.mode), ps::push_format_name(l.push),
              ps::return_format_name(l.returns), l.compute_ms, l.compute_sigma, l.slow_workers);
-  fmt::print("# costs: message {:.2f} us, bytes {:.3f} and {:.3f} ns, wake-up {} us, apply {:.4f} + {:.4f} ns x gradients "
-             "for each byte, pack {:.3f} ns, memory {} GB/s\n",
-             d.costs.message_us, d.costs.send_ns_per_byte, d.costs.receive_ns_per_byte, d.costs.wake_us,
-             d.costs.apply_ns_per_byte, d.costs.gradient_ns_per_byte, d.costs.pack_ns_per_byte, d.costs.memory_gb_per_s);
+  fmt::print(
+      "# costs: message {:.2f} us, bytes {:.3f} and {:.3f} ns, wake-up {} us, apply {:.4f} + {:.4f} ns x gradients "
+      "for each byte, pack {:.3f} ns, memory {} GB/s\n",
+      d.costs.message_us, d.costs.send_ns_per_byte, d.costs.receive_ns_per_byte, d.costs.wake_us,
+      d.costs.apply_ns_per_byte, d.costs.gradient_ns_per_byte, d.costs.pack_ns_per_byte, d.costs.memory_gb_per_s);
   for (const std::string& source : d.costs.sources) fmt::print("# {}\n", source);
 }
 
@@ -103,10 +104,11 @@ void print_header() {
 }
 
 void print_row(const std::string& label, const Outcome& o) {
-  fmt::print("  {:<26} {:>11.3f} {:>11.3f} {:>11.3f} {:>9.2f} {:>9.3f} {:>7.2f} {:>7.2f} {:>7.2f} {:>7.2f} {:>7.2f} "
-             "{:>7.2f}  {}\n",
-             label, o.step_s_median * 1e3, o.step_s_p99 * 1e3, o.exchange_s_median * 1e3, o.steps_per_s, o.shard_nic,
-             o.worker_nic, o.fabric, o.shard_cpu, o.shard_memory, o.worker_cpu, o.compute, o.bottleneck);
+  fmt::print(
+      "  {:<26} {:>11.3f} {:>11.3f} {:>11.3f} {:>9.2f} {:>9.3f} {:>7.2f} {:>7.2f} {:>7.2f} {:>7.2f} {:>7.2f} "
+      "{:>7.2f}  {}\n",
+      label, o.step_s_median * 1e3, o.step_s_p99 * 1e3, o.exchange_s_median * 1e3, o.steps_per_s, o.shard_nic,
+      o.worker_nic, o.fabric, o.shard_cpu, o.shard_memory, o.worker_cpu, o.compute, o.bottleneck);
 }
 
 }  // namespace gradrail::bench::predict

@@ -9,7 +9,7 @@ namespace gradrail::bench::predict {
 /// docs/predict.md describes the fields.
 nlohmann::json to_json(const Description& description, const Outcome& outcome);
 
-/// What the table below is about: cluster, load, costs and their sources.
+/// Prints cluster, load, costs and their sources as comments.
 void print_assumptions(const Description& description);
 void print_header();
 /// `label` is the point of a sweep.

@@ -32,8 +32,8 @@ void set_ready(const std::vector<ExchangeLoad::Layer>& layers, const ps::ShardMa
 absl::StatusOr<Plan> plan_of(const Description& description) {
   const Load& load = description.load;
   const uint32_t shard_count = description.cluster.shard_count();
-  GRADRAIL_ASSIGN_OR_RETURN(const ps::ShardMap map, ps::ShardMap::cut(load.bytes / sizeof(float), shard_count,
-                                                                      load.bucket_bytes, load.push));
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::ShardMap map,
+                            ps::ShardMap::cut(load.bytes / sizeof(float), shard_count, load.bucket_bytes, load.push));
   Plan plan;
   for (uint32_t shard = 0; shard < shard_count; ++shard) {
     const auto first = static_cast<uint32_t>(plan.buckets.size());
@@ -41,13 +41,15 @@ absl::StatusOr<Plan> plan_of(const Description& description) {
     const ps::SlotPlaces places(map, shard, load.slot_bytes);
     for (uint32_t i = 0; i < map.bucket_count(shard); ++i) {
       const uint64_t count = map.bucket(shard, i).count;
-      const auto returned = load.returns == ps::ReturnFormat::fp32 ? count * sizeof(float) : ps::whole_return_bytes(count);
+      const auto returned =
+          load.returns == ps::ReturnFormat::fp32 ? count * sizeof(float) : ps::whole_return_bytes(count);
       const auto common = [&](std::optional<uint32_t> neighbor) { return neighbor ? first + *neighbor : Plan::kNone; };
       plan.buckets.push_back(
           {.shard = shard,
            .index = i,
            .fp32_bytes = static_cast<double>(count * sizeof(float)),
-           .push_bytes = static_cast<double>(ps::packed_bytes(count, load.push) + sizeof(ps::SlotHeader)) + kFrameHeaderBytes,
+           .push_bytes =
+               static_cast<double>(ps::packed_bytes(count, load.push) + sizeof(ps::SlotHeader)) + kFrameHeaderBytes,
            .return_bytes = static_cast<double>(returned + sizeof(ps::ReturnHeader)) + kFrameHeaderBytes,
            .before = common(places.before(i)),
            .after = common(places.after(i))});

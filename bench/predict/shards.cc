@@ -102,8 +102,8 @@ Time Shards::apply(uint32_t shard, const ps::Action& action, Time begin) {
   const Costs& costs = description_.costs;
   const Plan::Bucket& bucket = plan_.buckets[plan_.first_bucket[shard] + action.bucket];
   const auto gradients = static_cast<double>(action.contributors.size());
-  const Time work = costs.apply_us * 1e3 +
-                    bucket.fp32_bytes * (costs.apply_ns_per_byte + gradients * costs.gradient_ns_per_byte);
+  const Time work =
+      costs.apply_us * 1e3 + bucket.fp32_bytes * (costs.apply_ns_per_byte + gradients * costs.gradient_ns_per_byte);
   ++updates_;
   // Each gradient is read; parameters are read and written.
   const Time memory = use_memory(shard, gradients * bucket.push_bytes + 2 * bucket.fp32_bytes);
@@ -117,8 +117,7 @@ Time Shards::answer(uint32_t shard, const ps::Action& action, Time begin) {
   const Plan::Bucket& bucket = plan_.buckets[plan_.first_bucket[shard] + action.bucket];
   ++answers_;
   if (action.dropped) ++dropped_;
-  const Time first_piece =
-      costs.message_us * 1e3 + std::min(bucket.return_bytes, kPieceBytes) * costs.send_ns_per_byte;
+  const Time first_piece = costs.message_us * 1e3 + std::min(bucket.return_bytes, kPieceBytes) * costs.send_ns_per_byte;
   const Time end = begin + costs.message_us * 1e3 + bucket.return_bytes * costs.send_ns_per_byte;
   busy_ += end - begin;
   use_memory(shard, bucket.return_bytes * (costs.send_ns_per_byte > 0 ? 3 : 1));

@@ -127,8 +127,14 @@ class Simulation {
 }  // namespace
 
 std::array<const char*, kCauses> cause_names(const Outcome& o) {
-  return {"compute", "stragglers", "worker CPU", "worker NIC",
-          "switch",  "shard NIC",  o.shard_memory > o.shard_cpu ? "shard memory" : "shard CPU", "latency"};
+  return {"compute",
+          "stragglers",
+          "worker CPU",
+          "worker NIC",
+          "switch",
+          "shard NIC",
+          o.shard_memory > o.shard_cpu ? "shard memory" : "shard CPU",
+          "latency"};
 }
 
 absl::StatusOr<Outcome> simulate(const Description& description) {

@@ -21,7 +21,7 @@ struct Outcome {
   double step_s_max = 0;
   double exchange_s_median = 0;  ///< from the end of the compute time to the last fresh parameter
   double exchange_s_p99 = 0;
-  double steps_per_s = 0;  ///< of the median worker
+  double steps_per_s = 0;    ///< of the median worker
   double updates_per_s = 0;  ///< of all buckets, divided by their number
   double dropped_share = 0;  ///< of the answers
 

@@ -19,15 +19,17 @@ absl::Status validate(const Description& description) {
   if (load.slow_workers > cluster.workers)
     return wrong(fmt::format("--slow_workers {}: there are {} workers", load.slow_workers, cluster.workers));
   if (load.mode.grace.is_auto)
-    return wrong("--mode grace=auto: the window follows the lateness of real workers; give seconds, such as grace=0.05");
+    return wrong(
+        "--mode grace=auto: the window follows the lateness of real workers; give seconds, such as grace=0.05");
   ps::Mode mode = load.mode;
   mode.worker_count = cluster.workers;
   if (absl::Status bound = ps::check_bound(mode); !bound.ok()) return bound;
   const uint64_t buckets = load.bytes / load.bucket_bytes + cluster.shard_count();
   if (buckets * cluster.workers > kMostExchanges)
-    return wrong(fmt::format("--workers {} with {} buckets: at most {} pairs of a worker and a bucket; larger buckets "
-                             "(--bucket_kib) or a smaller --model have fewer",
-                             cluster.workers, buckets, kMostExchanges));
+    return wrong(
+        fmt::format("--workers {} with {} buckets: at most {} pairs of a worker and a bucket; larger buckets "
+                    "(--bucket_kib) or a smaller --model have fewer",
+                    cluster.workers, buckets, kMostExchanges));
   return absl::OkStatus();
 }
 

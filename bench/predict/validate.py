@@ -80,7 +80,7 @@ class Cluster:
             ip("-n", host, "address", "add", f"{self.address(i)}/24", "dev", "eth0")
             ip("-n", self.switch, "link", "set", f"port{i}", "master", "bridge0", "up")
             ip("-n", host, "link", "set", "eth0", "up")
-            # Of the route: the value of the namespace is read-only in some containers.
+            # A route has it, because the value of the namespace is read-only in some containers.
             ip("-n", host, "route", "replace", "10.93.0.0/24", "dev", "eth0", "src", self.address(i), "congctl", "cubic")
             for namespace, device in ((host, "eth0"), (self.switch, f"port{i}")):
                 subprocess.run(["tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", "rate",

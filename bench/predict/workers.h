@@ -31,7 +31,7 @@ class Workers {
   void begin_measurement(Time now);
   double cpu_share(Time now) const;
   double compute_share(Time now) const;
-  /// Of all steps that count, in seconds.
+  /// Sums over all steps that count, in seconds.
   std::array<double, kCauses> critical_path_s() const { return path_s_; }
 
  private:
@@ -76,7 +76,7 @@ class Workers {
   uint32_t finished_count_ = 0;
 
   Time measured_from_ = 0;
-  Time busy_ = 0, computing_ = 0;       ///< of all workers
+  Time busy_ = 0, computing_ = 0;  ///< of all workers
   std::array<double, kCauses> path_s_{};
 };
 

@@ -67,12 +67,11 @@ absl::Status read(const std::string& rows, Costs& costs) {
 
 TEST(PredictCosts, ApplyAndPackingOfTheLargestSize) {
   Costs costs;
-  const absl::Status status = read(row("adam, 1 gradient int8, 0 targets", 1000, 9) + "," +
-                                       row("adam, 1 gradient int8, 0 targets", 1'000'000, 500) + "," +
-                                       row("sgd, 1 gradient int8, 0 targets", 1'000'000, 100) + "," +
-                                       row("sgd, 4 gradients int8, 0 targets", 1'000'000, 400) + "," +
-                                       row("pack int8", 1'000'000, 120),
-                                   costs);
+  const absl::Status status = read(
+      row("adam, 1 gradient int8, 0 targets", 1000, 9) + "," + row("adam, 1 gradient int8, 0 targets", 1'000'000, 500) +
+          "," + row("sgd, 1 gradient int8, 0 targets", 1'000'000, 100) + "," +
+          row("sgd, 4 gradients int8, 0 targets", 1'000'000, 400) + "," + row("pack int8", 1'000'000, 120),
+      costs);
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_NEAR(costs.gradient_ns_per_byte, 0.1, 1e-9);
   EXPECT_NEAR(costs.apply_ns_per_byte, 0.4, 1e-9);
@@ -90,7 +89,8 @@ TEST(PredictCosts, MessagesOfAnExchange) {
 
 TEST(PredictCosts, OtherFilesAreRefused) {
   Costs costs;
-  EXPECT_THAT(error_of(read(row("shm mapped", 64, 1), costs)), HasSubstr("neither rows of `bench apply` for adam and int8"));
+  EXPECT_THAT(error_of(read(row("shm mapped", 64, 1), costs)),
+              HasSubstr("neither rows of `bench apply` for adam and int8"));
   EXPECT_THAT(error_of(read("{}", costs)), HasSubstr("predict_costs.json"));
   const std::string path = ::testing::TempDir() + "no_run.json";
   std::ofstream(path) << "[]";
