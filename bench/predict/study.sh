@@ -1,6 +1,6 @@
 #!/bin/sh
 # Where the shards of a large cluster use 0.9 of their line rate: prints tables, and draws a picture of them.
-# study.sh BINARY FOLDER PICTURE.svg
+# study.sh BINARY FOLDER PICTURE.svg      PYTHON: a Python with matplotlib
 set -eu
 binary=$1 folder=$2 picture=$3
 here=$(dirname "$0")
@@ -32,8 +32,9 @@ sweep oversubscription $part $best $few --sweep oversubscription=1:16:*2
 sweep spread $part $best --steps 10 --compute_ms 200 --sweep compute_sigma=0,0.05,0.1,0.2,0.4
 sweep modes $part $best --steps 10 --compute_ms 200 --compute_sigma 0.2 --sweep mode=sync,backup:8,quorum:248,async
 sweep formats $part $best $few --sweep push=fp32,bf16,int8,int4 --sweep return=fp32,bf16
-sweep whole --workers 4096 --ps 256 --transport rdma --warmup 1 --steps 1 --sweep bucket_kib=1024,256,64
-python3 -B "$here/plot_sweep.py" -o "$picture" --title "Share of the line rate of the shards' NICs: 256 workers, 16 ps, 4 MiB of the model at each ps" \
+"${PYTHON:-/usr/bin/python3}" -B "$here/plot_sweep.py" -o "$picture" --title "Share of the line rate of the shards' NICs: 256 workers, 16 ps, 4 MiB of the model at each ps" \
   "RDMA, 100 Gbit/s, 1 shard=$folder/rdma.json" "2 shards of a ps=$folder/two-shards.json" \
   "400 Gbit/s=$folder/fast-nic.json" "400 Gbit/s, 8 shards=$folder/fast-nic-shards.json" \
   "2 shards, memory 25 GB/s=$folder/slow-memory.json" "TCP, 1 shard=$folder/tcp.json" "TCP, 8 shards=$folder/tcp-shards.json"
+# Gigabytes of memory, and minutes.
+sweep whole --workers 4096 --ps 256 --transport rdma --warmup 1 --steps 1 --sweep bucket_kib=1024,256,64
