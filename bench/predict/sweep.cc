@@ -1,5 +1,7 @@
 #include "bench/predict/sweep.h"
 
+#include <cmath>
+#include <cstdint>
 #include <optional>
 
 #include "absl/strings/str_split.h"
@@ -41,7 +43,9 @@ absl::StatusOr<Sweep> parse_sweep(const std::string& text) {
   // Written so that NaN is refused.
   if (!first || !last || !by || !(*first > 0) || !(*last >= *first) || !(multiplies ? *by > 1 : *by > 0))
     return wrong(text);
-  for (double value = *first; value <= *last * (1 + kRounding); value = multiplies ? value * *by : value + *by) {
+  for (uint32_t i = 0;; ++i) {
+    const double value = multiplies ? *first * std::pow(*by, i) : *first + *by * i;
+    if (value > *last * (1 + kRounding)) break;
     if (sweep.values.size() == kMostValues) return wrong(text);
     sweep.values.push_back(fmt::format("{:.10g}", value));
   }

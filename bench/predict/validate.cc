@@ -13,7 +13,7 @@ constexpr uint64_t kMostExchanges = uint64_t{1} << 25;
 absl::Status validate(const Description& description) {
   const Cluster& cluster = description.cluster;
   const Load& load = description.load;
-  const auto wrong = [](std::string text) { return absl::InvalidArgumentError(std::move(text)); };
+  const auto wrong = [](const std::string& text) { return absl::InvalidArgumentError(text); };
   if (load.bytes < sizeof(float) || load.bytes % sizeof(float) != 0)
     return wrong(fmt::format("--model {}: must be a positive multiple of 4 bytes", load.bytes));
   if (load.slow_workers > cluster.workers)
