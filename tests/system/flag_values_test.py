@@ -15,8 +15,8 @@ ODD_NUMBERS = ("-1", "nan", "inf", "1e999", "99999999999999999999", "0x10")
 ODD_HOSTS = ("-1", "99999999999999999999", "0x10", "a:b:c", "h:70000", ",")
 
 # A path or a name can be any other text. A wrong one is an error of the run, after the parser.
-FREE = {"--bind-host", "--cert-file", "--checkpoint_dir", "--cluster", "--data_dir", "--from", "--gpu", "--json", "--key-file",
-        "--limits", "--logs_path", "--nic", "--ofi-provider", "--ofi_provider", "--out", "--plugin-dir", "--plugin_dir", "--record",
+FREE = {"--bind-host", "--cert-file", "--check", "--checkpoint_dir", "--cluster", "--costs", "--data_dir", "--from", "--gpu", "--json",
+        "--key-file", "--limits", "--logs_path", "--model", "--nic", "--ofi-provider", "--ofi_provider", "--out", "--plugin-dir", "--plugin_dir", "--record",
         "--require", "--root", "--secret-file", "--svg", "--timeline_filename", "--topology", "--transport",
         "--trusted-ca-file", "cluster", "file", "first", "FOLDER", "second"}
 # The other texts have a grammar: some values that do not follow it.
@@ -25,6 +25,7 @@ GRAMMAR = {"--begin": (*ODD_NUMBERS, "6x"), "--end": (*ODD_NUMBERS, "6x"), "--bi
            "--mode": (*ODD_NUMBERS, "ssp:", "ssp:-1", "backup:nan", "quorum:2,grace=nan"),
            "--on": (*ODD_NUMBERS, "gpu:-1"), "--push": (*ODD_NUMBERS, "topk", "topk:0", "topk:nan", "topk:99"),
            "--ps_device": (*ODD_NUMBERS, "gpu:", "gpu:-1"), "--ps_hosts": ODD_HOSTS, "--worker_hosts": ODD_HOSTS,
+           "--sweep": (*ODD_NUMBERS, "ps", "ps=", "ps=4:1:*2", "ps=1:4:*nan"),
            "--rendezvous": (*ODD_NUMBERS, "etcd://", "udp://a:1/j")}
 # Arguments that a command requires before it reads the value of a flag.
 POSITIONALS = {("convert",): ["mnist"], ("bench", "replay"): ["resnet50"]}

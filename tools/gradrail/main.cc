@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "bench/driver/command.h"
+#include "bench/predict/command.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "tools/doctor/doctor.h"
@@ -58,6 +59,12 @@ int inspect(const CheckpointFlags& flags) {
   const absl::StatusOr<bool> whole = run_checkpoint(flags);
   if (!whole.ok()) return finish(whole.status());
   return *whole ? kGood : kFailed;
+}
+
+int predict(const bench::predict::PredictFlags& flags) {
+  const absl::StatusOr<bool> holds = bench::predict::run_predict(flags);
+  if (!holds.ok()) return finish(holds.status());
+  return *holds ? kGood : kFailed;
 }
 
 absl::Status run_task(const TrainOptions& options) {
@@ -161,6 +168,10 @@ int run(int argc, char** argv) {
   bench::BenchFlags bench;
   CLI::App& bench_command = *app.add_subcommand("bench", "measure the gradient exchange on this host or cluster");
   bench::add_bench_flags(bench_command, bench);
+  bench::predict::PredictFlags predict_flags;
+  CLI::App& predict_command =
+      *app.add_subcommand("predict", "predict the step time of a described cluster, and the resource that limits it");
+  bench::predict::add_predict_flags(predict_command, predict_flags);
   std::string pages_folder;
   CLI::App& pages_command = *app.add_subcommand("pages", "manual pages and shell completions")->group("");  // hidden
   pages_command.add_option("FOLDER", pages_folder, "like share/ of an installation")->required();
@@ -189,6 +200,7 @@ int run(int argc, char** argv) {
   if (checkpoint_command.parsed()) return inspect(checkpoint);
   if (convert_command.parsed()) return finish(run_convert(convert));
   if (bench_command.parsed()) return bench::run_bench(bench, argc, argv);
+  if (predict_command.parsed()) return predict(predict_flags);
   if (top_command.parsed()) return finish(run_top(top));
   if (pages_command.parsed()) return finish(write_pages(app, pages_folder));
   if (topo_command.parsed()) return show_topology(topo);

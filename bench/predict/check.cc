@@ -1,0 +1,105 @@
+#include "bench/predict/check.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/status.h"
+#include "bench/predict/cost_file.h"
+#include "bench/predict/output.h"
+#include "bench/predict/simulation.h"
+#include "bench/report/figure.h"
+#include "fmt/format.h"
+#include "nlohmann/json.hpp"
+
+namespace gradrail::bench::predict {
+namespace {
+
+/// Tasks of one job among the processes of the run.
+uint32_t tasks_of(const nlohmann::json& run, std::string_view job) {
+  uint32_t count = 0;
+  for (const nlohmann::json& device : run.at("devices"))
+    count += device.at("task").get<std::string>().starts_with(job) ? 1 : 0;
+  return count;
+}
+
+PredictFlags flags_of(const nlohmann::json& run, PredictFlags flags) {
+  const nlohmann::json& config = run.at("config");
+  flags.cluster.workers = tasks_of(run, "worker/");
+  flags.cluster.ps = tasks_of(run, "ps/");
+  flags.cluster.shards = config.at("shards");
+  flags.mode = config.at("mode");
+  if (flags.mode.empty()) flags.mode = "sync";
+  flags.push = config.at("push");
+  flags.returns = config.at("return");
+  flags.optimizer = config.at("optimizer");
+  if (config.at("bucket_kib") != 0) flags.bucket_kib = config.at("bucket_kib");
+  flags.compute_ms = 0;
+  return flags;
+}
+
+struct Row {
+  Figure measured;
+  Outcome predicted;
+  double median_error = 0, p99_error = 0;  ///< relative to the measurement
+};
+
+absl::StatusOr<Row> row_of(Figure measured, PredictFlags flags) {
+  flags.model = fmt::format("{}", measured.bytes);
+  GRADRAIL_ASSIGN_OR_RETURN(const Description description, description_of(flags));
+  GRADRAIL_ASSIGN_OR_RETURN(const Outcome predicted, simulate(description));
+  Row row{.measured = std::move(measured), .predicted = predicted};
+  row.median_error = predicted.step_s_median * 1e6 / row.measured.times.p50_us - 1;
+  row.p99_error = predicted.step_s_p99 * 1e6 / row.measured.times.p99_us - 1;
+  return row;
+}
+
+absl::StatusOr<std::vector<Row>> rows_of(const nlohmann::json& run, const PredictFlags& flags) {
+  std::vector<Row> rows;
+  try {
+    const PredictFlags of_run = flags_of(run, flags);
+    for (const nlohmann::json& result : run.at("results")) {
+      Figure measured = figure_from(result);
+      if (!measured.failed.empty() || measured.path != "tcp" || measured.times.p50_us <= 0) continue;
+      GRADRAIL_ASSIGN_OR_RETURN(Row row, row_of(std::move(measured), of_run));
+      rows.push_back(std::move(row));
+    }
+  } catch (const nlohmann::json::exception& error) {  // the library's only way to say it
+    return absl::DataLossError(fmt::format("{}: {}", flags.check, error.what()));
+  }
+  if (rows.empty()) return absl::DataLossError(fmt::format("{}: has no row of `bench exchange` over tcp", flags.check));
+  return rows;
+}
+
+}  // namespace
+
+absl::StatusOr<bool> run_check(const PredictFlags& flags) {
+  GRADRAIL_ASSIGN_OR_RETURN(const nlohmann::json run, read_run(flags.check));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<Row> rows, rows_of(run, flags));
+  const bool holds = std::all_of(rows.begin(), rows.end(),
+                                 [&](const Row& row) { return std::fabs(row.median_error) <= flags.tolerance; });
+  if (flags.json) {
+    nlohmann::json out = {{"tolerance", flags.tolerance}, {"holds", holds}, {"rows", nlohmann::json::array()}};
+    for (const Row& row : rows) {
+      out["rows"].push_back(
+          {{"size", row.measured.bytes},
+           {"predicted_s", {{"median", row.predicted.step_s_median}, {"p99", row.predicted.step_s_p99}}},
+           {"measured_s", {{"median", row.measured.times.p50_us * 1e-6}, {"p99", row.measured.times.p99_us * 1e-6}}},
+           {"error", {{"median", row.median_error}, {"p99", row.p99_error}}},
+           {"bottleneck", row.predicted.bottleneck}});
+    }
+    fmt::print("{}\n", out.dump(2));
+    return holds;
+  }
+  fmt::print("# {:>12} {:>12} {:>12} {:>8} {:>12} {:>12} {:>8}  {}\n", "size", "predicted ms", "measured ms", "error",
+             "99% pred.", "99% meas.", "error", "bottleneck");
+  for (const Row& row : rows) {
+    fmt::print("  {:>12} {:>12.3f} {:>12.3f} {:>+7.1f}% {:>12.3f} {:>12.3f} {:>+7.1f}%  {}{}\n", row.measured.bytes,
+               row.predicted.step_s_median * 1e3, row.measured.times.p50_us * 1e-3, row.median_error * 100,
+               row.predicted.step_s_p99 * 1e3, row.measured.times.p99_us * 1e-3, row.p99_error * 100,
+               row.predicted.bottleneck,
+               std::fabs(row.median_error) > flags.tolerance ? "  NOT WITHIN --tolerance" : "");
+  }
+  return holds;
+}
+
+}  // namespace gradrail::bench::predict

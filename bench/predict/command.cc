@@ -1,0 +1,74 @@
+#include "bench/predict/command.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+#include "bench/predict/check.h"
+#include "bench/predict/output.h"
+#include "bench/predict/simulation.h"
+#include "bench/predict/sweep.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "nlohmann/json.hpp"
+
+namespace gradrail::bench::predict {
+namespace {
+
+/// Point by point: the last sweep changes fastest.
+struct Point {
+  std::string label;
+  PredictFlags flags;
+  nlohmann::json values = nlohmann::json::object();
+};
+
+absl::StatusOr<std::vector<Point>> points_of(const PredictFlags& flags) {
+  std::vector<Point> points{{.label = "", .flags = flags}};
+  for (const std::string& text : flags.sweep) {
+    GRADRAIL_ASSIGN_OR_RETURN(const Sweep sweep, parse_sweep(text));
+    std::vector<Point> more;
+    for (const Point& point : points) {
+      for (const std::string& value : sweep.values) {
+        Point& next = more.emplace_back(point);
+        GRADRAIL_RETURN_IF_ERROR(set_value(sweep.name, value, next.flags));
+        next.label += fmt::format("{}{}={}", next.label.empty() ? "" : " ", sweep.name, value);
+        next.values[sweep.name] = value;
+      }
+    }
+    points = std::move(more);
+  }
+  return points;
+}
+
+}  // namespace
+
+absl::StatusOr<bool> run_predict(const PredictFlags& flags) {
+  if (!flags.check.empty()) return run_check(flags);
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<Point> points, points_of(flags));
+  // All of them first: a mistake in the last value must not end a run of minutes.
+  std::vector<Description> descriptions;
+  for (const Point& point : points) {
+    GRADRAIL_ASSIGN_OR_RETURN(Description description, description_of(point.flags));
+    descriptions.push_back(std::move(description));
+  }
+  if (!flags.json) {
+    print_assumptions(descriptions.front());
+    print_header();
+  }
+  nlohmann::json rows = nlohmann::json::array();
+  for (size_t i = 0; i < points.size(); ++i) {
+    GRADRAIL_ASSIGN_OR_RETURN(const Outcome outcome, simulate(descriptions[i]));
+    if (!flags.json) {
+      print_row(points[i].label, outcome);
+      continue;
+    }
+    nlohmann::json row = to_json(descriptions[i], outcome);
+    row["point"] = points[i].values;
+    rows.push_back(std::move(row));
+  }
+  if (flags.json) fmt::print("{}\n", (flags.sweep.empty() ? rows.front() : nlohmann::json{{"points", rows}}).dump(2));
+  return true;
+}
+
+}  // namespace gradrail::bench::predict

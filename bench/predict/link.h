@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <queue>
+#include <vector>
+
+#include "bench/predict/events.h"
+
+namespace gradrail::bench::predict {
+
+/// One direction of a NIC or of a switch. Messages that cross it at the same moment share its rate by their weights.
+/// A message ends when a clock, which advances by rate / sum of the weights, has advanced by bytes / weight.
+/// Source  Kleinrock, 1967 (processor sharing). Demers et al., SIGCOMM 1989 (virtual time of fair queueing).
+class Link {
+ public:
+  explicit Link(double gbit) : bytes_per_ns_(gbit / 8) {}
+
+  /// A message begins. Returns the moment of the next event of this link; infinity: one is inserted already.
+  Time begin(uint32_t message, double bytes, double weight, Time now) {
+    advance(now);
+    active_.push({clock_ + bytes / weight, weight, message});
+    weights_ += weight;
+    return next();
+  }
+
+  /// Acknowledgments cross the link among the messages. An idle link has time for them.
+  void delay(double bytes, Time now) {
+    if (active_.empty()) return;
+    advance(now);
+    clock_ -= bytes / weights_;
+  }
+
+  /// Handles an event of this link: moves finished messages to `finished`. Returns as begin().
+  Time finish(Time now, std::vector<uint32_t>& finished) {
+    if (now < scheduled_) return kNever;  // an earlier event has replaced this one
+    scheduled_ = kNever;
+    advance(now);
+    // Rounding: a byte is less than a nanosecond on any link that matters.
+    while (!active_.empty() && active_.top().end <= clock_ + kRounding) {
+      finished.push_back(active_.top().message);
+      weights_ -= active_.top().weight;
+      active_.pop();
+    }
+    if (active_.empty()) clock_ = weights_ = 0;
+    return next();
+  }
+
+  /// Bytes that have crossed the link so far.
+  double crossed(Time now) {
+    advance(now);
+    return crossed_;
+  }
+  double bytes_per_ns() const { return bytes_per_ns_; }
+
+ private:
+  static constexpr Time kNever = std::numeric_limits<Time>::infinity();
+  static constexpr double kRounding = 1e-3;  // bytes
+
+  void advance(Time now) {
+    if (!active_.empty()) {
+      const double bytes = (now - since_) * bytes_per_ns_;
+      clock_ += bytes / weights_;
+      crossed_ += bytes;
+    }
+    since_ = now;
+  }
+
+  Time next() {
+    if (active_.empty()) return kNever;
+    const double bytes = std::max(0.0, active_.top().end - clock_) * weights_;
+    const Time at = since_ + bytes / bytes_per_ns_;
+    // Later messages delay the end of all. The event that was inserted before finds this out.
+    if (at >= scheduled_) return kNever;
+    scheduled_ = at;
+    return at;
+  }
+
+  struct Active {
+    double end;  ///< value of the clock
+    double weight;
+    uint32_t message;
+    bool operator>(const Active& other) const { return end != other.end ? end > other.end : message > other.message; }
+  };
+  double bytes_per_ns_;
+  double clock_ = 0;
+  double weights_ = 0;  ///< of the active messages
+  double crossed_ = 0;
+  Time since_ = 0;
+  Time scheduled_ = kNever;
+  std::priority_queue<Active, std::vector<Active>, std::greater<>> active_;
+};
+
+}  // namespace gradrail::bench::predict

@@ -1,0 +1,250 @@
+#include "bench/predict/network.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+
+#include "base/check.h"
+
+namespace gradrail::bench::predict {
+namespace {
+
+/// IP and TCP with time stamps.
+constexpr double kTcpHeaderBytes = 52;
+/// Linux: least retransmission timeout.
+constexpr Time kRetransmissionTimeout = 200e6;
+/// Mathis et al., CCR 1997, with one acknowledgment for two packets less: √(3/2).
+constexpr double kMathis = 1.22;
+
+}  // namespace
+
+Network::Network(const Cluster& cluster, EventQueue& events, uint64_t seed)
+    : cluster_(cluster), events_(events), random_(seed, /*stream=*/1) {
+  add_hosts(cluster.worker_hosts(), cluster.nic_gbit, Cause::worker_nic, worker_hosts_);
+  add_hosts(cluster.ps_hosts(), cluster.ps_nic_gbit > 0 ? cluster.ps_nic_gbit : cluster.nic_gbit, Cause::shard_nic,
+            ps_hosts_);
+  for (uint32_t rail = 0; rail < cluster.rails; ++rail) {
+    for (const Host& host : worker_hosts_) {
+      worker_send_.links.push_back(host.first_link + 2 * rail);
+      worker_receive_.links.push_back(host.first_link + 2 * rail + 1);
+    }
+    for (const Host& host : ps_hosts_) {
+      ps_send_.links.push_back(host.first_link + 2 * rail);
+      ps_receive_.links.push_back(host.first_link + 2 * rail + 1);
+    }
+  }
+  if (cluster.oversubscription > 1) place_on_leaves();
+  connections_.resize(size_t{2} * cluster.workers * cluster.shard_count() * cluster.rails);
+}
+
+void Network::add_link(double gbit, Cause cause) {
+  links_.emplace_back(gbit);
+  causes_.push_back(cause);
+  posted_.push_back(0);
+}
+
+void Network::add_hosts(uint32_t count, double gbit, Cause cause, std::vector<Host>& hosts) {
+  for (uint32_t i = 0; i < count; ++i) {
+    hosts.push_back({.first_link = static_cast<uint32_t>(links_.size())});
+    for (uint32_t rail = 0; rail < 2 * cluster_.rails; ++rail) add_link(gbit, cause);
+  }
+}
+
+/// The hosts of ps processes are spread evenly over the leaf switches. Each rail has switches of its own.
+void Network::place_on_leaves() {
+  const auto ps_count = static_cast<uint32_t>(ps_hosts_.size());
+  const auto host_count = static_cast<uint32_t>(ps_count + worker_hosts_.size());
+  std::vector<bool> is_ps(host_count);
+  for (uint32_t i = 0; i < ps_count; ++i) {
+    const auto place = static_cast<uint32_t>(uint64_t{i} * host_count / ps_count);
+    is_ps[place] = true;
+    ps_hosts_[i].leaf = place / cluster_.hosts_per_leaf;
+  }
+  uint32_t place = 0;
+  for (Host& host : worker_hosts_) {
+    while (is_ps[place]) ++place;
+    host.leaf = place++ / cluster_.hosts_per_leaf;
+  }
+  first_leaf_link_ = static_cast<uint32_t>(links_.size());
+  const uint32_t leaves = (host_count + cluster_.hosts_per_leaf - 1) / cluster_.hosts_per_leaf;
+  const double gbit = cluster_.nic_gbit * cluster_.hosts_per_leaf / cluster_.oversubscription;
+  for (uint32_t i = 0; i < leaves * cluster_.rails; ++i) {
+    up_.links.push_back(static_cast<uint32_t>(links_.size()));
+    add_link(gbit, Cause::fabric);
+    down_.links.push_back(static_cast<uint32_t>(links_.size()));
+    add_link(gbit, Cause::fabric);
+  }
+}
+
+uint32_t Network::allocate() {
+  if (free_ == kNone) {
+    messages_.emplace_back();
+    return static_cast<uint32_t>(messages_.size() - 1);
+  }
+  const uint32_t index = free_;
+  free_ = messages_[index].next;
+  return index;
+}
+
+void Network::release(uint32_t message) {
+  messages_[message].next = free_;
+  free_ = message;
+}
+
+void Network::depart(uint32_t index, Time now) {
+  Message& message = messages_[index];
+  const Host& source = source_of(message);
+  const Host& target = target_of(message);
+  const uint32_t rail = choose_rail(source, target, message.bytes);
+  const uint64_t pair = uint64_t{message.worker} * cluster_.shard_count() + message.shard;
+  message.connection = static_cast<uint32_t>((pair * 2 + (message.is_answer ? 1 : 0)) * cluster_.rails + rail);
+  message.next = kNone;
+  message.departed = now;
+  message.crossed_at = 0;
+  Connection& connection = connections_[message.connection];
+  if (connection.head != kNone) {
+    messages_[connection.tail].next = index;
+    connection.tail = index;
+    return;
+  }
+  connection.head = connection.tail = index;
+  if (cluster_.unfairness > 0) connection.weight = static_cast<float>(std::exp(cluster_.unfairness * random_.normal()));
+  begin(index, now);
+}
+
+/// The rail with the fewest bytes to carry at its busier end. All rails of a host have one rate.
+uint32_t Network::choose_rail(const Host& source, const Host& target, double bytes) {
+  uint32_t best = 0;
+  double least = std::numeric_limits<double>::infinity();
+  for (uint32_t rail = 0; rail < cluster_.rails; ++rail) {
+    const double waiting =
+        std::max(posted_[source.first_link + 2 * rail] / links_[source.first_link].bytes_per_ns(),
+                 posted_[target.first_link + 2 * rail + 1] / links_[target.first_link].bytes_per_ns());
+    if (waiting < least) {
+      least = waiting;
+      best = rail;
+    }
+  }
+  posted_[source.first_link + 2 * best] += bytes;
+  posted_[target.first_link + 2 * best + 1] += bytes;
+  return best;
+}
+
+double Network::wire_bytes(double bytes) const {
+  const double payload = cluster_.mtu - kTcpHeaderBytes;
+  const double headers = std::ceil(bytes / payload) * (cluster_.frame_bytes + kTcpHeaderBytes);
+  // Each lost packet crosses the sender's NIC once more.
+  return (bytes + headers) / (1 - cluster_.loss);
+}
+
+void Network::begin(uint32_t index, Time now) {
+  Message& message = messages_[index];
+  const Host& source = source_of(message);
+  const Host& target = target_of(message);
+  const uint32_t rail = message.connection % cluster_.rails;
+  const double bytes = wire_bytes(message.bytes);
+  if (cluster_.loss > 0) {
+    const double packet = cluster_.mtu - kTcpHeaderBytes;
+    const double bytes_per_ns = packet / (cluster_.rtt_us * 1e3) * kMathis / std::sqrt(cluster_.loss);
+    message.not_before = std::max(message.not_before, now + message.bytes / bytes_per_ns);
+  }
+  std::array<uint32_t, 4> way{source.first_link + 2 * rail, target.first_link + 2 * rail + 1};
+  message.links = 2;
+  if (first_leaf_link_ != kNone && source.leaf != target.leaf) {
+    way[2] = first_leaf_link_ + 2 * (source.leaf * cluster_.rails + rail);
+    way[3] = first_leaf_link_ + 2 * (target.leaf * cluster_.rails + rail) + 1;
+    message.links = 4;
+  }
+  const double weight = connections_[message.connection].weight;
+  for (uint32_t i = 0; i < message.links; ++i) begin_on_link(way[i], index, bytes, weight, now);
+}
+
+void Network::begin_on_link(uint32_t link, uint32_t message, double wire_bytes, double weight, Time now) {
+  const Time next = links_[link].begin(message, wire_bytes, weight, now);
+  if (std::isfinite(next)) events_.insert(next, Event::Kind::link, link);
+}
+
+void Network::on_link(uint32_t link, Time now) {
+  finished_.clear();
+  const Time next = links_[link].finish(now, finished_);
+  if (std::isfinite(next)) events_.insert(next, Event::Kind::link, link);
+  for (const uint32_t index : finished_) {
+    Message& message = messages_[index];
+    // The link of a shard counts if two links end together: all workers wait for it.
+    if (now > message.crossed_at || causes_[link] == Cause::shard_nic) message.slowest = causes_[link];
+    message.crossed_at = now;
+    if (--message.links == 0) transmitted(index, now);
+  }
+}
+
+/// The message leaves the rail. Its acknowledgments take the way back.
+void Network::acknowledge(const Message& message, Time now) {
+  const Host& source = source_of(message);
+  const Host& target = target_of(message);
+  const uint32_t rail = message.connection % cluster_.rails;
+  posted_[source.first_link + 2 * rail] -= message.bytes;
+  posted_[target.first_link + 2 * rail + 1] -= message.bytes;
+  const double packets = std::ceil(message.bytes / (cluster_.mtu - kTcpHeaderBytes));
+  const double bytes = packets / cluster_.packets_per_ack * (cluster_.frame_bytes + kTcpHeaderBytes);
+  links_[target.first_link + 2 * rail].delay(bytes, now);
+  links_[source.first_link + 2 * rail + 1].delay(bytes, now);
+}
+
+void Network::transmitted(uint32_t index, Time now) {
+  Message& message = messages_[index];
+  acknowledge(message, now);
+  Connection& connection = connections_[message.connection];
+  Time at = std::max(now, message.not_before) + cluster_.rtt_us * 1e3 / 2;
+  if (cluster_.loss > 0) at += delay_of_losses(std::ceil(message.bytes / (cluster_.mtu - kTcpHeaderBytes)));
+  at = std::max(at, connection.last_arrival);  // bytes of a connection arrive in order
+  connection.last_arrival = at;
+  message.trace.add(message.slowest, now - message.departed);
+  message.trace.add(Cause::latency, at - now);
+  events_.insert(at, Event::Kind::arrival, index);
+  connection.head = message.next;
+  if (connection.head != kNone) begin(connection.head, now);
+}
+
+/// A lost packet returns after a round trip. No packet shows the loss of the last one. A
+/// probe follows after two round trips (RFC 8985), and the timeout follows a lost probe.
+Time Network::delay_of_losses(double packets) {
+  const Time round_trip = cluster_.rtt_us * 1e3;
+  Time delay = 0;
+  if (random_.uniform() > std::pow(1 - cluster_.loss, packets)) delay += round_trip;
+  if (random_.uniform() < cluster_.loss) {
+    delay += 2 * round_trip;
+    if (random_.uniform() < cluster_.loss) delay += kRetransmissionTimeout;
+  }
+  return delay;
+}
+
+double Network::crossed(const std::vector<uint32_t>& links, Time now) {
+  double bytes = 0;
+  for (const uint32_t link : links) bytes += links_[link].crossed(now);
+  return bytes;
+}
+
+double Network::capacity(const std::vector<uint32_t>& links) const {
+  double bytes_per_ns = 0;
+  for (const uint32_t link : links) bytes_per_ns += links_[link].bytes_per_ns();
+  return bytes_per_ns;
+}
+
+void Network::begin_measurement(Time now) {
+  measured_from_ = now;
+  for (Group* group : {&worker_send_, &worker_receive_, &ps_send_, &ps_receive_, &up_, &down_})
+    group->before = crossed(group->links, now);
+}
+
+Use Network::use(Time now) {
+  const auto share = [&](const Group& group) {
+    const double most = capacity(group.links) * (now - measured_from_);
+    return most > 0 ? (crossed(group.links, now) - group.before) / most : 0.0;
+  };
+  return {.worker_nic = std::max(share(worker_send_), share(worker_receive_)),
+          .shard_nic = std::max(share(ps_send_), share(ps_receive_)),
+          .fabric = std::max(share(up_), share(down_))};
+}
+
+}  // namespace gradrail::bench::predict

@@ -1,0 +1,114 @@
+#include "bench/predict/output.h"
+
+#include "fmt/format.h"
+#include "nlohmann/json.hpp"
+#include "ps/protocol/mode.h"
+
+namespace gradrail::bench::predict {
+
+nlohmann::json to_json(const Description& d, const Outcome& o) {
+  const Cluster& c = d.cluster;
+  const Load& l = d.load;
+  nlohmann::json path;
+  for (size_t i = 0; i < kCauses; ++i) path[cause_names(o)[i]] = o.critical_path[i];
+  return {{"cluster",
+           {{"workers", c.workers},
+            {"ps", c.ps},
+            {"shards", c.shards},
+            {"workers_per_host", c.workers_per_host},
+            {"ps_per_host", c.ps_per_host},
+            {"rails", c.rails},
+            {"nic_gbit", c.nic_gbit},
+            {"ps_nic_gbit", c.ps_nic_gbit > 0 ? c.ps_nic_gbit : c.nic_gbit},
+            {"rtt_us", c.rtt_us},
+            {"oversubscription", c.oversubscription},
+            {"hosts_per_leaf", c.hosts_per_leaf},
+            {"loss", c.loss},
+            {"mtu", c.mtu},
+            {"unfairness", c.unfairness},
+            {"packets_per_ack", c.packets_per_ack},
+            {"frame_bytes", c.frame_bytes}}},
+          {"load",
+           {{"model_bytes", l.bytes},
+            {"buckets", o.buckets},
+            {"bucket_bytes", l.bucket_bytes},
+            {"mode", ps::mode_text(l.mode)},
+            {"push", ps::push_format_name(l.push)},
+            {"return", ps::return_format_name(l.returns)},
+            {"compute_ms", l.compute_ms},
+            {"compute_sigma", l.compute_sigma},
+            {"slow_workers", l.slow_workers},
+            {"slowdown", l.slowdown},
+            {"steps", l.steps},
+            {"seed", l.seed}}},
+          {"costs",
+           {{"message_us", d.costs.message_us},
+            {"send_ns_per_byte", d.costs.send_ns_per_byte},
+            {"receive_ns_per_byte", d.costs.receive_ns_per_byte},
+            {"wake_us", d.costs.wake_us},
+            {"apply_us", d.costs.apply_us},
+            {"apply_ns_per_byte", d.costs.apply_ns_per_byte},
+            {"gradient_ns_per_byte", d.costs.gradient_ns_per_byte},
+            {"pack_ns_per_byte", d.costs.pack_ns_per_byte},
+            {"memory_gb_per_s", d.costs.memory_gb_per_s},
+            {"sources", d.costs.sources}}},
+          {"step_time_s",
+           {{"median", o.step_s_median},
+            {"p99", o.step_s_p99},
+            {"mean", o.step_s_mean},
+            {"min", o.step_s_min},
+            {"max", o.step_s_max}}},
+          {"exchange_time_s", {{"median", o.exchange_s_median}, {"p99", o.exchange_s_p99}}},
+          {"steps_per_s", o.steps_per_s},
+          {"updates_per_s", o.updates_per_s},
+          {"dropped_share", o.dropped_share},
+          {"share_of_line_rate", o.shard_nic},
+          {"bottleneck", o.bottleneck},
+          {"utilization",
+           {{"shard_nic", o.shard_nic},
+            {"worker_nic", o.worker_nic},
+            {"switch", o.fabric},
+            {"shard_cpu", o.shard_cpu},
+            {"shard_memory", o.shard_memory},
+            {"worker_cpu", o.worker_cpu},
+            {"compute", o.compute}}},
+          {"critical_path", path},
+          {"events", o.events},
+          {"simulated_s", o.simulated_s}};
+}
+
+void print_assumptions(const Description& d) {
+  const Cluster& c = d.cluster;
+  const Load& l = d.load;
+  fmt::print("# {} workers ({} a host), {} ps ({} a host) of {} shards, {} x {} Gbit/s, rtt {} us", c.workers,
+             c.workers_per_host, c.ps, c.ps_per_host, c.shards, c.rails, c.nic_gbit, c.rtt_us);
+  if (c.ps_nic_gbit > 0) fmt::print(", ps {} Gbit/s", c.ps_nic_gbit);
+  if (c.oversubscription > 1)
+    fmt::print(", leaf switches of {} hosts {}:1 oversubscribed", c.hosts_per_leaf, c.oversubscription);
+  if (c.loss > 0) fmt::print(", loss {}", c.loss);
+  fmt::print("\n# model {} bytes, buckets {} KiB, {}, push {}, return {}, compute {} ms (sigma {}), {} slow workers\n",
+             l.bytes, l.bucket_bytes / 1024, ps::mode_text(l.mode), ps::push_format_name(l.push),
+             ps::return_format_name(l.returns), l.compute_ms, l.compute_sigma, l.slow_workers);
+  fmt::print(
+      "# costs: message {:.2f} us, bytes {:.3f} and {:.3f} ns, wake-up {} us, apply {:.4f} + {:.4f} ns x gradients "
+      "for each byte, pack {:.3f} ns, memory {} GB/s\n",
+      d.costs.message_us, d.costs.send_ns_per_byte, d.costs.receive_ns_per_byte, d.costs.wake_us,
+      d.costs.apply_ns_per_byte, d.costs.gradient_ns_per_byte, d.costs.pack_ns_per_byte, d.costs.memory_gb_per_s);
+  for (const std::string& source : d.costs.sources) fmt::print("# {}\n", source);
+}
+
+void print_header() {
+  fmt::print("# {:<26} {:>11} {:>11} {:>11} {:>9} {:>9} {:>7} {:>7} {:>7} {:>7} {:>7} {:>7}  {}\n", "", "step ms",
+             "99% ms", "exchange ms", "steps/s", "line rate", "worker", "switch", "cpu", "memory", "w.cpu", "compute",
+             "bottleneck");
+}
+
+void print_row(const std::string& label, const Outcome& o) {
+  fmt::print(
+      "  {:<26} {:>11.3f} {:>11.3f} {:>11.3f} {:>9.2f} {:>9.3f} {:>7.2f} {:>7.2f} {:>7.2f} {:>7.2f} {:>7.2f} "
+      "{:>7.2f}  {}\n",
+      label, o.step_s_median * 1e3, o.step_s_p99 * 1e3, o.exchange_s_median * 1e3, o.steps_per_s, o.shard_nic,
+      o.worker_nic, o.fabric, o.shard_cpu, o.shard_memory, o.worker_cpu, o.compute, o.bottleneck);
+}
+
+}  // namespace gradrail::bench::predict

@@ -1,0 +1,76 @@
+// Fair shares of a link, and the order of events.
+#include "bench/predict/link.h"
+
+#include <cmath>
+#include <limits>
+
+#include "base/random.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gradrail::bench::predict {
+namespace {
+
+using ::testing::ElementsAre;
+
+TEST(PredictLink, MessagesHaveEqualShares) {
+  Link link(8);  // a byte in a nanosecond
+  std::vector<uint32_t> finished;
+  EXPECT_EQ(link.begin(0, 100, 1, 0), 100);
+  // The event at 100 stays: that the message ends later is found out there.
+  EXPECT_FALSE(std::isfinite(link.begin(1, 100, 1, 50)));
+  EXPECT_EQ(link.finish(100, finished), 150);
+  EXPECT_TRUE(finished.empty());
+  EXPECT_EQ(link.finish(150, finished), 200);
+  EXPECT_THAT(finished, ElementsAre(0));
+  link.finish(200, finished);
+  EXPECT_THAT(finished, ElementsAre(0, 1));
+  EXPECT_EQ(link.crossed(300), 200);
+}
+
+TEST(PredictLink, WeightsDivideTheRate) {
+  Link link(8);
+  std::vector<uint32_t> finished;
+  link.begin(0, 100, 1, 0);
+  EXPECT_EQ(link.begin(1, 90, 3, 0), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(link.finish(100, finished), 120);
+  EXPECT_EQ(link.finish(120, finished), 190);
+  EXPECT_THAT(finished, ElementsAre(1));
+}
+
+TEST(PredictLink, AShorterMessageOvertakes) {
+  Link link(8);
+  std::vector<uint32_t> finished;
+  EXPECT_EQ(link.begin(0, 1000, 1, 0), 1000);
+  EXPECT_EQ(link.begin(1, 10, 1, 100), 120);
+  EXPECT_EQ(link.finish(120, finished), 1010);
+  EXPECT_THAT(finished, ElementsAre(1));
+  // The first event of the link is out of date.
+  EXPECT_FALSE(std::isfinite(link.finish(1000, finished)));
+  EXPECT_THAT(finished, ElementsAre(1));
+}
+
+TEST(PredictLink, AcknowledgmentsDelayMessagesOnly) {
+  Link link(8);
+  std::vector<uint32_t> finished;
+  link.delay(100, 0);  // idle
+  EXPECT_EQ(link.begin(0, 100, 1, 0), 100);
+  link.delay(20, 50);
+  EXPECT_EQ(link.finish(100, finished), 120);
+}
+
+TEST(PredictEvents, ComeByTimeThenByInsertion) {
+  EventQueue queue;
+  Random random(1);
+  for (uint32_t i = 0; i < 5000; ++i) queue.insert(static_cast<Time>(random.below(50)), Event::Kind::push, i);
+  Event last = queue.take();
+  for (uint32_t i = 1; i < 5000; ++i) {
+    const Event next = queue.take();
+    ASSERT_TRUE(last.at < next.at || (last.at == next.at && last.object < next.object));
+    last = next;
+  }
+  EXPECT_TRUE(queue.empty());
+}
+
+}  // namespace
+}  // namespace gradrail::bench::predict

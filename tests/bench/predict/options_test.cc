@@ -1,0 +1,101 @@
+// Flags, sweeps and recorded costs.
+#include "bench/predict/options.h"
+
+#include <fstream>
+
+#include "bench/predict/cost_file.h"
+#include "bench/predict/sweep.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gradrail::bench::predict {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string error_of(const absl::Status& status) { return std::string(status.message()); }
+
+TEST(PredictOptions, MistakesNameTheirFlag) {
+  const auto error = [](auto change) {
+    PredictFlags flags;
+    change(flags);
+    return error_of(description_of(flags).status());
+  };
+  EXPECT_THAT(error([](PredictFlags& f) { f.model = "10X"; }), HasSubstr("--model 10X: is no number of bytes"));
+  EXPECT_THAT(error([](PredictFlags& f) { f.model = "10"; }), HasSubstr("multiple of 4"));
+  EXPECT_THAT(error([](PredictFlags& f) { f.load.slow_workers = 5; }), HasSubstr("--slow_workers 5: there are 4"));
+  EXPECT_THAT(error([](PredictFlags& f) { f.mode = "backup:4"; }), HasSubstr("backup:4"));
+  EXPECT_THAT(error([](PredictFlags& f) { f.mode = "quorum:2,grace=auto"; }), HasSubstr("grace=auto"));
+  EXPECT_THAT(error([](PredictFlags& f) { f.cluster.workers = 65536, f.model = "64G"; }), HasSubstr("--bucket_kib"));
+  EXPECT_THAT(error([](PredictFlags& f) { f.costs = {"missing.json"}; }), HasSubstr("missing.json"));
+}
+
+TEST(PredictOptions, ValuesOfASweepHaveTheChecksOfFlags) {
+  PredictFlags flags;
+  ASSERT_TRUE(set_value("workers", "64", flags).ok());
+  EXPECT_EQ(flags.cluster.workers, 64u);
+  ASSERT_TRUE(set_value("mode", "ssp:2", flags).ok());
+  EXPECT_EQ(flags.mode, "ssp:2");
+  EXPECT_EQ(flags.cluster.workers, 64u) << "other values stay";
+  EXPECT_THAT(error_of(set_value("workers", "0", flags)), HasSubstr("--sweep workers=0"));
+  EXPECT_THAT(error_of(set_value("wokers", "1", flags)), HasSubstr("wokers"));
+}
+
+TEST(PredictSweep, NumbersAndTexts) {
+  EXPECT_THAT(parse_sweep("workers=1:16:*4")->values, ElementsAre("1", "4", "16"));
+  EXPECT_THAT(parse_sweep("nic=0.1:0.3:+0.1")->values, ElementsAre("0.1", "0.2", "0.3"));
+  EXPECT_THAT(parse_sweep("mode=sync,ssp:2")->values, ElementsAre("sync", "ssp:2"));
+  for (const char* wrong : {"workers", "=1", "workers=", "workers=1:16:*1", "workers=16:1:*2", "workers=1:16:+0",
+                            "workers=nan:16:*2", "workers=1:1000000:+1"})
+    EXPECT_THAT(error_of(parse_sweep(wrong).status()), HasSubstr("must be NAME=")) << wrong;
+}
+
+std::string row(const std::string& path, uint64_t bytes, double micros) {
+  return R"({"path":")" + path + R"(","what":"","size":)" + std::to_string(bytes) +
+         R"(,"count":1,"type":"float","percentiles":{"iterations":1,"min_us":1,"max_us":1,"p50_us":)" +
+         std::to_string(micros) +
+         R"(,"mean_us":1,"stdev_us":0,"p99_us":1,"p999_us":1},"distribution_us":[],"rounds_us":[],"alg_bytes":1,)"
+         R"("bus_bytes":1,"nwrong":0,"failed":"","why":"","stages":[],"more":{}})";
+}
+
+absl::Status read(const std::string& rows, Costs& costs) {
+  const std::string path = ::testing::TempDir() + "predict_costs.json";
+  std::ofstream(path) << R"({"config":{},"results":[)" << rows << "]}";
+  return read_costs(path, "adam", ps::PushFormat::int8, costs);
+}
+
+TEST(PredictCosts, ApplyAndPackingOfTheLargestSize) {
+  Costs costs;
+  const absl::Status status = read(
+      row("adam, 1 gradient int8, 0 targets", 1000, 9) + "," + row("adam, 1 gradient int8, 0 targets", 1'000'000, 500) +
+          "," + row("sgd, 1 gradient int8, 0 targets", 1'000'000, 100) + "," +
+          row("sgd, 4 gradients int8, 0 targets", 1'000'000, 400) + "," + row("pack int8", 1'000'000, 120),
+      costs);
+  ASSERT_TRUE(status.ok()) << status;
+  EXPECT_NEAR(costs.gradient_ns_per_byte, 0.1, 1e-9);
+  EXPECT_NEAR(costs.apply_ns_per_byte, 0.4, 1e-9);
+  EXPECT_NEAR(costs.pack_ns_per_byte, 0.12, 1e-9);
+  EXPECT_EQ(costs.message_us, Costs{}.message_us);
+}
+
+TEST(PredictCosts, MessagesOfAnExchange) {
+  Costs costs;
+  ASSERT_TRUE(read(row("tcp", 64, 12) + "," + row("tcp", 1'000'064, 212) + "," + row("shm mapped", 64, 1), costs).ok());
+  EXPECT_NEAR(costs.message_us, 3, 1e-9);
+  EXPECT_NEAR(costs.send_ns_per_byte, 0.1, 1e-9);
+  EXPECT_NEAR(costs.receive_ns_per_byte, 0.1, 1e-9);
+}
+
+TEST(PredictCosts, OtherFilesAreRefused) {
+  Costs costs;
+  EXPECT_THAT(error_of(read(row("shm mapped", 64, 1), costs)),
+              HasSubstr("neither rows of `bench apply` for adam and int8"));
+  EXPECT_THAT(error_of(read("{}", costs)), HasSubstr("predict_costs.json"));
+  const std::string path = ::testing::TempDir() + "no_run.json";
+  std::ofstream(path) << "[]";
+  EXPECT_THAT(error_of(read_costs(path, "sgd", ps::PushFormat::fp32, costs)), HasSubstr("is no run"));
+}
+
+}  // namespace
+}  // namespace gradrail::bench::predict

@@ -1,0 +1,287 @@
+// The model against closed forms. Costs of threads are 0 where a test is about the network.
+#include "bench/predict/simulation.h"
+
+#include <cmath>
+
+#include "bench/predict/description.h"
+#include "gtest/gtest.h"
+#include "ps/protocol/exchange_layout.h"
+
+namespace gradrail::bench::predict {
+namespace {
+
+constexpr double kPayload = 1500 - 52;
+constexpr double kHeaders = 38 + 52;
+
+/// Seconds of a bucket on a link of 8 Gbit/s.
+double seconds_of(double payload_bytes, double header_bytes) {
+  const double bytes = payload_bytes + header_bytes + 96;
+  return (bytes + std::ceil(bytes / kPayload) * kHeaders) * 1e-9;
+}
+double push_s(double bytes) { return seconds_of(bytes, sizeof(ps::SlotHeader)); }
+double return_s(double bytes) { return seconds_of(bytes, sizeof(ps::ReturnHeader)); }
+
+/// One bucket of 1 MiB over 8 Gbit/s, without costs of threads and delays.
+Description simple() {
+  Description d;
+  d.cluster.workers = 1;
+  d.cluster.nic_gbit = 8;
+  d.cluster.rtt_us = 0;
+  d.cluster.packets_per_ack = 1e6;
+  d.costs = {.message_us = 0,
+             .send_ns_per_byte = 0,
+             .receive_ns_per_byte = 0,
+             .apply_us = 0,
+             .apply_ns_per_byte = 0,
+             .gradient_ns_per_byte = 0,
+             .memory_gb_per_s = 1e9,
+             .sources = {}};
+  d.load.bytes = 1 << 20;
+  d.load.steps = 5;
+  d.load.warmup = 1;
+  return d;
+}
+
+Outcome outcome_of(const Description& d) {
+  const absl::StatusOr<Outcome> outcome = simulate(d);
+  EXPECT_TRUE(outcome.ok()) << outcome.status();
+  return outcome.value_or(Outcome{});
+}
+
+TEST(PredictSimulation, OneWorkerPushesAndGetsParameters) {
+  Description d = simple();
+  const double expected = push_s(1 << 20) + return_s(1 << 20);
+  EXPECT_NEAR(outcome_of(d).step_s_median, expected, 1e-6 * expected);
+  d.cluster.rtt_us = 500;
+  EXPECT_NEAR(outcome_of(d).step_s_median, expected + 500e-6, 1e-6 * expected);
+}
+
+TEST(PredictSimulation, CostsOfThreadsAddUp) {
+  Description d = simple();
+  d.costs.message_us = 10;
+  d.costs.wake_us = 7;
+  d.costs.apply_us = 30;
+  d.costs.gradient_ns_per_byte = 0.5;
+  d.costs.apply_ns_per_byte = 0.25;
+  d.costs.pack_ns_per_byte = 0.125;
+  // Four times a message is handled, and twice a thread wakes up.
+  const double threads = 4 * 10e-6 + 2 * 7e-6 + 30e-6 + (1 << 20) * 0.875e-9;
+  const double expected = push_s(1 << 20) + return_s(1 << 20) + threads;
+  EXPECT_NEAR(outcome_of(d).step_s_median, expected, 1e-5 * expected);
+}
+
+TEST(PredictSimulation, IncastIsLimitedByTheNicOfTheShard) {
+  Description d = simple();
+  d.cluster.workers = 8;
+  const Outcome o = outcome_of(d);
+  const double expected = 8 * (push_s(1 << 20) + return_s(1 << 20));
+  EXPECT_NEAR(o.step_s_median, expected, 1e-6 * expected);
+  EXPECT_EQ(o.bottleneck, "shard NIC");
+  // One direction follows the other.
+  EXPECT_NEAR(o.shard_nic, 0.5, 0.01);
+}
+
+TEST(PredictSimulation, ManyBucketsUseBothDirections) {
+  Description d = simple();
+  d.cluster.workers = 4;
+  d.load.bytes = 32 << 20;
+  const Outcome o = outcome_of(d);
+  // All pushes, and the return of the last bucket.
+  const double expected = 4 * (32 * push_s(1 << 20) + return_s(1 << 20));
+  EXPECT_NEAR(o.step_s_median, expected, 0.001 * expected);
+  EXPECT_NEAR(o.shard_nic, 32.0 / 33, 0.01);
+}
+
+TEST(PredictSimulation, TwoRailsHalveTheTime) {
+  Description d = simple();
+  d.load.bytes = 16 << 20;
+  d.cluster.workers = 4;
+  const double one = outcome_of(d).step_s_median;
+  d.cluster.rails = 2;
+  EXPECT_NEAR(outcome_of(d).step_s_median, one / 2, 0.05 * one);
+}
+
+TEST(PredictSimulation, ShardsOnSeveralHostsShareTheLoad) {
+  Description d = simple();
+  d.load.bytes = 16 << 20;
+  d.cluster.workers = 16;
+  const double one = outcome_of(d).step_s_median;
+  d.cluster.ps = 4;
+  EXPECT_NEAR(outcome_of(d).step_s_median, one / 4, 0.15 * one);
+  // On one host they share its NIC.
+  d.cluster.ps_per_host = 4;
+  EXPECT_NEAR(outcome_of(d).step_s_median, one, 0.25 * one);
+}
+
+TEST(PredictSimulation, WorkersOfAHostShareItsNic) {
+  Description d = simple();
+  d.cluster.workers = 4;
+  d.cluster.ps = 4;
+  d.load.bytes = 16 << 20;
+  const double apart = outcome_of(d).step_s_median;
+  d.cluster.workers_per_host = 4;
+  const Outcome together = outcome_of(d);
+  EXPECT_GT(together.step_s_median, 3 * apart);
+  EXPECT_EQ(together.bottleneck, "worker NIC");
+}
+
+TEST(PredictSimulation, OversubscribedSwitchesLimit) {
+  Description d = simple();
+  d.cluster.workers = 12;
+  d.cluster.ps = 4;
+  d.cluster.hosts_per_leaf = 4;
+  d.load.bytes = 16 << 20;
+  const double full = outcome_of(d).step_s_median;
+  d.cluster.oversubscription = 8;
+  const Outcome limited = outcome_of(d);
+  EXPECT_GT(limited.step_s_median, 1.5 * full);
+  EXPECT_EQ(limited.bottleneck, "switch");
+  EXPECT_GT(limited.fabric, 0.4);
+}
+
+TEST(PredictSimulation, SmallPushesTakeLessTime) {
+  Description d = simple();
+  d.cluster.workers = 4;
+  d.load.bytes = 16 << 20;
+  const double whole = outcome_of(d).step_s_median;
+  d.load.push = ps::PushFormat::bf16;
+  d.load.returns = ps::ReturnFormat::bf16;
+  EXPECT_NEAR(outcome_of(d).step_s_median, whole / 2, 0.01 * whole);
+}
+
+TEST(PredictSimulation, LayersOverlapTheirBackwardPass) {
+  Description d = simple();
+  d.load.bytes = 4 << 20;
+  d.load.compute_ms = 100;
+  const double after = outcome_of(d).step_s_median;
+  // A quarter of the model after each quarter of the pass: the last bucket alone is exposed.
+  for (int i = 1; i <= 4; ++i) d.load.layers.push_back({.elements = 1 << 18, .ready_us = i * 25'000.0});
+  const double exposed = outcome_of(d).step_s_median - 0.1;
+  EXPECT_NEAR(exposed, push_s(1 << 20) + return_s(1 << 20), 1e-5);
+  EXPECT_GT(after - 0.1, 2 * exposed);
+}
+
+TEST(PredictSimulation, SlotPlacesDelayBuckets) {
+  Description d = simple();
+  d.load.bytes = 8 << 20;
+  d.load.slot_bytes = 1 << 20;
+  // With one place a bucket leaves after the answer to the one before it.
+  const double expected = 8 * (push_s(1 << 20) + return_s(1 << 20));
+  EXPECT_NEAR(outcome_of(d).step_s_median, expected, 1e-6 * expected);
+}
+
+/// Three workers compute for 10 ms, one for 50 ms. Exchanges take almost no time.
+Description with_slow_worker() {
+  Description d = simple();
+  d.cluster.workers = 4;
+  d.load.bytes = 4096;
+  d.load.compute_ms = 10;
+  d.load.slow_workers = 1;
+  d.load.slowdown = 5;
+  d.load.steps = 40;
+  return d;
+}
+
+TEST(PredictSimulation, SyncWaitsForASlowWorkerAndAsyncDoesNot) {
+  Description d = with_slow_worker();
+  const Outcome sync = outcome_of(d);
+  EXPECT_NEAR(sync.step_s_median, 50e-3, 1e-3);
+  EXPECT_EQ(sync.bottleneck, "stragglers");
+  d.load.mode.kind = ps::ModeKind::async;
+  const Outcome async = outcome_of(d);
+  EXPECT_NEAR(async.step_s_median, 10e-3, 1e-3);
+  EXPECT_EQ(async.bottleneck, "compute");
+}
+
+TEST(PredictSimulation, BackupAndQuorumDoNotWaitForIt) {
+  Description d = with_slow_worker();
+  d.load.mode = {.kind = ps::ModeKind::backup, .bound = 1};
+  const Outcome backup = outcome_of(d);
+  EXPECT_NEAR(backup.step_s_median, 10e-3, 1e-3);
+  EXPECT_GT(backup.dropped_share, 0.02);
+  d.load.mode = {.kind = ps::ModeKind::quorum, .bound = 3};
+  EXPECT_NEAR(outcome_of(d).step_s_median, 10e-3, 1e-3);
+}
+
+TEST(PredictSimulation, AGraceWindowWaitsForIt) {
+  Description d = with_slow_worker();
+  d.load.mode = {.kind = ps::ModeKind::quorum, .bound = 3, .grace = {.seconds = 0.015}};
+  EXPECT_NEAR(outcome_of(d).step_s_median, 25e-3, 2e-3);
+}
+
+TEST(PredictSimulation, SspWaitsAtItsBound) {
+  Description d = with_slow_worker();
+  d.load.mode = {.kind = ps::ModeKind::ssp, .bound = 2};
+  const Outcome o = outcome_of(d);
+  // Ahead by the bound, the others have the pace of the slow one.
+  EXPECT_NEAR(o.step_s_median, 50e-3, 1e-3);
+  EXPECT_NEAR(o.updates_per_s, 4 / 50e-3, 8);
+  d.load.mode.bound = 1000;
+  EXPECT_NEAR(outcome_of(d).step_s_median, 10e-3, 1e-3);
+}
+
+TEST(PredictSimulation, SpreadOfComputeTimeDelaysSync) {
+  Description d = simple();
+  d.cluster.workers = 64;
+  d.load.bytes = 4096;
+  d.load.compute_ms = 10;
+  d.load.compute_sigma = 0.2;
+  d.load.steps = 50;
+  const Outcome o = outcome_of(d);
+  // The largest of 64 normal numbers has a mean of 2.4 (Blom 1958).
+  EXPECT_NEAR(o.step_s_mean, 10e-3 * std::exp(0.2 * 2.4 - 0.02), 0.6e-3);
+  EXPECT_GT(o.step_s_p99, o.step_s_median);
+}
+
+TEST(PredictSimulation, MemoryOfTheHostLimits) {
+  Description d = simple();
+  d.cluster.workers = 8;
+  d.costs.memory_gb_per_s = 0.1;
+  const Outcome o = outcome_of(d);
+  // A push arrives in memory and is read; parameters are read, written and read for each answer.
+  EXPECT_GT(o.step_s_median, (16 + 2) * (1 << 20) / 0.1e9);
+  EXPECT_EQ(o.bottleneck, "shard memory");
+}
+
+TEST(PredictSimulation, ShardsOfAHostApplyAtTheSameTime) {
+  Description d = simple();
+  d.cluster.workers = 8;
+  d.load.bytes = 4 << 20;
+  d.load.bucket_bytes = 1 << 20;
+  d.costs.gradient_ns_per_byte = 5;  // 42 ms for a bucket
+  d.costs.memory_gb_per_s = 1000;
+  const double one = outcome_of(d).step_s_median;
+  d.cluster.shards = 4;
+  const Outcome four = outcome_of(d);
+  EXPECT_GT(one, 4 * 42e-3);
+  EXPECT_NEAR(four.step_s_median, 42e-3 + 4 * 8 * (push_s(1 << 20) + return_s(1 << 20)), 2e-3);
+}
+
+TEST(PredictSimulation, LossesCostTime) {
+  Description d = simple();
+  d.cluster.rtt_us = 200;
+  const double without = outcome_of(d).step_s_median;
+  d.cluster.loss = 0.01;
+  const double with = outcome_of(d).step_s_median;
+  // Mathis et al.: a packet for each 1.22 / √loss of a round trip.
+  EXPECT_GT(with, 2 * (1 << 20) / (kPayload / 200e-6 * 12.2));
+  EXPECT_GT(with, 1.5 * without);
+}
+
+TEST(PredictSimulation, EqualSeedsGiveEqualRuns) {
+  Description d = simple();
+  d.cluster.workers = 8;
+  d.cluster.loss = 0.001;
+  d.cluster.rtt_us = 50;
+  d.load.compute_ms = 1;
+  d.load.compute_sigma = 0.3;
+  const Outcome first = outcome_of(d), again = outcome_of(d);
+  EXPECT_EQ(first.step_s_mean, again.step_s_mean);
+  EXPECT_EQ(first.step_s_p99, again.step_s_p99);
+  EXPECT_EQ(first.events, again.events);
+  d.load.seed = 2;
+  EXPECT_NE(first.step_s_mean, outcome_of(d).step_s_mean);
+}
+
+}  // namespace
+}  // namespace gradrail::bench::predict

@@ -1,0 +1,66 @@
+"""Tests the output of `gradrail predict`, and its comparison with a recorded run."""
+import json
+import subprocess
+import unittest
+
+import cluster
+
+
+class Predict(cluster.ClusterTest):
+    def predict(self, *flags, code=cluster.GOOD):
+        ran = subprocess.run([cluster.binary(), "predict", *map(str, flags)], capture_output=True, text=True,
+                             stdin=subprocess.DEVNULL, timeout=cluster.FINISH)
+        self.assertEqual(ran.returncode, code, ran.stdout + ran.stderr)
+        return ran.stdout + ran.stderr
+
+    def test_json_has_the_documented_fields(self):
+        row = json.loads(self.predict("--workers", 8, "--ps", 2, "--model", "4M", "--json"))
+        self.assertEqual((row["cluster"]["workers"], row["load"]["buckets"]), (8, 4))
+        self.assertLessEqual(row["step_time_s"]["median"], row["step_time_s"]["p99"])
+        self.assertAlmostEqual(row["steps_per_s"], 1 / row["step_time_s"]["mean"])
+        self.assertEqual(row["share_of_line_rate"], row["utilization"]["shard_nic"])
+        self.assertAlmostEqual(sum(row["critical_path"].values()), 1)
+        self.assertEqual(row["bottleneck"], max(row["critical_path"], key=row["critical_path"].get))
+
+    def test_a_sweep_has_a_row_for_each_point(self):
+        flags = ("--model", "4M", "--sweep", "workers=1:4:*2", "--sweep", "push=fp32,int8")
+        points = json.loads(self.predict(*flags, "--json"))["points"]
+        self.assertEqual([(p["point"]["workers"], p["point"]["push"]) for p in points],
+                         [(w, p) for w in ("1", "2", "4") for p in ("fp32", "int8")])
+        self.assertRegex(self.predict(*flags), r"\n  workers=4 push=int8 +\d")
+        self.assertIn("--sweep wokers=1", self.predict("--sweep", "wokers=1,2", code=cluster.CONFIGURATION))
+
+    def test_a_model_by_its_layers(self):
+        row = json.loads(self.predict("--model", "resnet50", "--json"))
+        self.assertEqual(row["load"]["model_bytes"], 4 * 25_557_032)
+        self.assertGreater(row["load"]["compute_ms"], 1)
+
+    def test_check_compares_with_a_run(self):
+        file = self.folder / "run.json"
+        subprocess.run([cluster.binary(), "bench", "exchange", "--workers", "2", "--shards", "2", "--transport", "tcp",
+                        "-b", "64K", "-e", "64K", "--rounds", "1", "--seconds", "0.05", "--no-stages", "-J", file],
+                       check=True, stdout=subprocess.DEVNULL, timeout=cluster.FINISH)
+        measured = json.loads(file.read_text())["results"][0]["percentiles"]["p50_us"] * 1e-6
+        # A slow link: the prediction is far away.
+        flags = ("--check", file, "--nic", 0.001)
+        self.assertIn("NOT WITHIN --tolerance", self.predict(*flags, code=cluster.FAILED))
+        said = json.loads(self.predict(*flags, "--json", code=cluster.FAILED))
+        (row,) = said["rows"]
+        self.assertFalse(said["holds"])
+        self.assertEqual(row["size"], 65536)
+        self.assertAlmostEqual(row["measured_s"]["median"], measured)
+        self.assertAlmostEqual(row["error"]["median"], row["predicted_s"]["median"] / measured - 1)
+        # Two workers and 64 KiB each way take at least a second at 1 Mbit/s.
+        self.assertGreater(row["predicted_s"]["median"], 1)
+        # The same load over a fast one, with a wide tolerance.
+        self.predict("--check", file, "--nic", 100, "--tolerance", 100)
+
+    def test_files_that_are_no_runs(self):
+        file = self.folder / "text"
+        file.write_text("hello")
+        self.assertIn("is no run", self.predict("--check", file, code=cluster.CONFIGURATION))
+        self.assertIn("is no run", self.predict("--costs", file, code=cluster.CONFIGURATION))
+
+
+if __name__ == "__main__":
+    unittest.main()
