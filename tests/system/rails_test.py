@@ -56,8 +56,8 @@ class TwoHosts(cluster.ClusterTest):
 
     def rate(self, *flags):
         """Returns the gradients of one worker in GB/s, and the name of the path."""
-        run = ["bench", "exchange", "--transport", "tcp", "--no-stages", "-b", "16M", "-e", "16M", "--bucket_kib", 256,
-               "--rounds", 1, "-n", 4, "-w", 1, "--format", "csv", *self.hosts_flags(), *flags]
+        run = ["bench", "exchange", "--transport", "tcp", "--no-stages", "-b", "32M", "-e", "32M", "--bucket_kib", 256,
+               "--rounds", 1, "-n", 3, "-w", 1, "--format", "csv", *self.hosts_flags(), *flags]
         worker = subprocess.Popen(self.on(1, *run, "--job_name", "worker", "--task_index", 0), text=True,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         server = subprocess.run(self.on(0, *run, "--job_name", "ps", "--task_index", 0), text=True,
