@@ -161,6 +161,7 @@ Shard::Options Server::Impl::shard_options(const Options& options, uint32_t inde
   return {.name = fmt::format("shard {}", index),
           .transports = options.transports,
           .bind_host = bind_host,
+          .rails = options.rails,
           .open = {.bind_host = bind_host,
                    .rdma_only = options.rdma_only,
                    .ofi_provider = options.ofi_provider,

@@ -13,7 +13,7 @@ namespace gradrail::transport {
 // The entry point of plug-ins that are built from this tree: C++ on both sides. Third parties use transport/plugin.h.
 
 /// Changes with every change to the headers that a built-in plug-in includes.
-inline constexpr uint32_t kBuiltinPluginVersion = 3;
+inline constexpr uint32_t kBuiltinPluginVersion = 4;
 
 #define GRADRAIL_PLUGIN_TEXT_(x) #x
 #define GRADRAIL_PLUGIN_TEXT(x) GRADRAIL_PLUGIN_TEXT_(x)

@@ -13,7 +13,8 @@ class Connection;
 /// One thing that happened on a Context.
 struct Completion {
   enum class Kind : uint8_t {
-    connected,    ///< a peer connected to our listener; `connection` is new and usable
+    connected,    ///< a peer connected to our listener; `connection` is new and usable. tcp: `tag` counts the calls of
+                  ///< Context::listen before that of the listener
     put_done,     ///< the put with this tag no longer needs its local memory (not: has arrived)
     get_done,     ///< the get with this tag has filled its local memory
     put_arrived,  ///< a put with this immediate, and every earlier put of its connection, is visible here.

@@ -30,11 +30,14 @@ struct PutOptions {
   std::optional<uint64_t>
       immediate;     ///< notifies the peer by put_arrived; without it the put may wait for the next one
   uint64_t tag = 0;  ///< != 0: asks for a put_done with this tag
+  std::optional<uint32_t> lane = {};  ///< below Connection::lanes(); without it the connection chooses one
 };
 
 /// A peer. Owned by its Context; valid until Context::close.
 /// Ordering  Puts of one connection become visible in the order posted, at the latest when the notice of a later put
 ///           arrives. Messages and gets are not ordered against puts and may overtake bulk data.
+/// Lanes     A group of puts begins behind a put with an immediate and ends with the next one. A connection of several
+///           lanes (transport/rails) orders the puts of each group. It does not order groups against each other.
 /// Errors    RESOURCE_EXHAUSTED from a post: queue full, or the peer's memory is still being mapped; poll, then try
 ///           again. INVALID_ARGUMENT: slice outside its region. UNAVAILABLE: peer lost. A peer that refuses an
 ///           operation (wrong key, out of bounds, no permission) ends the connection: both sides see peer_lost.
@@ -63,6 +66,12 @@ class Connection {
   /// remote_read, writing remote_write.
   /// Errors  RESOURCE_EXHAUSTED: not mapped yet; poll and try again. UNIMPLEMENTED: no direct_map.
   virtual absl::StatusOr<std::byte*> map(RemoteRegion region) = 0;
+
+  /// The parallel connections behind this one (transport/rails): each carries whole groups of puts.
+  virtual uint32_t lanes() const { return 1; }
+  /// The part that could not be reached when it was opened, with the reasons, for people; "": it is whole. Another
+  /// connection to the same address may reach more.
+  virtual std::string left_out() const { return ""; }
 
   /// Human-readable: path() and both ends, `tcp 10.0.0.2:40112 > 10.0.0.1:2223`.
   virtual std::string describe() const = 0;

@@ -31,7 +31,8 @@ class Context {
   ///         RESOURCE_EXHAUSTED: limit.
   virtual absl::StatusOr<std::unique_ptr<MemoryRegion>> register_memory(MemorySpan memory, Access access) = 0;
 
-  /// Accepts peers from now on (once per Context). `address` is in the transport's own form (tcp: "host:port", port 0
+  /// Accepts peers from now on. Once per Context; tcp accepts at several addresses.
+  /// `address` is in the transport's own form (tcp: "host:port", port 0
   /// for any; shm and loopback: "" or a name). Returns the address for peers to connect to.
   /// Errors  ALREADY_EXISTS: address in use. INVALID_ARGUMENT: not an address.
   virtual absl::StatusOr<std::string> listen(const std::string& address) = 0;

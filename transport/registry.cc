@@ -52,7 +52,7 @@ std::vector<Transport> make_list() {
     const bool built_in = name == "tcp" || name == "loopback" || std::any_of(list.begin(), list.end(), same);
     if (!built_in) list.push_back(plugin(name, "a plug-in", false));
   }
-  list.push_back({"tcp", "everywhere", &tcp::open});
+  list.push_back({.name = "tcp", .purpose = "everywhere", .open = &tcp::open, .has_lanes = true});
   list.push_back({"loopback", "tests and simulation, inside one process", &loopback::open, true, true});
   return list;
 }

@@ -53,6 +53,8 @@ struct Transport {
   /// Only between contexts of one process: for tests and simulation, never chosen by itself.
   bool in_process_only = false;
   bool plugin = false;
+  /// A context of it can have several lanes to a peer (transport/rails/bundle_context.h).
+  bool has_lanes = false;
   /// Not part of "auto": a third party's plug-in is used only on request.
   bool by_name_only = false;
 };

@@ -43,6 +43,8 @@ nlohmann::json to_json(const ExchangeLoad& load) {
           {"rdma_only", load.rdma_only},
           {"encrypted", load.encrypted},
           {"bind_host", load.bind_host},
+          {"rails", load.rails},
+          {"streams", load.streams},
           {"gpu", load.gpu},
           // Enumerations travel as numbers: RankCoordinator admits ranks of the same build only.
           {"gpu_transfer", static_cast<int>(load.gpu_transfer)},
@@ -77,6 +79,8 @@ ExchangeLoad load_from(const nlohmann::json& json) {
       .rdma_only = json.at("rdma_only"),
       .encrypted = json.at("encrypted"),
       .bind_host = json.at("bind_host"),
+      .rails = json.at("rails"),
+      .streams = whole<uint32_t>(json, "streams"),
       .gpu = json.at("gpu"),
       .gpu_transfer = one_of(json, "gpu_transfer", worker::GpuTransfer::staged),
       .ps_device = json.at("ps_device"),

@@ -23,6 +23,7 @@ nlohmann::json run_server(const ExchangeLoad& load, RunShared& shared, uint32_t 
                          .advertised_host = load.bind_host,
                          .shard_count = load.shards,
                          .transports = {load.transport},
+                         .rails = load.rails,
                          .rdma_only = load.rdma_only,
                          .ofi_provider = load.ofi_provider,
                          .worker_names = worker_names(load.workers),

@@ -3,10 +3,12 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_split.h"
 #include "base/flags/number_in.h"
+#include "base/flags/text_value.h"
 #include "base/status.h"
 #include "bench/driver/harness.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
+#include "transport/rails/rails_setting.h"
 
 namespace gradrail::bench {
 
@@ -47,6 +49,10 @@ void add_flags(CLI::App& app, Options& o) {
       "transports in this order: tcp, shm, ucx, ofi, or the name of a plug-in; default: all");
   app.add_option("--ofi-provider", o.ofi_provider, "ofi: name of the libfabric provider");
   app.add_option("--bind-host", o.bind_host, "address of the interface to use");
+  app.add_option("--rails", o.rails, "exchange: addresses of the server's links over which tcp stripes the buckets")
+      ->transform(accepted_by(transport::rails::parse_rails));
+  app.add_option("--streams", o.streams, "exchange: TCP connections on each rail; auto: by the speed of the link")
+      ->transform(accepted_by(transport::rails::parse_streams));
   app.add_option("--plugin-dir", o.plugin_dir, "folder with transport plug-ins");
   app.add_flag("--block", o.block, "processes block instead of spinning");
   app.option_defaults()->group("Output");
@@ -109,6 +115,8 @@ nlohmann::json config_of(const Options& o) {
           {"transports", o.transports},
           {"ofi_provider", o.ofi_provider},
           {"bind_host", o.bind_host},
+          {"rails", o.rails},
+          {"streams", o.streams},
           {"plugin_dir", o.plugin_dir},
           {"workers", o.workers},
           {"shards", o.shards},

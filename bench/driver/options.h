@@ -37,6 +37,8 @@ struct Options {
   std::vector<std::string> transports;  ///< --transport; none: every one
   std::string ofi_provider;
   std::string bind_host;
+  std::string rails = "off";     ///< transport::rails::parse_rails(), and no auto
+  std::string streams = "auto";  ///< transport::rails::parse_streams()
   std::string plugin_dir;
   uint32_t workers = 0;  ///< 0: the suite's own, as for the next
   uint32_t shards = 1;

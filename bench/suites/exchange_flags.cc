@@ -10,6 +10,7 @@
 #include "fmt/format.h"
 #include "ps/protocol/training.h"
 #include "topology/pin.h"
+#include "transport/rails/rails_setting.h"
 
 namespace gradrail::bench {
 namespace {
@@ -99,27 +100,30 @@ absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_wo
   if (workers > kMaxBenchWorkers)
     return absl::InvalidArgumentError(
         fmt::format("there are {} ranks for workers: at most {}", workers, kMaxBenchWorkers));
-  return ExchangeLoad{.ofi_provider = options.ofi_provider,
-                      // Loopback by default: the servers of a bench accept unauthenticated connections (kOpen).
-                      .bind_host = coordinator != nullptr      ? coordinator->bind_host()
-                                   : options.bind_host.empty() ? "127.0.0.1"
-                                                               : options.bind_host,
-                      .workers = workers,
-                      .shards = options.shards,
-                      .coordinator = options.coordinator,
-                      .mode = mode,
-                      .optimizer = optimizer,
-                      .push = push,
-                      .returns = returns,
-                      .bucket_bytes = options.bucket_kib * 1024,
-                      .touch = options.touch,
-                      .block = options.block || oversubscribed,
-                      .check = options.check,
-                      .stages = !options.no_stages && (options.stages || options.suite == "exchange"),
-                      .ablation = {options.no_sum, options.no_optimizer, options.no_return},
-                      .seconds = options.seconds,
-                      .iterations = options.iterations,
-                      .warmup = options.warmup};
+  return ExchangeLoad{
+      .ofi_provider = options.ofi_provider,
+      // Loopback by default: the servers of a bench accept unauthenticated connections (kOpen).
+      .bind_host = coordinator != nullptr      ? coordinator->bind_host()
+                   : options.bind_host.empty() ? "127.0.0.1"
+                                               : options.bind_host,
+      .rails = transport::rails::parse_rails(options.rails).value_or(transport::rails::RailsSetting{}).hosts,
+      .streams = transport::rails::parse_streams(options.streams).value_or(0),
+      .workers = workers,
+      .shards = options.shards,
+      .coordinator = options.coordinator,
+      .mode = mode,
+      .optimizer = optimizer,
+      .push = push,
+      .returns = returns,
+      .bucket_bytes = options.bucket_kib * 1024,
+      .touch = options.touch,
+      .block = options.block || oversubscribed,
+      .check = options.check,
+      .stages = !options.no_stages && (options.stages || options.suite == "exchange"),
+      .ablation = {options.no_sum, options.no_optimizer, options.no_return},
+      .seconds = options.seconds,
+      .iterations = options.iterations,
+      .warmup = options.warmup};
 }
 
 std::string describe(const ExchangeLoad& load) {

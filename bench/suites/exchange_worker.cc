@@ -96,6 +96,7 @@ class Worker {
                                   .ofi_provider = load_.ofi_provider,
                                   .security = security_of(load_),
                                   .bind_host = load_.bind_host,
+                                  .streams = load_.streams,
                                   .wait = wait_of(load_),
                                   .join_timeout = start_up(load_),
                                   .marks = load_.stages ? kMarks : 0};

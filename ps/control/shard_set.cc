@@ -14,6 +14,7 @@ void add_endpoints(const Shard& shard, proto::JoinReply::Shard& described) {
     proto::JoinReply::Endpoint* message = described.add_endpoints();
     message->set_transport(endpoint.transport);
     message->set_address(endpoint.address);
+    message->set_rails(endpoint.rails);
   }
 }
 

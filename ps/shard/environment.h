@@ -22,6 +22,7 @@ struct ShardOptions {
   std::string name;                     ///< for the log: "ps/0 shard 1"
   std::vector<std::string> transports;  ///< to listen on
   std::string bind_host;                ///< for transports with network addresses
+  std::vector<std::string> rails;       ///< addresses of the network interfaces for tcp; empty: bind_host alone
   transport::OpenOptions open;
   transport::WaitPolicy wait = transport::kAdaptiveWait;
   /// The first call in the shard's thread: binds it to its cores. May be empty.
@@ -43,6 +44,7 @@ struct ShardEndpoint {
   std::string transport;
   std::string address;
   std::string refused;
+  std::string rails = {};  ///< the addresses for a connection of several lanes; "": none
 };
 
 /// State that all parts of a shard share. It outlives them.

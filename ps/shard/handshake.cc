@@ -142,7 +142,8 @@ void Handshake::on_pattern(ShardPeer& peer, uint64_t immediate) {
   if (immediate != kCheckImmediate) return peers_.refuse(peer, "a push before the path was checked");
   if (const std::string wrong = check_arrived_pattern(peer); !wrong.empty()) return peers_.refuse(peer, wrong);
   GRADRAIL_CHECK(peer.returns.memory.bytes() >= kCheckBytes);
-  fill_check({peer.returns.memory.data(), kCheckBytes}, check_answer_seed(peer.offer.check_seed));
+  fill_check({peer.returns.memory.data(), kCheckBytes},
+             check_answer_seed(check_seed_of_lane(peer.offer.check_seed, peer.check_lane)));
   peer.phase = ShardPeer::Phase::answering;
   answer_pattern(peer);
 }
@@ -154,15 +155,22 @@ void Handshake::answer_pattern(ShardPeer& peer) {
   };
   if (!peer.offer.gpu_memory.empty() && !peer.is_check_put) {
     // The registration to be checked is that of the parameters; notices go to another one.
-    const absl::Status posted = peer.connection->put(pattern, {peer.offer.parameters, peer.offer.check_offset}, {});
+    const absl::Status posted =
+        peer.connection->put(pattern, {peer.offer.parameters, peer.offer.check_offset}, {.lane = peer.check_lane});
     if (absl::IsResourceExhausted(posted)) return;
     if (!posted.ok()) return refuse(posted);
     // The second put may find no room; the first one is then not repeated.
     peer.is_check_put = true;
   }
-  const absl::Status posted = peer.connection->put(pattern, {peer.offer.returns, 0}, {.immediate = kCheckImmediate});
+  const absl::Status posted =
+      peer.connection->put(pattern, {peer.offer.returns, 0}, {.immediate = kCheckImmediate, .lane = peer.check_lane});
   if (absl::IsResourceExhausted(posted)) return;
   if (!posted.ok()) return refuse(posted);
+  if (++peer.check_lane < peer.connection->lanes()) {
+    peer.is_check_put = false;
+    peer.phase = ShardPeer::Phase::checking;
+    return;
+  }
   peer.phase = ShardPeer::Phase::validated;
   peer.phase_deadline = Clock::now() + kValidatedDeadline;
 }

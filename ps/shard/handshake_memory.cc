@@ -147,10 +147,11 @@ std::string Handshake::check_device_memory(const DeviceVariables& mapped, uint64
 
 /// Compares the pattern in the memory where gradients will arrive. Returns "" or the difference.
 std::string Handshake::check_arrived_pattern(ShardPeer& peer) {
+  const uint64_t seed = check_seed_of_lane(peer.offer.check_seed, peer.check_lane);
   if (!peer.uses_gpu()) {
     GRADRAIL_CHECK(peer.slots.memory.bytes() >= kCheckBytes);
     const absl::Span<std::byte> arrived(peer.slots.memory.data(), kCheckBytes);
-    std::string wrong = compare_check(arrived, peer.offer.check_seed);
+    std::string wrong = compare_check(arrived, seed);
     // The pattern covers slot headers: a notice without a header must not read its bytes.
     std::fill(arrived.begin(), arrived.end(), std::byte{});
     return wrong;
@@ -160,7 +161,7 @@ std::string Handshake::check_arrived_pattern(ShardPeer& peer) {
   absl::Status read = memory.flush_nic_writes();
   if (read.ok()) read = memory.read(peer.payload.slots.memory.data, absl::MakeSpan(arrived));
   if (!read.ok()) return std::string(message_of(read));
-  const std::string wrong = compare_check(arrived, peer.offer.check_seed);
+  const std::string wrong = compare_check(arrived, seed);
   return wrong.empty() ? "" : fmt::format("in the shard's GPU memory: {}", wrong);
 }
 

@@ -52,6 +52,7 @@ struct ShardPeer {
     uint64_t check_seed = 0;
     bool host_slots = false;  ///< the worker wants its slots in host memory
   } offer;
+  uint32_t check_lane = 0;     ///< the lane that is checked
   bool is_check_put = false;   ///< the pattern for GPU memory was posted
   std::string device_refused;  ///< reason for not using device_key
 

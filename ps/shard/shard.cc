@@ -10,9 +10,11 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "ps/protocol/altered_data.h"
 #include "spdlog/spdlog.h"
 #include "transport/negotiate.h"
+#include "transport/rails/bundle_context.h"
 
 namespace gradrail::ps {
 namespace {
@@ -27,10 +29,8 @@ constexpr auto kLongWait = std::chrono::seconds(1);
 /// Completions of one turn. Tasks and other peers wait meanwhile.
 constexpr size_t kCompletionsPerTurn = 64;
 
-/// Transports within one host choose their own names.
-std::string listen_address(const transport::Transport& transport, const std::string& bind_host) {
-  if (transport.same_host_only) return "";
-  return bind_host.find(':') != std::string::npos ? fmt::format("[{}]:0", bind_host) : fmt::format("{}:0", bind_host);
+std::string address_at(const std::string& host) {
+  return host.find(':') != std::string::npos ? fmt::format("[{}]:0", host) : fmt::format("{}:0", host);
 }
 
 }  // namespace
@@ -63,22 +63,39 @@ absl::Status Shard::listen() {
   std::vector<transport::Candidate> refused;
   for (const std::string& name : options.transports) {
     GRADRAIL_ASSIGN_OR_RETURN(const transport::Transport* const found, transport::find_transport(name));
-    absl::StatusOr<std::unique_ptr<transport::Context>> context = found->open(options.open);
-    absl::StatusOr<std::string> address = context.ok() ? (*context)->listen(listen_address(*found, options.bind_host))
-                                                       : absl::StatusOr<std::string>(context.status());
-    if (!address.ok()) {
-      refused.push_back({.name = name, .refused = std::string(message_of(address.status()))});
-      endpoints_.push_back({name, "", std::string(message_of(address.status()))});
-      continue;
+    absl::StatusOr<Endpoint> endpoint = listen_on(*found);
+    if (!endpoint.ok()) {
+      refused.push_back({.name = name, .refused = std::string(message_of(endpoint.status()))});
+      endpoint = Endpoint{name, "", std::string(message_of(endpoint.status()))};
     }
-    endpoints_.push_back({name, *std::move(address), ""});
-    wait_set_.add(context->get());
-    environment_.contexts.push_back(*std::move(context));
+    endpoints_.push_back(*std::move(endpoint));
   }
   if (!environment_.contexts.empty()) return absl::OkStatus();
   // FAILED_PRECONDITION: the cause is the host or the flags, so that another start fails in the same way.
   return absl::FailedPreconditionError(
       fmt::format("{}: no transport can be used: {}", options.name, transport::explain_none(refused)));
+}
+
+absl::StatusOr<Shard::Endpoint> Shard::listen_on(const transport::Transport& transport) {
+  const Options& options = environment_.options;
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::Context> context, transport.open(options.open));
+  Endpoint endpoint{.transport = transport.name};
+  if (transport.has_lanes) {
+    std::vector<std::unique_ptr<transport::Context>> only;
+    only.push_back(std::move(context));
+    GRADRAIL_ASSIGN_OR_RETURN(context, transport::rails::BundleContext::over(std::move(only), 1));
+    std::vector<std::string> rails;
+    for (const std::string& host : options.rails) rails.push_back(address_at(host));
+    if (rails.empty()) rails.push_back(address_at(options.bind_host));
+    GRADRAIL_ASSIGN_OR_RETURN(
+        endpoint.rails, context->listen(fmt::format("{}{}", transport::rails::kLanesPrefix, fmt::join(rails, ","))));
+  }
+  // Transports within one host choose their own names.
+  GRADRAIL_ASSIGN_OR_RETURN(endpoint.address,
+                            context->listen(transport.same_host_only ? "" : address_at(options.bind_host)));
+  wait_set_.add(context.get());
+  environment_.contexts.push_back(std::move(context));
+  return endpoint;
 }
 
 Shard::~Shard() {

@@ -99,6 +99,7 @@ class Shard {
   explicit Shard(Options options);
 
   absl::Status listen();
+  absl::StatusOr<Endpoint> listen_on(const transport::Transport& transport);
   void run();
   void dispatch(transport::Completion& completion);
   void report_altered(const transport::Completion& lost);

@@ -18,6 +18,8 @@ TEST(LoadAsJson, NothingIsLost) {
                           .rdma_only = true,
                           .encrypted = true,
                           .bind_host = "10.0.0.1",
+                          .rails = {"10.0.0.1", "10.1.0.1"},
+                          .streams = 4,
                           .gpu = "gpu:1",
                           .gpu_transfer = worker::GpuTransfer::ipc,
                           .ps_device = "gpu:0",

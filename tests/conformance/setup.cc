@@ -12,6 +12,7 @@
 #include "conformance/channel.h"
 #include "fmt/format.h"
 #include "transport/plugin_loader.h"
+#include "transport/rails/bundle_context.h"
 
 namespace gradrail::conformance {
 
@@ -62,6 +63,11 @@ std::string environment(const char* name, const char* otherwise) {
   return value == nullptr ? otherwise : value;
 }
 
+/// GRADRAIL_TEST_LANES: each connection has four lanes, over two rails.
+bool has_lanes(const transport::Transport& transport) {
+  return transport.has_lanes && std::getenv("GRADRAIL_TEST_LANES") != nullptr;
+}
+
 /// GRADRAIL_TEST_OFI_PROVIDER: one run of the suite for each libfabric provider. GRADRAIL_TEST_RDMA_ONLY: with what
 /// runs have without a word of their users. GRADRAIL_TEST_ENCRYPT: with encrypted data.
 transport::OpenOptions open_options() {
@@ -76,11 +82,17 @@ transport::OpenOptions open_options() {
 std::unique_ptr<transport::Context> open(const transport::Transport& transport) {
   auto context = transport.open(open_options());
   if (!context.ok()) throw Broken(fmt::format("open {}: {}", transport.name, context.status().ToString()));
-  return *std::move(context);
+  if (!has_lanes(transport)) return *std::move(context);
+  std::vector<std::unique_ptr<transport::Context>> only;
+  only.push_back(*std::move(context));
+  auto bundle = transport::rails::BundleContext::over(std::move(only), 2);
+  if (!bundle.ok()) throw Broken(fmt::format("open a bundle of {}: {}", transport.name, bundle.status().ToString()));
+  return *std::move(bundle);
 }
 
 std::string any_address(const transport::Transport& transport) {
   if (transport.same_host_only) return "";
+  if (has_lanes(transport)) return "lanes:127.0.0.1:0,127.0.0.2:0";
   return environment("GRADRAIL_TEST_HOST", "127.0.0.1") + ":0";  // a device may hear on one address alone
 }
 

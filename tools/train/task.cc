@@ -19,6 +19,7 @@
 #include "tools/train/progress_bar.h"
 #include "tools/train/tower_devices.h"
 #include "tools/train/worker_program.h"
+#include "transport/rails/rails_setting.h"
 #include "worker/client/client.h"
 #include "worker/trainer/client_variables.h"
 #include "worker/trainer/local_variables.h"
@@ -53,6 +54,17 @@ absl::StatusOr<std::string> source_host(const TrainOptions& options) {
   const absl::StatusOr<ps::HostPort> bind = ps::parse_host_port(options.flags.bind);
   if (!bind.ok()) return absl::InvalidArgumentError(fmt::format("--bind: {}", message_of(bind.status())));
   return bind->host;
+}
+
+/// The flag has been parsed before.
+transport::rails::RailsSetting rails_setting(const TrainFlags& flags) {
+  return transport::rails::parse_rails(flags.rails).value_or(transport::rails::RailsSetting{});
+}
+
+/// A worker that is bound to one address uses one rail, unless --rails names several.
+bool uses_rails(const TrainFlags& flags) {
+  const transport::rails::RailsSetting setting = rails_setting(flags);
+  return !setting.off && (flags.bind.empty() || !setting.hosts.empty());
 }
 
 /// The same text in all ps tasks of a run: it is the owner of their checkpoint folder.
@@ -244,6 +256,7 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThr
       .advertised_host = host_of(advertised),
       .shard_count = options.flags.shards,
       .transports = options.transports,
+      .rails = transport::rails::rails_of(rails_setting(options.flags), host_of(listen), !options.flags.bind.empty()),
       .rdma_only = options.rdma_only,
       .ofi_provider = options.flags.ofi_provider,
       .path_timeout = std::chrono::seconds(options.flags.path_timeout_s),
@@ -327,6 +340,8 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
        .checksums = options.flags.checksums,
        .security = options.security,
        .bind_host = source,
+       .rails = uses_rails(options.flags),
+       .streams = transport::rails::parse_streams(options.flags.streams).value_or(0),
        .wait = wait_policy(plan, options),
        .join_timeout = std::chrono::seconds(options.flags.join_timeout_seconds),
        .rejoin_timeout = std::chrono::seconds(is_returning_ps_possible(options) ? options.flags.rejoin_timeout_s : 0),

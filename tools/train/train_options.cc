@@ -21,6 +21,7 @@
 #include "tools/train/launched_task.h"
 #include "transport/negotiate.h"
 #include "transport/plugin_loader.h"
+#include "transport/rails/rails_setting.h"
 
 namespace gradrail::tools {
 namespace {
@@ -273,6 +274,13 @@ void add_transport_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   command.add_flag("--no-fallback,--no_fallback", flags.no_fallback, "fail if a transport is refused");
   add("require", flags.require, "rdma: refuse paths without an RDMA device", CLI::IsMember({"rdma"}));
   add("ofi_provider", flags.ofi_provider, "name of the libfabric provider, such as verbs");
+  add("rails", flags.rails,
+      "addresses of this host's network interfaces over which tcp stripes the buckets; auto: the links of similar "
+      "speed; "
+      "off: one",
+      accepted_by(transport::rails::parse_rails));
+  add("streams", flags.streams, "TCP connections on each rail; auto: one, and more on links of 40 Gb/s and above",
+      accepted_by(transport::rails::parse_streams));
   add("path_timeout", flags.path_timeout_s,
       "seconds without an acknowledgement after which a data connection over a network counts as lost",
       NumberIn(1u, 3600u));

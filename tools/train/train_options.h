@@ -48,6 +48,8 @@ struct TrainFlags {
   std::string require;
   std::string ofi_provider;
   uint32_t path_timeout_s = 10;
+  std::string rails = "auto";    ///< transport::rails::parse_rails()
+  std::string streams = "auto";  ///< transport::rails::parse_streams()
   double failback_secs = 30.0;
   std::string plugin_dir;
   bool verbose = false;

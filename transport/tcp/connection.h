@@ -55,6 +55,7 @@ class TcpConnection final : public Connection, public EventSource {
   bool flush_listed = false;  ///< in the context's list of connections to flush
   bool read_listed = false;   ///< in the context's list of connections that hold received frames
   TimePoint hello_deadline{};
+  uint64_t listener_index = 0;  ///< of an accepted connection
   /// Gives the socket up without a report: the owner said close, or the context ends.
   void close_silently();
   void lose(absl::Status cause, bool altered = false);

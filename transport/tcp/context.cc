@@ -61,7 +61,7 @@ TcpContext::TcpContext(std::vector<Address> sources, const Tuning& tuning, std::
       static_pair_(seal_ ? std::optional(seal::KeyPair::generate()) : std::nullopt),
       epoll_(std::move(epoll)),
       timer_(std::move(timer)),
-      rate_limited_log_(tuning.rate_limited_log_interval),
+      rate_limited_log_("tcp", tuning.rate_limited_log_interval),
       buffers_(kMaxMessageBytes, kSpareBuffers) {
   watch(timer_.get(), &timer_source_, false);
 }
@@ -83,9 +83,6 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> TcpContext::register_memory(Memory
 }
 
 absl::StatusOr<std::string> TcpContext::listen(const std::string& address) {
-  if (listener_) {
-    return absl::FailedPreconditionError(fmt::format("tcp: this context already listens at {}", listen_text_));
-  }
   // A former address may be given: its key is not used again.
   GRADRAIL_ASSIGN_OR_RETURN(const HostPort where, parse_host_port(address.substr(0, address.find('#'))));
   const absl::StatusOr<std::vector<Address>> found = resolve(where);
@@ -95,10 +92,10 @@ absl::StatusOr<std::string> TcpContext::listen(const std::string& address) {
     absl::StatusOr<FileDescriptor> fd = listen_at(each);
     status = fd.status();
     if (!fd.ok()) continue;
-    listener_ = *std::move(fd);
-    watch(listener_.get(), &listener_source_, false);
-    listen_text_ = local_address(listener_.get()).text();
-    return static_pair_ ? seal::address_with_key(listen_text_, static_pair_->public_key()) : listen_text_;
+    const std::string text = local_address(fd->get()).text();
+    listeners_.push_back(std::make_unique<Listener>(*std::move(fd), text, listeners_.size()));
+    watch(listeners_.back()->fd.get(), listeners_.back().get(), false);
+    return static_pair_ ? seal::address_with_key(text, static_pair_->public_key()) : text;
   }
   return status;
 }

@@ -12,12 +12,12 @@
 #include "base/check.h"
 #include "transport/common/completion_queue.h"
 #include "transport/common/message_buffers.h"
+#include "transport/common/rate_limited_log.h"
 #include "transport/common/region_table.h"
 #include "transport/context.h"
 #include "transport/registry.h"
 #include "transport/tcp/event_source.h"
 #include "transport/tcp/lingering_close.h"
-#include "transport/tcp/rate_limited_log.h"
 #include "transport/tcp/seal/sealed_stream.h"
 #include "transport/tcp/socket.h"
 
@@ -33,8 +33,8 @@ struct Tuning {
   /// its thread may compute or wait for a core.
   Duration hello_timeout = std::chrono::seconds(10);
   Duration rate_limited_log_interval = std::chrono::seconds(10);
-  size_t max_pending_connections = 64;  ///< accepted connections without a hello; beyond, the oldest is closed
-  size_t max_connections = 1024;        ///< a descriptor each: the usual `ulimit -n`
+  size_t max_pending_connections = 256;  ///< accepted connections without a hello; beyond, the oldest is closed
+  size_t max_connections = 1024;         ///< a descriptor each: the usual `ulimit -n`
   /// Agreements on keys with peers that are not authenticated yet. Each takes about 0.15 ms, so that a flood delays the
   /// open connections by less than 1 ms in each poll.
   size_t max_agreements_per_poll = 4;
@@ -44,6 +44,15 @@ struct Tuning {
 
 absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options);
 absl::StatusOr<std::unique_ptr<Context>> open_tuned(const OpenOptions& options, const Tuning& tuning);
+
+/// One address at which a context accepts peers.
+struct Listener final : EventSource {
+  Listener(FileDescriptor socket, std::string address, uint64_t listener_index)
+      : EventSource(Kind::listener), fd(std::move(socket)), text(std::move(address)), index(listener_index) {}
+  const FileDescriptor fd;
+  const std::string text;
+  const uint64_t index;  ///< in the order of listen()
+};
 
 /// The transport that needs only a network: sockets under epoll, payloads read straight into their region.
 /// Invariants  1. Every open connection is in connections_, every accepted one before its hello in
@@ -108,9 +117,9 @@ class TcpContext final : public Context {
   void handle(const epoll_event& event);
 
   // context_accept.cc
-  void accept_some();
-  void adopt(FileDescriptor fd);
-  void pause_accepting(int error);
+  void accept_some(const Listener& listener);
+  void adopt(FileDescriptor fd, const Listener& listener);
+  void pause_accepting(const Listener& listener, int error);
   void on_timer();
   void check_alive(TimePoint now);
   void watch_peers();
@@ -127,18 +136,16 @@ class TcpContext final : public Context {
   const FileDescriptor epoll_;
   const FileDescriptor timer_;
   EventSource timer_source_{EventSource::Kind::timer};
-  EventSource listener_source_{EventSource::Kind::listener};
 
   // Owner thread.
-  FileDescriptor listener_;
-  std::string listen_text_;
+  std::vector<std::unique_ptr<Listener>> listeners_;
   common::RegionTable regions_;
   std::vector<std::unique_ptr<TcpConnection>> connections_;
   std::deque<std::unique_ptr<TcpConnection>> pending_connections_;  ///< oldest first
   std::vector<std::unique_ptr<TcpConnection>> to_reap_;
   std::deque<std::unique_ptr<LingeringClose>> lingering_closes_;  ///< oldest first
   std::vector<std::unique_ptr<LingeringClose>> lingering_closes_to_reap_;
-  RateLimitedLog rate_limited_log_;
+  common::RateLimitedLog rate_limited_log_;
 
   common::CompletionQueue<common::MessageBuffer> ready_;
   size_t room_ = 0;  ///< reading stops at so many entries of ready_: the caller's span

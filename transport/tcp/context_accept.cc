@@ -23,33 +23,33 @@ constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
 
 }  // namespace
 
-void TcpContext::accept_some() {
+void TcpContext::accept_some(const Listener& listener) {
   for (int i = 0; i < kAcceptsPerPoll; ++i) {
     // The others wait in the queue of the kernel: adopted, they would push out each other before their agreement.
     if (seal_ && !may_agree()) return;
-    FileDescriptor fd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    FileDescriptor fd(accept4(listener.fd.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (fd) {
-      adopt(std::move(fd));
+      adopt(std::move(fd), listener);
       continue;
     }
     if (errno == EAGAIN) return;
     const bool exhausted = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
-    if (exhausted) return pause_accepting(errno);
+    if (exhausted) return pause_accepting(listener, errno);
     // Anything else is about the one connection that is gone already (accept(2)): take the next.
   }
 }
 
-void TcpContext::pause_accepting(int error) {
+void TcpContext::pause_accepting(const Listener& listener, int error) {
   rate_limited_log_.write(
-      fmt::format("{}: cannot accept a connection: {} (raise `ulimit -n`)", listen_text_, strerror(error)));
-  unwatch(listener_.get());
+      fmt::format("{}: cannot accept a connection: {} (raise `ulimit -n`)", listener.text, strerror(error)));
+  for (const auto& each : listeners_) unwatch(each->fd.get());
   accepting_paused_ = true;
   schedule(Clock::now() + kAcceptPause);
 }
 
-void TcpContext::adopt(FileDescriptor fd) {
+void TcpContext::adopt(FileDescriptor fd, const Listener& listener) {
   if (connections_.size() >= tuning_.max_connections) {
-    rate_limited_log_.write(fmt::format("{}: refused {}: {} connections are open", listen_text_,
+    rate_limited_log_.write(fmt::format("{}: refused {}: {} connections are open", listener.text,
                                         peer_address(fd.get()).text(), connections_.size()));
     return close_lingering(std::move(fd), refusal_frame("too many connections"));
   }
@@ -59,6 +59,7 @@ void TcpContext::adopt(FileDescriptor fd) {
   pending_connections_.push_back(
       std::make_unique<TcpConnection>(*this, std::move(fd), TcpConnection::Side::accepted, std::move(seal)));
   TcpConnection* const pending = pending_connections_.back().get();
+  pending->listener_index = listener.index;
   pending->hello_deadline = Clock::now() + tuning_.hello_timeout;
   schedule(pending->hello_deadline);
   // The hello of a real peer has usually arrived. Only silent connections count, so that many silent connections push
@@ -86,6 +87,7 @@ void TcpContext::on_handshake_done(TcpConnection* pending) {
   Completion connected;
   connected.kind = Completion::Kind::connected;
   connected.connection = pending;
+  connected.tag = pending->listener_index;
   report(std::move(connected));
 }
 
@@ -156,7 +158,7 @@ void TcpContext::on_timer() {
   }
   if (accepting_paused_) {
     accepting_paused_ = false;
-    watch(listener_.get(), &listener_source_, false);
+    for (const auto& each : listeners_) watch(each->fd.get(), each.get(), false);
   }
   check_alive(now);
   schedule(next_check_);

@@ -107,7 +107,7 @@ void TcpContext::handle(const epoll_event& event) {
   auto* const source = static_cast<EventSource*>(event.data.ptr);
   switch (source->kind()) {
     case EventSource::Kind::listener:
-      return accept_some();
+      return accept_some(static_cast<const Listener&>(*source));
     case EventSource::Kind::timer:
       return on_timer();
     case EventSource::Kind::lingering_close:

@@ -15,6 +15,7 @@
 #include "fmt/format.h"
 #include "ps/protocol/training.h"
 #include "transport/negotiate.h"
+#include "transport/rails/greeting.h"
 
 namespace gradrail::worker {
 namespace {
@@ -180,6 +181,12 @@ absl::StatusOr<ClientOptions> to_client_options(const gradrail_options* program)
   options.fallback = given.no_fallback == 0;
   options.checksums = given.checksums != 0;
   options.bind_host = or_default(given.bind_host, "");
+  if (given.streams > transport::rails::kMaxLanes)
+    return absl::InvalidArgumentError(
+        fmt::format("streams {}: at most {}", given.streams, transport::rails::kMaxLanes));
+  options.streams = given.streams;
+  // One source address reaches one network.
+  options.rails = given.no_rails == 0 && options.bind_host.empty();
   GRADRAIL_ASSIGN_OR_RETURN(options.security, security_of(given));
   GRADRAIL_RETURN_IF_ERROR(take_time("join_timeout_s", given.join_timeout_s, "half an hour", options.join_timeout));
   GRADRAIL_RETURN_IF_ERROR(take_time("path_timeout_s", given.path_timeout_s, "10 s", options.path_timeout));

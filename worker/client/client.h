@@ -84,6 +84,8 @@ struct ClientOptions {
   ps::Security security;
   std::shared_ptr<ps::ControlDialer> dialer;  ///< of control connections; null: gRPC. Simulations replace it
   std::string bind_host;                      ///< this host's address for network connections; "": the kernel's choice
+  bool rails = true;     ///< stripes buckets over the network interfaces that a shard offers; false: over one of them
+  uint32_t streams = 0;  ///< TCP connections on each rail; 0: one, and more on a link of 40 Gb/s and above. At most 64
   transport::WaitPolicy wait = transport::kAdaptiveWait;  ///< how long wait() spins before it blocks
 
   // Waiting for others.

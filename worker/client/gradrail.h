@@ -97,6 +97,9 @@ typedef struct gradrail_options {
   /* "delayed_nesterov": updates of a bucket from one update of the momentum to the next, at most 2^32 - 1. 0: the
    * number of workers at the start in async and ssp, else 1. */
   uint64_t momentum_every;
+  /* TCP connections on each rail, at most 64. 0: one, and more on links of 40 Gb/s and above. */
+  uint32_t streams;
+  int32_t no_rails; /* 1: one of the network interfaces that a parameter server offers, also if it offers several */
 } gradrail_options;
 
 #define GRADRAIL_OPTIONS_INIT \

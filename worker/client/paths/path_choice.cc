@@ -8,6 +8,7 @@
 #include "ps/protocol/mac.h"
 #include "ps/protocol/path_check.h"
 #include "spdlog/spdlog.h"
+#include "transport/rails/bundle_context.h"
 #include "worker/client/paths/gpu_transfers.h"
 #include "worker/client/paths/path_manager.h"
 #include "worker/client/session/stop.h"
@@ -70,20 +71,27 @@ absl::Status PathManager::try_candidates(ShardLink& link, TimePoint deadline) {
   return may_change ? absl::UnavailableError(why) : absl::FailedPreconditionError(why);
 }
 
-absl::StatusOr<std::unique_ptr<ShardPath>> PathManager::open_path(ShardLink& link, size_t candidate, GpuTransfer way,
-                                                                  TimePoint deadline) {
+absl::StatusOr<PathManager::Target> PathManager::target(const ShardLink& link, size_t candidate) const {
   const std::string& name = link.candidates[candidate].name;
   const auto endpoint =
       std::find_if(link.endpoints.begin(), link.endpoints.end(), [&](const auto& e) { return e.transport == name; });
   if (endpoint == link.endpoints.end()) return absl::UnavailableError("the shard does not listen on it");
-  GRADRAIL_ASSIGN_OR_RETURN(OpenContext* const context, open_context(name));
+  const std::string lanes = transport::rails::address_of_lanes(endpoint->rails, options_.rails, options_.streams);
+  if (lanes.empty()) return Target{endpoint->address, OpenContext::Lanes::one};
+  const bool has_rails = lanes.find(',') != std::string::npos;
+  return Target{lanes, has_rails ? OpenContext::Lanes::rails : OpenContext::Lanes::streams};
+}
+
+absl::StatusOr<std::unique_ptr<ShardPath>> PathManager::open_path(ShardLink& link, size_t candidate, GpuTransfer way,
+                                                                  TimePoint deadline) {
+  GRADRAIL_ASSIGN_OR_RETURN(const Target where, target(link, candidate));
+  GRADRAIL_ASSIGN_OR_RETURN(OpenContext* const context, open_context(link.candidates[candidate].name, where.lanes));
   // The shard admits this connection by a proof with the token that the member has received when it joined.
   ps::proto::JoinPath join_path;
   *join_path.mutable_member() = identity_.member();
   join_path.set_host_slots(link.host_slots);
-  return ShardPath::open(link, *context, endpoint->address, join_path,
-                         ps::data_key(options_.security.secret, link.token), registered_, options_.place_memory,
-                         {memory_.gpu(), way, options_.device.key}, deadline);
+  return ShardPath::open(link, *context, where.address, join_path, ps::data_key(options_.security.secret, link.token),
+                         registered_, options_.place_memory, {memory_.gpu(), way, options_.device.key}, deadline);
 }
 
 /// Drives the handshake of one path. Events of all other paths are delivered meanwhile: the exchange continues.
@@ -132,7 +140,8 @@ absl::Status PathManager::try_gpu_transfer(ShardLink& link, size_t candidate, Gp
   const auto refuse = [&](std::string_view why) {
     return absl::FailedPreconditionError(link.transfers_refused[way] = why);
   };
-  GRADRAIL_ASSIGN_OR_RETURN(OpenContext* const context, open_context(link.candidates[candidate].name));
+  GRADRAIL_ASSIGN_OR_RETURN(const Target where, target(link, candidate));
+  GRADRAIL_ASSIGN_OR_RETURN(OpenContext* const context, open_context(link.candidates[candidate].name, where.lanes));
   if (const absl::Status reached = reach_gpu(*context, way); !reached.ok()) return refuse(message_of(reached));
   if (memory_.gpu() != nullptr) drop_probes();  // invariant 2
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<ShardPath> path, open_path(link, candidate, way, deadline));
@@ -166,7 +175,7 @@ void PathManager::use(ShardLink& link, std::unique_ptr<ShardPath> path, size_t c
   // A better candidate that this host or the peer can never use is no reason to probe again.
   const auto better_lost = [&](const transport::Candidate& other) { return !other.never && !other.refused.empty(); };
   const auto end = link.candidates.begin() + static_cast<ptrdiff_t>(candidate);
-  const bool is_best = std::none_of(link.candidates.begin(), end, better_lost);
+  const bool is_best = std::none_of(link.candidates.begin(), end, better_lost) && link.path->left_out_text().empty();
   const bool stays = options_.failback == Duration::zero() || !options_.fallback;
   link.next_probe = is_best || stays ? TimePoint::max() : Clock::now() + options_.failback;
   next_failback_ = std::min(next_failback_, link.next_probe);

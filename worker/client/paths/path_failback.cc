@@ -62,11 +62,17 @@ void PathManager::drop_probes() {
 
 void PathManager::start_probe(ShardLink& link) {
   GRADRAIL_CHECK(link.probe.path == nullptr);  // invariant 2
-  for (size_t tried = 0; tried < link.candidate; ++tried) {
+  // A path without some of its rails is worse than the same candidate with more of them.
+  const bool has_left_out = link.is_up() && !link.path->left_out_text().empty();
+  const size_t count = link.candidate + (has_left_out ? 1 : 0);
+  for (size_t tried = 0; tried < count; ++tried) {
     // From the one after the last that was probed: one that never works again must not hide the next.
-    const size_t i = link.probe.candidate = (link.probe.candidate + 1) % link.candidate;
+    const size_t i = link.probe.candidate = (link.probe.candidate + 1) % count;
     if (link.candidates[i].never) continue;
     absl::StatusOr<std::unique_ptr<ShardPath>> path = open_probe(link, i);
+    if (i == link.candidate) {
+      if (!path.ok() || (*path)->connection().lanes() <= link.path->connection().lanes()) continue;
+    }
     if (path.ok()) {
       link.probe.path = *std::move(path);
       link.probe.deadline = Clock::now() + kProbeDeadline;
@@ -83,7 +89,8 @@ void PathManager::start_probe(ShardLink& link) {
 absl::StatusOr<std::unique_ptr<ShardPath>> PathManager::open_probe(ShardLink& link, size_t candidate) {
   link.probe.refused.clear();
   for (const GpuTransfer way : ways_to_try(options_, link)) {
-    GRADRAIL_ASSIGN_OR_RETURN(OpenContext* const context, open_context(link.candidates[candidate].name));
+    GRADRAIL_ASSIGN_OR_RETURN(const Target where, target(link, candidate));
+    GRADRAIL_ASSIGN_OR_RETURN(OpenContext* const context, open_context(link.candidates[candidate].name, where.lanes));
     absl::Status usable = reach_gpu(*context, way);
     if (link.probe.rejected.contains({candidate, way})) usable.Update(absl::UnavailableError("its check failed"));
     if (!usable.ok()) {

@@ -9,6 +9,7 @@
 #include "ps/protocol/altered_data.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/mac.h"
+#include "transport/rails/bundle_context.h"
 #include "transport/registry.h"
 #include "worker/client/paths/gpu_transfers.h"
 
@@ -50,18 +51,23 @@ void PathManager::clear() {
   shard_on_gpu_ = path_lost_ = false;
 }
 
-absl::StatusOr<OpenContext*> PathManager::open_context(const std::string& name) {
+absl::StatusOr<OpenContext*> PathManager::open_context(const std::string& name, OpenContext::Lanes lanes) {
   // One context serves the paths to all shards: memory is registered, and pinned, once per transport.
   for (const auto& context : contexts_) {
-    if (context->transport == name) return context.get();
+    if (context->transport == name && context->lanes == lanes) return context.get();
   }
   GRADRAIL_ASSIGN_OR_RETURN(const transport::Transport* const found, transport::find_transport(name));
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::Context> context,
-                            found->open({.bind_host = options_.bind_host,
+                            found->open({.bind_host = lanes == OpenContext::Lanes::rails ? "" : options_.bind_host,
                                          .rdma_only = options_.rdma_only || options_.require_rdma,
                                          .ofi_provider = options_.ofi_provider,
                                          .path_timeout = options_.path_timeout,
                                          .encryption = ps::data_encryption(options_.security)}));
+  if (lanes != OpenContext::Lanes::one) {
+    std::vector<std::unique_ptr<transport::Context>> only;
+    only.push_back(std::move(context));
+    GRADRAIL_ASSIGN_OR_RETURN(context, transport::rails::BundleContext::over(std::move(only), options_.streams));
+  }
   using transport::Access;
   // Shards read this memory only over a transport that maps it: the gradients, and parameters to check the mapping.
   // Elsewhere workers push gradients. A shard's GPU reads them by itself, and its driver pins nothing that cannot be
@@ -75,7 +81,7 @@ absl::StatusOr<OpenContext*> PathManager::open_context(const std::string& name) 
       std::unique_ptr<transport::MemoryRegion> gradients,
       transport::register_on(registered_, *context, memory_.gradient_span(), maps ? mapped_gradients : Access::local));
   contexts_.push_back(std::make_unique<OpenContext>(
-      OpenContext{name, std::move(context), std::move(parameters), std::move(gradients)}));
+      OpenContext{name, lanes, std::move(context), std::move(parameters), std::move(gradients)}));
   // Only now: a context without registered memory must not be polled.
   wait_set_.add(contexts_.back()->context.get());
   return contexts_.back().get();
@@ -170,7 +176,7 @@ void PathManager::describe(ClientStats& stats) const {
     stats.paths.push_back(fmt::format(
         "shard {} at {}: {}{}", link->shard_index, link->address,
         transport::explain(link->candidates, link->candidates[link->candidate].name, link->path->shown_path()),
-        link->path->mapped_text()));
+        link->path->mapped_text() + link->path->left_out_text()));
   }
   stats.mode = options_.mode;
   stats.push_format = options_.push;

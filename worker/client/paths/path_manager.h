@@ -101,7 +101,13 @@ class PathManager {
 
  private:
   // path_manager.cc
-  absl::StatusOr<OpenContext*> open_context(const std::string& transport);
+  /// The address for the next path over a candidate, and whether the path may have several lanes.
+  struct Target {
+    std::string address;
+    OpenContext::Lanes lanes = OpenContext::Lanes::one;
+  };
+  absl::StatusOr<Target> target(const ShardLink& link, size_t candidate) const;
+  absl::StatusOr<OpenContext*> open_context(const std::string& transport, OpenContext::Lanes lanes);
   void close_unused_contexts();
   absl::Status reach_gpu(OpenContext& context, GpuTransfer way);
   void deliver(const transport::Completion& completion);

@@ -31,6 +31,7 @@ struct ShardLink {
   struct Endpoint {
     std::string transport;
     std::string address;
+    std::string rails;  ///< the addresses for a connection of several lanes; "": none
   };
   std::vector<Endpoint> endpoints;  ///< where the shard listens for data connections
 

@@ -110,7 +110,7 @@ bool ShardPath::advance() {
       break;
     case Phase::checking:
       note_sent(connection_->put(check_source(), {payload_on_gpu_ ? payload_ : slots_, 0},
-                                 {.immediate = ps::kCheckImmediate}),
+                                 {.immediate = ps::kCheckImmediate, .lane = check_lane_}),
                 "the checked transfer");
       break;
     case Phase::activating:
@@ -159,7 +159,8 @@ void ShardPath::take_welcome(const ps::proto::Welcome& welcome) {
   if (!slots.ok()) return fail(fmt::format("the shard's region key: {}", message_of(slots.status())));
   slots_ = *slots;
   // A shard with its slots on a GPU has written its pattern there once, with a seed of its own.
-  answer_seed_ = welcome.answer_seed() != 0 ? welcome.answer_seed() : ps::check_answer_seed(join_path_->check_seed());
+  shared_answer_ = welcome.answer_seed() != 0;
+  answer_seed_ = welcome.answer_seed();
   payload_on_gpu_ = !welcome.payload_key().empty();
   if (payload_on_gpu_) {
     const absl::StatusOr<transport::RemoteRegion> payload = connection_->import(welcome.payload_key());
@@ -178,8 +179,10 @@ void ShardPath::take_welcome(const ps::proto::Welcome& welcome) {
 
 /// Writes the pattern into the memory that gradients leave from: a pattern elsewhere would prove nothing about it.
 absl::Status ShardPath::write_check() {
-  if (nic_region() != nullptr) return gpu_->write_check(join_path_->check_seed());
-  ps::fill_check({headers_.memory.data(), ps::kCheckBytes}, join_path_->check_seed());
+  const uint64_t seed = ps::check_seed_of_lane(join_path_->check_seed(), check_lane_);
+  if (!shared_answer_) answer_seed_ = ps::check_answer_seed(seed);
+  if (nic_region() != nullptr) return gpu_->write_check(seed);
+  ps::fill_check({headers_.memory.data(), ps::kCheckBytes}, seed);
   return absl::OkStatus();
 }
 
@@ -215,7 +218,12 @@ void ShardPath::on_check(uint64_t immediate) {
   const absl::Span<std::byte> arrived(returns_.memory.data(), ps::kCheckBytes);
   if (const std::string wrong = compare_check(); !wrong.empty()) return fail(wrong);
   std::fill(arrived.begin(), arrived.end(), std::byte{});
-  phase_ = Phase::ready;
+  if (++check_lane_ == connection_->lanes()) {
+    phase_ = Phase::ready;
+    return;
+  }
+  if (const absl::Status written = write_check(); !written.ok()) return fail(std::string(message_of(written)));
+  to_post_ = true;
 }
 
 void ShardPath::on_lost(std::string_view cause) {
@@ -237,6 +245,11 @@ std::string ShardPath::describe() const { return connection_ != nullptr ? connec
 
 std::string ShardPath::connection_path() const {
   return connection_ != nullptr ? connection_->path() : context_.transport;
+}
+
+std::string ShardPath::left_out_text() const {
+  const std::string left_out = connection_ == nullptr ? "" : connection_->left_out();
+  return left_out.empty() ? "" : "; left out: " + left_out;
 }
 
 std::string ShardPath::mapped_text() const {

@@ -27,6 +27,9 @@ struct ShardLink;
 /// A transport in use by a client, with the client's memory registered.
 struct OpenContext {
   std::string transport;
+  /// A transport::rails::BundleContext, unless it is `one`. The kernel chooses the source for each of several rails.
+  enum class Lanes : uint8_t { one, streams, rails };
+  Lanes lanes = Lanes::one;
   std::unique_ptr<transport::Context> context;
   std::unique_ptr<transport::MemoryRegion> parameters;
   std::unique_ptr<transport::MemoryRegion> gradients;
@@ -119,7 +122,8 @@ class ShardPath {
   /// How its bytes leave and reach GPU memory; staged as well where there is none.
   GpuTransfer way() const { return way_; }
   bool writes_by_nic() const { return nic_region() != nullptr; }
-  std::string mapped_text() const;  ///< for people, behind describe(); may be empty
+  std::string left_out_text() const;  ///< "; left out: …": rails that could not be reached; may be empty
+  std::string mapped_text() const;    ///< for people, behind describe(); may be empty
   const std::string& device_refused() const { return device_refused_; }
   ps::SlotHeader* slot_headers() const { return reinterpret_cast<ps::SlotHeader*>(headers_.memory.data()); }
   const ps::ReturnHeader* return_headers() const {
@@ -155,7 +159,9 @@ class ShardPath {
   ps::SlotPlaces places_;
   bool gradients_mapped_ = false;
   bool was_welcome_ = false;
-  uint64_t answer_seed_ = 0;  ///< of the pattern that the shard puts
+  uint32_t check_lane_ = 0;     ///< the lane that is checked
+  bool shared_answer_ = false;  ///< the shard puts one pattern on all lanes: it lies in its GPU's memory
+  uint64_t answer_seed_ = 0;    ///< of the pattern that the shard puts
   transport::RemoteRegion payload_{};
   bool payload_on_gpu_ = false;
   GpuVariables* gpu_ = nullptr;

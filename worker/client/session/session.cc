@@ -248,7 +248,8 @@ absl::Status Session::take_shards(uint32_t ps_index, const ps::proto::JoinReply&
     ShardLink& link = *paths_.links()[next_link++];
     link.token = reply.token();
     link.endpoints.clear();
-    for (const auto& endpoint : shard.endpoints()) link.endpoints.push_back({endpoint.transport(), endpoint.address()});
+    for (const auto& endpoint : shard.endpoints())
+      link.endpoints.push_back({endpoint.transport(), endpoint.address(), endpoint.rails()});
   }
   return absl::OkStatus();
 }

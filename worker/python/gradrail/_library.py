@@ -34,7 +34,8 @@ class Options(ctypes.Structure):
         ("insecure", ctypes.c_int32), ("encrypt_data", ctypes.c_int64), ("backup_hosts", ctypes.c_char_p),
         ("path_timeout_s", ctypes.c_double), ("rejoin_timeout_s", ctypes.c_double), ("interrupted", INTERRUPTED),
         ("context", ctypes.c_void_p), ("weight_decay", ctypes.c_double), ("push", ctypes.c_char_p),
-        ("returns", ctypes.c_char_p), ("momentum_every", ctypes.c_uint64)
+        ("returns", ctypes.c_char_p), ("momentum_every", ctypes.c_uint64),
+        ("streams", ctypes.c_uint32), ("no_rails", ctypes.c_int32)
     ]
 
 

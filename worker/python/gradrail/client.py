@@ -366,7 +366,7 @@ def join(tensors: Mapping[str, Any], *, fragments: Optional[Mapping[str, Iterabl
          worker_hosts: Union[None, str, Iterable[str]] = None, task_index: Optional[int] = None,
          backup_hosts: Union[None, str, Iterable[str]] = None, bucket_bytes: int = 0, push: str = "fp32", return_format: str = "fp32",
          transports: str = "auto", fallback: bool = True, checksums: bool = False, encrypt_data: bool = False,
-         bind_host: Optional[str] = None, join_timeout: float = 0.0, path_timeout: float = 0.0, rejoin_timeout: float = 0.0,
+         bind_host: Optional[str] = None, rails: bool = True, streams: int = 0, join_timeout: float = 0.0, path_timeout: float = 0.0, rejoin_timeout: float = 0.0,
          secret_file: Optional[str] = None, trusted_ca_file: Optional[str] = None, cert_file: Optional[str] = None,
          key_file: Optional[str] = None, insecure: bool = False) -> Client:
     """Joins a run as a worker and returns its client. It waits until all parameter servers have started.
@@ -397,7 +397,8 @@ def join(tensors: Mapping[str, Any], *, fragments: Optional[Mapping[str, Iterabl
         The elements of a gradient on its way, and of parameters on their way back. What a push leaves
         out is added to the next one. "delta" gives the values of "bf16" and sends the changed ones only.
     transports : str
-        In order of preference, such as "shm,tcp". fallback=False makes the first refusal an error.
+        In order of preference, such as "shm,tcp". fallback=False makes the first refusal an error. tcp uses all NICs that
+        a server offers (not with rails=False or bind_host), and `streams` connections on each (0: by the speed of the link).
     join_timeout, path_timeout, rejoin_timeout : seconds
         For the servers to start (0: half an hour), for a connection that acknowledges nothing (0: 10 s), and for a lost
         server to return (0: no wait).
@@ -435,10 +436,9 @@ def join(tensors: Mapping[str, Any], *, fragments: Optional[Mapping[str, Iterabl
     for name, value in (("bind_host", bind_host), ("secret_file", secret_file), ("trusted_ca_file", trusted_ca_file),
                         ("cert_file", cert_file), ("key_file", key_file)):
         setattr(options, name, None if value is None else _arguments.text(name, value))
-    options.no_fallback = not fallback
-    options.checksums = checksums
-    options.insecure = insecure
-    options.encrypt_data = encrypt_data
+    options.no_fallback, options.no_rails = not fallback, not rails
+    options.streams = _arguments.whole("streams", streams, 64)
+    options.checksums, options.insecure, options.encrypt_data = checksums, insecure, encrypt_data
     place = _place(options)
     for other in list(_clients):
         if other._place == place and other._is_member():

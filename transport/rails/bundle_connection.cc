@@ -1,0 +1,237 @@
+#include "transport/rails/bundle_connection.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "transport/common/byte_codec.h"
+#include "transport/rails/bundle_context.h"
+#include "transport/rails/bundle_region.h"
+
+namespace gradrail::transport::rails {
+namespace {
+
+/// Beyond, a put finds no room. An exchange posts two puts for each bucket.
+constexpr size_t kMaxWaiting = 4096;
+constexpr size_t kMaxUnsent = 64;
+
+/// "tcp 2 rails × 4 streams (10.0.0.1, 10.1.0.1)", "tcp 4 streams", "tcp 1 of 2 rails (10.0.0.1)".
+std::string path_text(const std::vector<std::unique_ptr<Lane>>& lanes, size_t rails_left_out) {
+  std::vector<std::string> hosts;
+  for (const auto& lane : lanes) {
+    if (std::find(hosts.begin(), hosts.end(), lane->host) == hosts.end()) hosts.push_back(lane->host);
+  }
+  const size_t rails = hosts.size() + rails_left_out;
+  std::string text = lanes[0]->connection->path();
+  if (rails_left_out > 0) {
+    text += fmt::format(" {} of {} rails", hosts.size(), rails);
+  } else if (rails > 1) {
+    text += fmt::format(" {} rails", rails);
+  }
+  if (lanes.size() > hosts.size()) {
+    text += lanes.size() % hosts.size() == 0
+                ? fmt::format("{}{} streams", rails > 1 ? " × " : " ", lanes.size() / hosts.size())
+                : fmt::format(", {} streams", lanes.size());
+  }
+  return rails > 1 ? fmt::format("{} ({})", text, fmt::join(hosts, ", ")) : text;
+}
+
+}  // namespace
+
+BundleConnection::BundleConnection(BundleContext& context, std::vector<std::unique_ptr<Lane>> lanes,
+                                   const std::vector<uint32_t>& mbit_per_s, size_t rails_left_out, std::string left_out,
+                                   bool is_welcome)
+    : context_(context),
+      lanes_(std::move(lanes)),
+      left_out_(std::move(left_out)),
+      path_(path_text(lanes_, rails_left_out)),
+      is_welcome_(is_welcome) {
+  GRADRAIL_CHECK(!lanes_.empty() && mbit_per_s.size() == lanes_.size());
+  // One unknown speed makes all of them equal: a comparison of 1 with megabits would be a guess.
+  const bool is_known = std::find(mbit_per_s.begin(), mbit_per_s.end(), 0U) == mbit_per_s.end();
+  for (const uint32_t speed : mbit_per_s) choice_.add(is_known ? speed : 1);
+  for (const auto& lane : lanes_) lane->bundle = this;
+}
+
+absl::StatusOr<RemoteRegion> BundleConnection::import(std::string_view key) {
+  std::vector<RemoteRegion> regions;
+  for (const auto& lane : lanes_) {
+    const uint32_t child = lane->greeting ? lane->greeting->child : context_.peer_child_of(lane->child);
+    GRADRAIL_ASSIGN_OR_RETURN(const std::string part, key_of(key, child));
+    GRADRAIL_ASSIGN_OR_RETURN(const RemoteRegion region, lane->connection->import(part));
+    regions.push_back(region);
+  }
+  if (is_single()) return regions[0];
+  imported_.push_back(std::move(regions));
+  return static_cast<RemoteRegion>(imported_.size() - 1);
+}
+
+LocalSlice BundleConnection::local(const LocalSlice& slice, const Lane& lane) const {
+  return {context_.part_of(slice.region, lane.child), slice.offset, slice.bytes};
+}
+
+RemoteSlice BundleConnection::remote(const RemoteSlice& slice, size_t lane) const {
+  if (is_single()) return slice;
+  return {imported_[static_cast<size_t>(slice.region)][lane], slice.offset};
+}
+
+absl::Status BundleConnection::check(const LocalSlice& source, const RemoteSlice& target) const {
+  if (lost_) return absl::UnavailableError(fmt::format("{}: lost", path_));
+  // A put of 0 bytes needs no region.
+  const size_t size = source.region == nullptr ? 0 : source.region->span().bytes;
+  if (source.offset > size || source.bytes > size - source.offset)
+    return absl::InvalidArgumentError(fmt::format("{}: {} bytes at {} are outside the local region of {} bytes", path_,
+                                                  source.bytes, source.offset, size));
+  if (!is_single() && static_cast<size_t>(target.region) >= imported_.size())
+    return absl::InvalidArgumentError(fmt::format("{}: no imported region of that number", path_));
+  return absl::OkStatus();
+}
+
+absl::Status BundleConnection::put(LocalSlice source, RemoteSlice target, PutOptions options) {
+  if (is_single()) options.lane.reset();
+  if (is_single() && is_welcome_ && waiting_.empty()) {
+    return lanes_[0]->connection->put(local(source, *lanes_[0]), target, options);
+  }
+  GRADRAIL_RETURN_IF_ERROR(check(source, target));
+  const Put put{source, target, options};
+  if (options.lane) {
+    if (!is_welcome_) return absl::ResourceExhaustedError(fmt::format("{}: not all lanes have arrived", path_));
+    if (*options.lane >= lanes_.size() || open_lane_.value_or(*options.lane) != *options.lane || !waiting_.empty())
+      return absl::InvalidArgumentError(fmt::format("{}: lane {} inside a group", path_, *options.lane));
+    const bool begins = !open_lane_;
+    open_lane_ = *options.lane;
+    const absl::Status posted = post(*options.lane, put);
+    if (!posted.ok() && begins) open_lane_.reset();
+    return posted;
+  }
+  // Behind groups that wait, and behind the rest of one (invariant 1).
+  if (waiting_.empty() && is_welcome_) {
+    if (open_lane_) return post(*open_lane_, put);
+    if (const std::optional<size_t> lane = choice_.choose(source.bytes, source.bytes)) {
+      open_lane_ = lane;
+      absl::Status posted = post(*lane, put);
+      if (posted.ok()) return posted;
+      open_lane_.reset();
+      if (!absl::IsResourceExhausted(posted)) return posted;
+    }
+  }
+  if (waiting_.size() >= kMaxWaiting) return absl::ResourceExhaustedError(fmt::format("{}: queue full", path_));
+  if (!has_waiting()) context_.visit_later(this);
+  waiting_.push_back(put);
+  waiting_bytes_ += source.bytes;
+  return absl::OkStatus();
+}
+
+/// Posts a put of the group on open_lane_, which ends with it if it has a notice.
+absl::Status BundleConnection::post(size_t lane_index, const Put& put) {
+  GRADRAIL_CHECK(open_lane_ == lane_index);  // invariant 1
+  Lane& lane = *lanes_[lane_index];
+  if (is_single()) {
+    open_lane_.reset();
+    return lane.connection->put(local(put.source, lane), put.target, put.options);
+  }
+  const bool ends = put.options.immediate.has_value();
+  PutOptions options{.immediate = put.options.immediate};
+  if (ends || put.options.tag != 0) options.tag = lane.last_number + 1;
+  GRADRAIL_RETURN_IF_ERROR(lane.connection->put(local(put.source, lane), remote(put.target, lane_index), options));
+  choice_.begin(lane_index, put.source.bytes);
+  open_bytes_ += put.source.bytes;
+  if (options.tag != 0) {
+    ++lane.last_number;
+    lane.groups.push_back({lane.last_number, ends ? open_bytes_ : 0, put.options.tag});
+  }
+  if (ends) {
+    open_lane_.reset();
+    open_bytes_ = 0;
+  }
+  return absl::OkStatus();
+}
+
+uint64_t BundleConnection::first_group_bytes() const {
+  uint64_t bytes = 0;
+  for (const Put& put : waiting_) {
+    bytes += put.source.bytes;
+    if (put.options.immediate) break;
+  }
+  return bytes;
+}
+
+/// The peer has no place for messages that arrive before the last lane. False: some still wait.
+bool BundleConnection::send_unsent() {
+  while (!unsent_.empty()) {
+    const absl::Status sent = lanes_[0]->connection->send(common::as_bytes(unsent_.front()));
+    if (absl::IsResourceExhausted(sent)) return false;
+    unsent_.pop_front();  // another error is one of lane 0, and its peer_lost follows
+  }
+  return true;
+}
+
+void BundleConnection::post_waiting() {
+  if (!is_welcome_ || lost_ || !send_unsent()) return;
+  while (!waiting_.empty() && !lost_) {
+    const bool begins = !open_lane_;
+    if (begins) open_lane_ = choice_.choose(first_group_bytes(), waiting_bytes_);
+    if (!open_lane_) return;
+    const Put put = waiting_.front();
+    const absl::Status posted = post(*open_lane_, put);
+    if (absl::IsResourceExhausted(posted)) {
+      if (begins) open_lane_.reset();
+      return;
+    }
+    // The owner has its OK already: an error of the lane now is the end of the bundle.
+    if (!posted.ok()) return context_.lose(this, posted);
+    waiting_.pop_front();
+    waiting_bytes_ -= put.source.bytes;
+  }
+}
+
+uint64_t BundleConnection::put_done(Lane& lane, uint64_t number) {
+  const auto found = std::find_if(lane.groups.begin(), lane.groups.end(),
+                                  [&](const Lane::Group& group) { return group.number == number; });
+  GRADRAIL_CHECK(found != lane.groups.end());  // invariant 2
+  const Lane::Group group = *found;
+  lane.groups.erase(found);
+  const auto place = std::find_if(lanes_.begin(), lanes_.end(), [&](const auto& each) { return each.get() == &lane; });
+  choice_.end(static_cast<size_t>(place - lanes_.begin()), group.bytes);
+  return group.tag;
+}
+
+absl::Status BundleConnection::get(LocalSlice target, RemoteSlice source, uint64_t tag) {
+  if (is_single() && is_welcome_) return lanes_[0]->connection->get(local(target, *lanes_[0]), source, tag);
+  GRADRAIL_RETURN_IF_ERROR(check(target, source));
+  if (!is_welcome_) return absl::ResourceExhaustedError(fmt::format("{}: not all lanes have arrived", path_));
+  const size_t lane = choice_.least_loaded(target.bytes);
+  return lanes_[lane]->connection->get(local(target, *lanes_[lane]), remote(source, lane), tag);
+}
+
+absl::Status BundleConnection::send(absl::Span<const std::byte> message) {
+  if (lost_) return absl::UnavailableError(fmt::format("{}: lost", path_));
+  if (is_welcome_ && unsent_.empty()) return lanes_[0]->connection->send(message);
+  if (const size_t most = context_.capabilities().max_message_bytes; message.size() > most)
+    return absl::InvalidArgumentError(
+        fmt::format("{}: message of {} bytes, more than {}", path_, message.size(), most));
+  if (unsent_.size() >= kMaxUnsent) return absl::ResourceExhaustedError(fmt::format("{}: queue full", path_));
+  if (!has_waiting()) context_.visit_later(this);
+  unsent_.emplace_back(common::as_text(message));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::byte*> BundleConnection::map(RemoteRegion region) {
+  if (is_single()) return lanes_[0]->connection->map(region);
+  return absl::UnimplementedError(fmt::format("{} cannot map a peer's memory", path_));
+}
+
+std::string BundleConnection::describe() const {
+  const std::string first = lanes_[0]->connection->describe();
+  if (is_single() && left_out_.empty()) return first;
+  const std::string ends = first.substr(std::min(first.size(), lanes_[0]->connection->path().size()));
+  return fmt::format("{}{}{}{}", path_, ends, left_out_.empty() ? "" : "; left out: ", left_out_);
+}
+
+bool BundleConnection::uses_rdma() const {
+  return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->connection->uses_rdma(); });
+}
+
+}  // namespace gradrail::transport::rails

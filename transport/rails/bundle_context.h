@@ -1,0 +1,117 @@
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/file_descriptor.h"
+#include "transport/common/completion_queue.h"
+#include "transport/common/rate_limited_log.h"
+#include "transport/context.h"
+#include "transport/rails/bundle_connection.h"
+
+namespace gradrail::transport::rails {
+
+/// The part of a shard's address of rails that a worker connects to; "": one lane is enough. `several`: more rails than
+/// the first. `streams` as in BundleContext::over().
+std::string address_of_lanes(const std::string& rails, bool several, uint32_t streams);
+
+/// Limits that tests change.
+struct Limits {
+  Duration join = std::chrono::seconds(10);  ///< until the greetings of all lanes of a bundle
+  size_t joining = 256;                      ///< lanes without their bundle; beyond, the oldest is closed
+};
+
+/// Connections of several lanes over one or more contexts of one transport. A rail is an address of the peer.
+///
+///   one child     each rail is an address at which it listens, or that it reaches (tcp)
+///   several       the child of a rail's number: each one is bound to a network device (ucx, ofi)
+///
+/// An address of rails is a list: "lanes:10.0.0.1:4000,10.1.0.1:4001". An accepted bundle is reported when the
+/// greeting of each lane has arrived. With one child, other addresses are those of the child. A connection there has
+/// one lane and no greeting.
+/// Invariants  1. user_data of each child's connection is its Lane. A lane is in `joining_` or `dropped_`, or it
+///                belongs to a bundle.
+///             2. The completions of a lane leave in their order. While `ready_` holds some, later ones go behind them.
+class BundleContext final : public Context {
+ public:
+  /// `streams`: connections on each rail that this side opens; 0: by the speed of the link.
+  static absl::StatusOr<std::unique_ptr<BundleContext>> over(std::vector<std::unique_ptr<Context>> children,
+                                                             uint32_t streams = 1, const Limits& limits = {});
+  BundleContext(std::vector<std::unique_ptr<Context>> children, uint32_t streams, const Limits& limits,
+                FileDescriptor epoll);
+  ~BundleContext() override;
+
+  // Context.
+  std::string_view name() const override { return children_[0]->name(); }
+  Capabilities capabilities() const override;
+  absl::StatusOr<std::unique_ptr<MemoryRegion>> register_memory(MemorySpan memory, Access access) override;
+  absl::StatusOr<std::string> listen(const std::string& address) override;
+  /// A rail that cannot be reached is left out while another one works.
+  absl::StatusOr<Connection*> connect(const std::string& address, TimePoint deadline) override;
+  void close(Connection* connection) override;
+  size_t poll(absl::Span<Completion> out) override;
+  int wait_fd() const override { return children_.size() == 1 ? children_[0]->wait_fd() : epoll_.get(); }
+  bool arm() override;
+
+  // For connections.
+  const MemoryRegion* part_of(const MemoryRegion* region, size_t child) const;
+  /// The peer's context behind a lane that this side opened: rails and children have one order on both sides.
+  uint32_t peer_child_of(size_t child) const { return static_cast<uint32_t>(child); }
+  void visit_later(BundleConnection* connection) { waiting_.push_back(connection); }
+  void lose(BundleConnection* connection, const absl::Status& cause);
+
+ private:
+  struct OpenRail {
+    std::vector<std::unique_ptr<Lane>> lanes;
+    uint32_t mbit_per_s = 0;  ///< of each lane
+  };
+  absl::StatusOr<Connection*> connect_plain(const std::string& address, TimePoint deadline);
+  absl::StatusOr<OpenRail> open_rail(const std::string& address, size_t child, TimePoint deadline);
+  absl::Status greet(const std::vector<std::unique_ptr<Lane>>& lanes, const std::vector<uint32_t>& mbit_per_s);
+  absl::Status check_plain(const std::string& address) const;
+  BundleConnection* add_single(Connection* connection, const std::string& host);
+  BundleConnection* add(std::unique_ptr<BundleConnection> connection);
+  void close_lane(Lane& lane);
+
+  // Completions.
+  size_t poll_child(size_t child, absl::Span<Completion> out);
+  bool translate(Completion& completion, size_t child);
+  void hold_back(const Completion& completion);
+  void accept(Connection* connection, size_t child, uint64_t listener);
+  void on_joining(Lane& lane, const Completion& completion);
+  void join(Lane& lane, absl::Span<const std::byte> message);
+  void drop_joining(Lane& lane, std::string_view why);
+  std::unique_ptr<Lane> take_joining(const Lane& lane);
+  void close_dropped();
+  void expire();
+  void report(Completion completion, std::string body = "");
+
+  // Set once.
+  const std::vector<std::unique_ptr<Context>> children_;
+  const uint32_t streams_;
+  const Limits limits_;
+  const FileDescriptor epoll_;  ///< of several children
+
+  // Owner thread.
+  struct Place {
+    std::string host;
+    bool is_plain = false;  ///< its connections say no greeting
+  };
+  std::vector<Place> places_;  ///< by number of a listen() of one child, or by child
+  std::vector<std::unique_ptr<BundleConnection>> connections_;
+  std::deque<std::unique_ptr<Lane>> joining_;  ///< oldest first
+  /// Completions of the current poll may still point to these.
+  std::vector<std::unique_ptr<Lane>> dropped_;
+  std::vector<BundleConnection*> waiting_;  ///< with groups that wait for a lane
+  std::set<std::string> failed_rails_;      ///< not reached by the last connect(): the next one tries them last
+  common::CompletionQueue<std::unique_ptr<std::string>> ready_;
+  common::RateLimitedLog rate_limited_log_{"rails", std::chrono::seconds(10)};
+  size_t first_child_ = 0;  ///< of the next poll: no child starves another
+};
+
+}  // namespace gradrail::transport::rails

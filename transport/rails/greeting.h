@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+
+namespace gradrail::transport::rails {
+
+/// Before the list of rails in an address.
+inline constexpr std::string_view kLanesPrefix = "lanes:";
+inline constexpr uint32_t kMaxLanes = 64;
+inline constexpr uint32_t kMaxRails = 16;
+inline constexpr size_t kBundleIdBytes = 16;
+
+/// The first message of the accepting side, on lane 0: all lanes have arrived.
+inline constexpr std::string_view kWelcome = "GRbundle";
+
+/// The first message on each lane, from the connecting side. Its bytes are in transport/rails/README.md.
+struct Greeting {
+  std::string id;           ///< [kBundleIdBytes], random: the same on all lanes of a bundle
+  uint32_t lane = 0;        ///< below `lanes`
+  uint32_t lanes = 1;       ///< 1 to kMaxLanes
+  uint32_t child = 0;       ///< the sender's context: its part of a region key counts on this lane; below kMaxRails
+  uint32_t mbit_per_s = 0;  ///< the sender's share of its link for this lane; 0: unknown
+
+  std::string encode() const;
+  /// Errors  INVALID_ARGUMENT: not a greeting of this version, or a value beyond its limit.
+  static absl::StatusOr<Greeting> decode(absl::Span<const std::byte> message);
+};
+
+}  // namespace gradrail::transport::rails

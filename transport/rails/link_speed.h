@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace gradrail::transport::rails {
+
+/// The network interface of this host that reaches an address, or has it.
+struct Link {
+  std::string local_host;   ///< this host's address there; "": no route, or not an IP address
+  std::string interface;    ///< "eth0"; may be empty
+  uint32_t mbit_per_s = 0;  ///< 0: unknown, as for virtual interfaces
+};
+
+/// "10.0.0.1" of "10.0.0.1:4000" and of "10.0.0.1:4000#key", "fd00::1" of "[fd00::1]:4000".
+std::string host_of(const std::string& address);
+
+/// Asks the kernel's routing table; sends nothing. `address`: "10.0.0.1:4000" or "[fd00::1]:4000".
+/// Threads  Any.
+Link link_towards(const std::string& address, const std::string& sys = "/sys");
+
+/// TCP connections on one link for `--streams auto`. One flow carries 30 to 40 Gb/s: a core copies its bytes.
+uint32_t auto_streams(uint32_t mbit_per_s);
+
+}  // namespace gradrail::transport::rails

@@ -1,0 +1,97 @@
+#include "transport/rails/rails_setting.h"
+
+#include <ifaddrs.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <optional>
+
+#include "absl/strings/str_split.h"
+#include "base/net_address.h"
+#include "base/parse_number.h"
+#include "fmt/format.h"
+#include "transport/rails/greeting.h"
+
+namespace gradrail::transport::rails {
+
+absl::StatusOr<RailsSetting> parse_rails(std::string_view text) {
+  if (text == "auto") return RailsSetting{};
+  if (text == "off") return RailsSetting{.off = true};
+  RailsSetting setting{.hosts = absl::StrSplit(std::string(text), ',')};
+  for (size_t i = 0; i < setting.hosts.size(); ++i) {
+    const std::string& host = setting.hosts[i];
+    if (!is_ip_address(host, AF_INET) && !is_ip_address(host, AF_INET6))
+      return absl::InvalidArgumentError(
+          fmt::format("'{}' is not an IP address (auto, off, or addresses of this host: 10.0.0.1,10.1.0.1)", host));
+    if (std::find(setting.hosts.begin(), setting.hosts.begin() + static_cast<ptrdiff_t>(i), host) !=
+        setting.hosts.begin() + static_cast<ptrdiff_t>(i))
+      return absl::InvalidArgumentError(fmt::format("{} is named twice", host));
+  }
+  if (setting.hosts.size() > kMaxRails)
+    return absl::InvalidArgumentError(
+        fmt::format("{} addresses, and {} is the limit", setting.hosts.size(), kMaxRails));
+  return setting;
+}
+
+absl::StatusOr<uint32_t> parse_streams(std::string_view text) {
+  if (text == "auto") return 0U;
+  const std::optional<uint32_t> number = parse_number<uint32_t>(text);
+  if (number && *number >= 1 && *number <= kMaxLanes) return *number;
+  return absl::InvalidArgumentError(fmt::format("'{}' is not auto or a number from 1 to {}", text, kMaxLanes));
+}
+
+std::vector<PhysicalLink> physical_links(int family, const std::string& sys) {
+  std::vector<PhysicalLink> links;
+  ifaddrs* first = nullptr;
+  if (getifaddrs(&first) != 0) return links;
+  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> list(first, &freeifaddrs);
+  for (const ifaddrs* each = first; each != nullptr; each = each->ifa_next) {
+    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != family) continue;
+    NetAddress address;
+    address.bytes = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    std::memcpy(&address.storage, each->ifa_addr, address.bytes);
+    const auto* const v6 = reinterpret_cast<const sockaddr_in6*>(each->ifa_addr);
+    if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) continue;
+    const std::filesystem::path folder = std::filesystem::path(sys) / "class/net" / each->ifa_name;
+    std::error_code error;
+    if (!std::filesystem::exists(folder / "device", error)) continue;
+    int64_t speed = 0;
+    std::ifstream(folder / "speed") >> speed;  // -1, or no number: unknown or down
+    links.push_back({each->ifa_name, address.host(), static_cast<uint32_t>(std::clamp<int64_t>(speed, 0, 10'000'000))});
+  }
+  return links;
+}
+
+std::vector<std::string> choose_rails(const std::string& host, const std::vector<PhysicalLink>& links) {
+  const auto ours =
+      std::find_if(links.begin(), links.end(), [&](const PhysicalLink& link) { return link.host == host; });
+  if (ours == links.end() || ours->mbit_per_s == 0) return {};
+  std::vector<const PhysicalLink*> chosen = {&*ours};
+  for (const PhysicalLink& link : links) {
+    const bool is_similar = 2 * link.mbit_per_s >= ours->mbit_per_s && link.mbit_per_s <= 2 * ours->mbit_per_s;
+    // A second address of one interface is no second link.
+    const bool is_new = std::none_of(chosen.begin(), chosen.end(),
+                                     [&](const PhysicalLink* other) { return other->interface == link.interface; });
+    if (is_similar && is_new && chosen.size() < kMaxRails) chosen.push_back(&link);
+  }
+  if (chosen.size() == 1) return {};
+  std::vector<std::string> hosts;
+  for (const PhysicalLink* link : chosen) hosts.push_back(link->host);
+  return hosts;
+}
+
+std::vector<std::string> rails_of(const RailsSetting& setting, const std::string& host, bool is_bound) {
+  if (setting.off) return {};
+  if (!setting.hosts.empty()) return setting.hosts;
+  if (is_bound) return {};
+  const auto found = resolve(host, 0);
+  if (!found.ok() || found->front().is_loopback()) return {};
+  return choose_rails(found->front().host(), physical_links(found->front().family()));
+}
+
+}  // namespace gradrail::transport::rails
