@@ -33,6 +33,7 @@ nlohmann::json run_server(const ExchangeLoad& load, RunShared& shared, uint32_t 
                          .ablation = load.ablation,
                          .security = security_of(load)});
   if (!server.ok()) return {{"failed", std::string(message_of(server.status()))}};
+  shared.server = getpid();
   shared.port = (*server)->port();  // ends the parent's wait
   const std::atomic<bool> stop = false;
   const absl::Status ended = (*server)->wait_finished(stop);

@@ -99,6 +99,8 @@ bool take(const absl::StatusOr<nlohmann::json>& answer, const Running& one, Exch
   result.workers[one.index] = own.times;
   // The longest, because the total throughput of `incast` counts until the last worker has ended.
   result.seconds = std::max(result.seconds, answer->at("seconds").get<double>());
+  result.join_seconds = std::max(result.join_seconds, answer->at("join_seconds").get<double>());
+  for (const auto& [name, value] : answer->at("shard").items()) result.shard.emplace_back(name, value.get<double>());
   return true;
 }
 

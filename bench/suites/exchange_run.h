@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -66,6 +67,9 @@ struct ExchangeResult {
   std::vector<Times> workers;  ///< each one's
   std::vector<Rank> ranks;     ///< of all processes
   double seconds = 0.0;        ///< of the timed part, the longest worker's
+  double join_seconds = 0.0;   ///< until all workers have joined, the longest worker's
+  /// Per gradient of a worker, over all shards of the first server; empty: it is on another host.
+  std::vector<std::pair<std::string, double>> shard;
 };
 
 /// The parts that a load leaves out, in words; "": none.

@@ -1,10 +1,12 @@
 #include "bench/suites/exchange_worker.h"
 
 #include <algorithm>
+#include <optional>
 #include <thread>
 
 #include "base/check.h"
 #include "base/status.h"
+#include "bench/driver/thread_cost.h"
 #include "bench/suites/device_variables.h"
 #include "bench/suites/stages.h"
 #include "fmt/format.h"
@@ -60,13 +62,17 @@ class Worker {
     figure.why = why_;
     return {{"figure", to_json(figure)},
             {"seconds", seconds_},
+            {"join_seconds", join_seconds_},
+            {"shard", shard_},
             {"rank", rank_json(fmt::format("worker/{}", index_))},
             {"marks", to_json(marks_)}};
   }
 
  private:
   absl::Status measure() {
+    const TimePoint joining = Clock::now();
     GRADRAIL_RETURN_IF_ERROR(join());
+    join_seconds_ = seconds_since(joining);
     GRADRAIL_RETURN_IF_ERROR(write_gradient());
     // All workers take part in these exchanges: in `sync` no step ends without one of them.
     for (uint64_t i = 0; i < kCalibration; ++i) GRADRAIL_RETURN_IF_ERROR(one());
@@ -75,13 +81,36 @@ class Worker {
     micros_.reserve(count);
     for (uint64_t i = warmup(count); i > 0; --i) GRADRAIL_RETURN_IF_ERROR(one());
     micros_.clear();
+    const ServerUse before = server_use();
     const TimePoint start = Clock::now();
     for (uint64_t i = 0; i < count; ++i) GRADRAIL_RETURN_IF_ERROR(one());
     seconds_ = seconds_since(start);
+    count_shard_time(before, server_use());
     // Before the check: its pull adds marks of its own.
     marks_ = client_->marks();
     if (load_.check && !load_.ablation.any()) GRADRAIL_RETURN_IF_ERROR(check());
     return client_->leave();
+  }
+
+  struct ServerUse {
+    std::optional<ThreadCost> shards;
+    double gradients = 0.0;  ///< of all workers
+  };
+
+  /// Worker 0 reads it for all: the gradients of the others count in the steps.
+  ServerUse server_use() const {
+    if (index_ != 0 || shared_.server == 0) return {};
+    const double each = load_.mode.sums() ? load_.workers : 1;
+    return {.shards = thread_cost(shared_.server, "gradrail-shard"),
+            .gradients = each * static_cast<double>(client_->global_step())};
+  }
+
+  void count_shard_time(const ServerUse& before, const ServerUse& after) {
+    const double gradients = after.gradients - before.gradients;
+    if (!before.shards || !after.shards || gradients <= 0) return;
+    shard_ = {{"shard_us", (after.shards->cpu_us - before.shards->cpu_us) / gradients},
+              {"switches", (after.shards->switches - before.shards->switches) / gradients},
+              {"server_MB", after.shards->resident_mb}};
   }
 
   absl::Status join() {
@@ -282,7 +311,8 @@ class Worker {
   std::unique_ptr<worker::Client> client_;
   std::vector<double> micros_;
   std::string path_, why_;
-  double seconds_ = 0.0;
+  double seconds_ = 0.0, join_seconds_ = 0.0;
+  nlohmann::json shard_ = nlohmann::json::object();
   uint64_t wrong_ = 0;
   std::vector<Mark> marks_;
 };

@@ -15,6 +15,7 @@ namespace gradrail::bench {
 /// Data that the processes of a run exchange beside the measurement, in memory that all of them map.
 struct RunShared {
   std::atomic<int> port{0};             ///< of the server; 0: it does not listen yet
+  std::atomic<int> server{0};           ///< process of the server; 0: on another host
   std::atomic<uint64_t> iterations{0};  ///< timed ones of each worker, said by worker 0; the highest: it gave up
 };
 

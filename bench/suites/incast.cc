@@ -30,7 +30,9 @@ std::vector<Figure> rows_of(const ExchangeResult& result) {
   // The numbers of the workers differ in `async`, so that each worker's own count is added.
   const double bytes = exchanges * static_cast<double>(result.figure.bytes);
   rows.front().more = {{"slowest/fastest", fastest > 0 ? slowest / fastest : 0.0},
-                       {"aggregate_GB/s", result.seconds > 0 ? bytes / result.seconds * 1e-9 : 0.0}};
+                       {"aggregate_GB/s", result.seconds > 0 ? bytes / result.seconds * 1e-9 : 0.0},
+                       {"join_s", result.join_seconds}};
+  for (const auto& one : result.shard) rows.front().more.push_back(one);
   return rows;
 }
 
@@ -44,6 +46,7 @@ absl::StatusOr<int> run_incast_suite(const Options& options) {
                             choose_transports(options, !options.transports.empty()));
   Report report(options, fmt::format("gradrail bench incast: {}", describe(load)));
   report.note("slowest/fastest: ratio of the workers' medians. aggregate: gradient bytes of all workers / time");
+  report.note("shard_us, switches: time on a core and context switches of the shards for each gradient of a worker");
   add_ranks(load, choices, report);
   report.begin(Layout::sweep);
   std::vector<Contestant> contestants;
