@@ -32,7 +32,7 @@ PredictFlags flags_of(const nlohmann::json& run, PredictFlags flags) {
   flags.push = config.at("push");
   flags.returns = config.at("return");
   flags.optimizer = config.at("optimizer");
-  if (config.at("bucket_kib") != 0) flags.bucket_kib = config.at("bucket_kib");
+  flags.bucket_kib = config.at("bucket_kib");
   flags.compute_ms = 0;
   return flags;
 }

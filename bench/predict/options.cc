@@ -11,6 +11,7 @@
 #include "bench/suites/layer_list.h"
 #include "fmt/format.h"
 #include "ps/protocol/optimizer_settings.h"
+#include "ps/protocol/shard_map.h"
 
 namespace gradrail::bench::predict {
 namespace {
@@ -74,8 +75,9 @@ void add_load_options(CLI::App& app, PredictFlags& flags) {
   app.add_option("--model", flags.model,
                  "fp32 bytes of the model (K, M, G may follow), or a layer list of bench replay")
       ->capture_default_str();
-  app.add_option("--bucket_kib,--bucket-kib", flags.bucket_kib, "size of a bucket in KiB")
-      ->transform(NumberIn(1u, kMaxBucketKib))
+  app.add_option("--bucket_kib,--bucket-kib", flags.bucket_kib,
+                 "size of a bucket in KiB; 0: the default of a worker, by the size of a shard")
+      ->transform(NumberIn(0u, kMaxBucketKib))
       ->capture_default_str();
   app.add_option("--slot_mib,--slot-mib", flags.slot_mib,
                  "places for gradients of a worker at a shard; 0: for each bucket")
@@ -182,7 +184,6 @@ absl::StatusOr<Description> description_of(const PredictFlags& flags) {
   GRADRAIL_ASSIGN_OR_RETURN(load.mode, ps::parse_mode(flags.mode));
   GRADRAIL_ASSIGN_OR_RETURN(load.push, ps::parse_push_format(flags.push));
   GRADRAIL_ASSIGN_OR_RETURN(load.returns, ps::parse_return_format(flags.returns));
-  load.bucket_bytes = flags.bucket_kib * 1024;
   load.slot_bytes = uint64_t{flags.slot_mib} << 20;
   load.compute_ms = std::max(0.0, flags.compute_ms);
   load.bytes = parse_size(flags.model);
@@ -194,6 +195,9 @@ absl::StatusOr<Description> description_of(const PredictFlags& flags) {
     load.bytes = list->bytes();
     if (flags.compute_ms < 0) load.compute_ms = load.layers.back().ready_us * 1e-3;
   }
+  load.bucket_bytes = flags.bucket_kib > 0 ? flags.bucket_kib * 1024
+                                           : ps::ShardMap::default_bucket_bytes(
+                                                 load.bytes / sizeof(float), std::max(1u, flags.cluster.shard_count()));
   d.costs = recorded_costs(load.push);
   for (const std::string& file : flags.costs)
     GRADRAIL_RETURN_IF_ERROR(read_costs(file, flags.optimizer, load.push, d.costs));

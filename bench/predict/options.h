@@ -17,7 +17,7 @@ struct PredictFlags {
   Cluster cluster;
   Load load;
   std::string model = "256M";
-  uint32_t bucket_kib = 1024;
+  uint32_t bucket_kib = 0;
   uint32_t slot_mib = 32;
   double compute_ms = -1;  ///< -1: of the layer list, or 0
   std::string mode = "sync";
