@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "tests/ps/checkpoint/checkpoint_files.h"
 
 namespace gradrail::bench {
 namespace {
@@ -18,7 +19,9 @@ using ::testing::HasSubstr;
 using ::testing::Pair;
 
 absl::StatusOr<LayerList> layers_from(const std::string& content) {
-  const std::string path = testing::TempDir() + "layer_list_test.json";
+  // Tests of one program run at the same time, each in a process.
+  static const ps::TemporaryFolder folder;
+  const std::string path = folder.file("layer_list_test.json");
   std::ofstream(path, std::ios::binary) << content;
   return read_layer_list(path);
 }

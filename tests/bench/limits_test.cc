@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "bench/driver/options.h"
 #include "nlohmann/json.hpp"
+#include "tests/ps/checkpoint/checkpoint_files.h"
 
 namespace gradrail::bench {
 namespace {
@@ -36,7 +37,9 @@ std::vector<Figure> limited_rows() {
 }
 
 std::string limits_file(const std::string& text) {
-  const std::string path = testing::TempDir() + "limits_test.json";
+  // Tests of one program run at the same time, each in a process.
+  static const ps::TemporaryFolder folder;
+  const std::string path = folder.file("limits_test.json");
   std::ofstream(path) << text;
   return path;
 }

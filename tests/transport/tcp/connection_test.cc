@@ -66,12 +66,12 @@ TEST(TcpConnect, SourceAddressIsUsed) {
   EXPECT_EQ(open({.bind_host = "no-such-host.invalid"}).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(TcpListen, AddressInUseAndTwice) {
+TEST(TcpListen, AddressInUseAndSeveralOfOneContext) {
   Node first;
   const std::string address = first.listen();
   Node second;
   EXPECT_EQ(second.context->listen(address).status().code(), absl::StatusCode::kAlreadyExists);
-  EXPECT_EQ(first.context->listen("127.0.0.1:0").status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_TRUE(first.context->listen("127.0.0.1:0").ok()) << "each rail has an address";
   EXPECT_EQ(second.context->listen("192.0.2.77:0").status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_TRUE(second.context->listen("localhost:0").ok()) << "a failed listen must not stick";
 }
