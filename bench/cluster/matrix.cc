@@ -44,6 +44,10 @@ void add_matrix_flags(CLI::App& app, Options& options) {
 }
 
 absl::StatusOr<int> run_matrix_suite(const Options& options) {
+  // One size that latency bounds, and one that the link bounds.
+  Options two_sizes = options;
+  if (options.begin.empty() && options.end.empty()) two_sizes.factor = 1024;
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(two_sizes, "4K", "4M", sizeof(float)));
   RankCoordinator* const coordinator = options.coordinator;
   if (coordinator == nullptr) {
     return absl::InvalidArgumentError(
@@ -54,10 +58,6 @@ absl::StatusOr<int> run_matrix_suite(const Options& options) {
   GRADRAIL_ASSIGN_OR_RETURN(ExchangeLoad load, load_of(options, 0, "sync"));
   load.workers = 1;
   load.stages = false;
-  // One size that latency bounds, and one that the link bounds.
-  Options two_sizes = options;
-  if (options.begin.empty() && options.end.empty()) two_sizes.factor = 1024;
-  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(two_sizes, "4K", "4M", sizeof(float)));
   GRADRAIL_ASSIGN_OR_RETURN(std::vector<TransportChoice> choices,
                             choose_transports(options, !options.transports.empty()));
   // Memory joins no hosts.

@@ -63,7 +63,7 @@ class UnauthenticatedConnections(cluster.ClusterTest):
     def test_tcp_ports(self):
         ps, workers = self.running("--transport", "tcp")
         listeners = cluster.tcp_listeners(ps.pid)
-        self.assertEqual(len(listeners), 2, f"control and data: {listeners}")
+        self.assertEqual(len(listeners), 3, f"control, data, and data over several lanes: {listeners}")
         for host, port in listeners:
             self.visit(socket.AF_INET6 if ":" in host else socket.AF_INET, (host, port))
         self.assert_unimpressed(ps, workers)

@@ -30,7 +30,7 @@ absl::StatusOr<RailsSetting> parse_rails(std::string_view text) {
           fmt::format("'{}' is not an IP address (auto, off, or addresses of this host: 10.0.0.1,10.1.0.1)", host));
     if (std::find(setting.hosts.begin(), setting.hosts.begin() + static_cast<ptrdiff_t>(i), host) !=
         setting.hosts.begin() + static_cast<ptrdiff_t>(i))
-      return absl::InvalidArgumentError(fmt::format("{} is named twice", host));
+      return absl::InvalidArgumentError(fmt::format("'{}' names {} twice", text, host));
   }
   if (setting.hosts.size() > kMaxRails)
     return absl::InvalidArgumentError(
