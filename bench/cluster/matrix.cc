@@ -52,8 +52,7 @@ absl::StatusOr<int> run_matrix_suite(const Options& options) {
   if (coordinator == nullptr) {
     return absl::InvalidArgumentError(
         "matrix: it measures pairs of ranks, and this is one process: start one per host with --cluster, srun, mpirun "
-        "or "
-        "torchrun");
+        "or torchrun");
   }
   GRADRAIL_ASSIGN_OR_RETURN(ExchangeLoad load, load_of(options, 0, "sync"));
   load.workers = 1;
@@ -93,8 +92,9 @@ absl::StatusOr<int> run_matrix_suite(const Options& options) {
         const double time_us = rows[i].failed.empty() ? rows[i].times.p50_us : RankMatrix::kFailed;
         matrix.set(pairs[i].from, pairs[i].to, time_us, directed);
       }
+      const double typical_us = matrix.reference_us();
       for (Figure& row : rows) {
-        if (row.failed.empty()) row.more = {{"/typical", row.times.p50_us / matrix.reference_us()}};
+        if (row.failed.empty()) row.more = {{"/typical", row.times.p50_us / typical_us}};
       }
       report.note(fmt::format("{}, {} B: us of each pair", choice.title(), rows.front().bytes));
       for (const std::string& line : matrix.lines()) report.note(line);

@@ -45,6 +45,11 @@ uint64_t parse_size(const std::string& text) {
   return shift < 0 || value > (UINT64_MAX >> shift) ? 0 : value << shift;
 }
 
+std::string json_error_text(const std::exception& error) {
+  const std::string text = error.what();
+  return text.substr(text.find(' ') + 1);
+}
+
 std::string machine() {
   std::string processor = "unknown processor";
   std::ifstream info("/proc/cpuinfo");

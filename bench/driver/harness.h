@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <string>
 
@@ -14,6 +15,10 @@ Times measure(double seconds, const std::function<void()>& prepare, const std::f
 
 /// "4096", "318040", "64M" …; 0 when it is no size.
 uint64_t parse_size(const std::string& text);
+
+/// The text of an exception of nlohmann's JSON library without the name in front of it:
+/// "[json.exception.parse_error.101] parse error at line 1, …".
+std::string json_error_text(const std::exception& error);
 
 /// Processor, cores, kernel: what a figure means nothing without.
 std::string machine();

@@ -14,9 +14,9 @@
 #include <set>
 #include <sstream>
 
-#include "absl/strings/string_view.h"
 #include "base/parse_number.h"
 #include "base/status.h"
+#include "bench/driver/harness.h"
 #include "bench/layers/traces.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -109,9 +109,7 @@ absl::StatusOr<ChakraNodes> nodes_of(std::string_view text) {
       nodes.by_id[count_at(json, "id")] = node_from(json, nodes.other_collectives);
     }
   } catch (const nlohmann::json::exception& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, …"
-    const absl::string_view text_of_error = error.what();
-    return absl::DataLossError(text_of_error.substr(text_of_error.find(' ') + 1));
+    return absl::DataLossError(json_error_text(error));
   }
   return nodes;
 }

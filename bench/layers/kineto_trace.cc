@@ -10,8 +10,8 @@
 #include <limits>
 #include <set>
 
-#include "absl/strings/string_view.h"
 #include "base/status.h"
+#include "bench/driver/harness.h"
 #include "bench/layers/traces.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -129,9 +129,7 @@ absl::StatusOr<KinetoEvents> events_of(std::string_view text) {
   try {  // with an exception: it has line and column
     [[maybe_unused]] const nlohmann::json rest = nlohmann::json::parse(text, take);
   } catch (const nlohmann::json::exception& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, …"
-    const absl::string_view text_of_error = error.what();
-    return absl::DataLossError(text_of_error.substr(text_of_error.find(' ') + 1));
+    return absl::DataLossError(json_error_text(error));
   }
   return events;
 }

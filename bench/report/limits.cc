@@ -199,9 +199,7 @@ absl::StatusOr<std::vector<Limit>> read_limits(const std::string& file, std::opt
   try {  // with an exception: it has line and column
     json = nlohmann::json::parse(*text);
   } catch (const nlohmann::json::exception& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, …"
-    const std::string_view text_of_error = error.what();
-    return refuse(text_of_error.substr(text_of_error.find(' ') + 1));
+    return refuse(json_error_text(error));
   }
   const std::string name = std::filesystem::path(file).filename().string();
   absl::StatusOr<std::vector<Limit>> limits;

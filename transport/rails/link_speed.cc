@@ -19,9 +19,12 @@ namespace {
 constexpr uint32_t kFlowMbitPerSecond = 40'000;
 constexpr uint32_t kMaxAutoStreams = 8;
 
-std::string interface_with(const std::string& host) {
+}  // namespace
+
+std::vector<LinkAddress> link_addresses() {
+  std::vector<LinkAddress> addresses;
   ifaddrs* first = nullptr;
-  if (getifaddrs(&first) != 0) return "";
+  if (getifaddrs(&first) != 0) return addresses;
   const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> list(first, &freeifaddrs);
   for (const ifaddrs* each = first; each != nullptr; each = each->ifa_next) {
     if (each->ifa_addr == nullptr) continue;
@@ -30,12 +33,16 @@ std::string interface_with(const std::string& host) {
     NetAddress address;
     address.bytes = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
     std::memcpy(&address.storage, each->ifa_addr, address.bytes);
-    if (address.host() == host) return each->ifa_name;
+    addresses.push_back({each->ifa_name, address});
   }
-  return "";
+  return addresses;
 }
 
-}  // namespace
+uint32_t speed_of(const std::string& interface, const std::string& sys) {
+  int64_t speed = 0;
+  std::ifstream(fmt::format("{}/class/net/{}/speed", sys, interface)) >> speed;  // -1, or no number: unknown or down
+  return static_cast<uint32_t>(std::clamp<int64_t>(speed, 0, 10'000'000));
+}
 
 std::string host_of(const std::string& address) {
   const std::string plain = address.substr(0, address.find('#'));
@@ -55,10 +62,12 @@ Link link_towards(const std::string& address, const std::string& sys) {
   // A datagram socket only looks up the route.
   if (!probe || connect(probe.get(), found->front().get(), found->front().bytes) != 0) return {};
   Link link{.local_host = local_address(probe.get()).host()};
-  link.interface = interface_with(link.local_host);
-  int64_t speed = 0;
-  if (!link.interface.empty()) std::ifstream(fmt::format("{}/class/net/{}/speed", sys, link.interface)) >> speed;
-  link.mbit_per_s = static_cast<uint32_t>(std::clamp<int64_t>(speed, 0, 10'000'000));
+  for (const LinkAddress& each : link_addresses()) {
+    if (each.address.host() != link.local_host) continue;
+    link.interface = each.interface;
+    link.mbit_per_s = speed_of(each.interface, sys);
+    break;
+  }
   return link;
 }
 

@@ -2,6 +2,9 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
+
+#include "base/net_address.h"
 
 namespace gradrail::transport::rails {
 
@@ -14,6 +17,17 @@ struct Link {
 
 /// "10.0.0.1" of "10.0.0.1:4000" and of "10.0.0.1:4000#key", "fd00::1" of "[fd00::1]:4000".
 std::string host_of(const std::string& address);
+
+/// An address of this host.
+struct LinkAddress {
+  std::string interface;
+  NetAddress address;
+};
+/// All IPv4 and IPv6 addresses of this host; none if the kernel does not list them.
+std::vector<LinkAddress> link_addresses();
+
+/// Megabits per second of an interface; 0: unknown, or the link is down.
+uint32_t speed_of(const std::string& interface, const std::string& sys);
 
 /// Asks the kernel's routing table; sends nothing. `address`: "10.0.0.1:4000" or "[fd00::1]:4000".
 /// Threads  Any.

@@ -1,14 +1,10 @@
 #include "transport/rails/rails_setting.h"
 
-#include <ifaddrs.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <memory>
 #include <optional>
 
 #include "absl/strings/str_split.h"
@@ -16,6 +12,7 @@
 #include "base/parse_number.h"
 #include "fmt/format.h"
 #include "transport/rails/greeting.h"
+#include "transport/rails/link_speed.h"
 
 namespace gradrail::transport::rails {
 
@@ -47,22 +44,13 @@ absl::StatusOr<uint32_t> parse_streams(std::string_view text) {
 
 std::vector<PhysicalLink> physical_links(int family, const std::string& sys) {
   std::vector<PhysicalLink> links;
-  ifaddrs* first = nullptr;
-  if (getifaddrs(&first) != 0) return links;
-  const std::unique_ptr<ifaddrs, decltype(&freeifaddrs)> list(first, &freeifaddrs);
-  for (const ifaddrs* each = first; each != nullptr; each = each->ifa_next) {
-    if (each->ifa_addr == nullptr || each->ifa_addr->sa_family != family) continue;
-    NetAddress address;
-    address.bytes = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-    std::memcpy(&address.storage, each->ifa_addr, address.bytes);
-    const auto* const v6 = reinterpret_cast<const sockaddr_in6*>(each->ifa_addr);
+  for (const LinkAddress& each : link_addresses()) {
+    if (each.address.family() != family) continue;
+    const auto* const v6 = reinterpret_cast<const sockaddr_in6*>(each.address.get());
     if (family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&v6->sin6_addr)) continue;
-    const std::filesystem::path folder = std::filesystem::path(sys) / "class/net" / each->ifa_name;
     std::error_code error;
-    if (!std::filesystem::exists(folder / "device", error)) continue;
-    int64_t speed = 0;
-    std::ifstream(folder / "speed") >> speed;  // -1, or no number: unknown or down
-    links.push_back({each->ifa_name, address.host(), static_cast<uint32_t>(std::clamp<int64_t>(speed, 0, 10'000'000))});
+    if (!std::filesystem::exists(std::filesystem::path(sys) / "class/net" / each.interface / "device", error)) continue;
+    links.push_back({each.interface, each.address.host(), speed_of(each.interface, sys)});
   }
   return links;
 }
