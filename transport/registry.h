@@ -53,8 +53,13 @@ struct Transport {
   /// Only between contexts of one process: for tests and simulation, never chosen by itself.
   bool in_process_only = false;
   bool plugin = false;
-  /// A context of it can have several lanes to a peer (transport/rails/bundle_context.h).
-  bool has_lanes = false;
+  /// How its connections have several lanes (transport/rails/bundle_context.h).
+  enum class Lanes : uint8_t {
+    none,
+    one_context,   ///< one context reaches all rails, with any number of streams on each
+    each_context,  ///< a context is bound to the device of one rail, with one lane there
+  };
+  Lanes lanes = Lanes::none;
   /// Not part of "auto": a third party's plug-in is used only on request.
   bool by_name_only = false;
 };

@@ -22,7 +22,7 @@ struct ShardOptions {
   std::string name;                     ///< for the log: "ps/0 shard 1"
   std::vector<std::string> transports;  ///< to listen on
   std::string bind_host;                ///< for transports with network addresses
-  std::vector<std::string> rails;       ///< addresses of the network interfaces for tcp; empty: bind_host alone
+  std::vector<std::string> rails;       ///< addresses of the network interfaces; empty: bind_host alone
   transport::OpenOptions open;
   transport::WaitPolicy wait = transport::kAdaptiveWait;
   /// The first call in the shard's thread: binds it to its cores. May be empty.

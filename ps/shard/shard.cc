@@ -15,6 +15,7 @@
 #include "spdlog/spdlog.h"
 #include "transport/negotiate.h"
 #include "transport/rails/bundle_context.h"
+#include "transport/rails/rail_contexts.h"
 
 namespace gradrail::ps {
 namespace {
@@ -78,24 +79,54 @@ absl::Status Shard::listen() {
 
 absl::StatusOr<Shard::Endpoint> Shard::listen_on(const transport::Transport& transport) {
   const Options& options = environment_.options;
-  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::Context> context, transport.open(options.open));
   Endpoint endpoint{.transport = transport.name};
-  if (transport.has_lanes) {
-    std::vector<std::unique_ptr<transport::Context>> only;
-    only.push_back(std::move(context));
-    GRADRAIL_ASSIGN_OR_RETURN(context, transport::rails::BundleContext::over(std::move(only), 1));
-    std::vector<std::string> rails;
-    for (const std::string& host : options.rails) rails.push_back(address_at(host));
-    if (rails.empty()) rails.push_back(address_at(options.bind_host));
-    GRADRAIL_ASSIGN_OR_RETURN(
-        endpoint.rails, context->listen(fmt::format("{}{}", transport::rails::kLanesPrefix, fmt::join(rails, ","))));
-  }
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::Context> context, open_context(transport, endpoint));
   // Transports within one host choose their own names.
-  GRADRAIL_ASSIGN_OR_RETURN(endpoint.address,
-                            context->listen(transport.same_host_only ? "" : address_at(options.bind_host)));
+  if (endpoint.address.empty()) {
+    GRADRAIL_ASSIGN_OR_RETURN(endpoint.address,
+                              context->listen(transport.same_host_only ? "" : address_at(options.bind_host)));
+  }
   wait_set_.add(context.get());
   environment_.contexts.push_back(std::move(context));
   return endpoint;
+}
+
+/// Opens a transport, and listens on its rails.
+absl::StatusOr<std::unique_ptr<transport::Context>> Shard::open_context(const transport::Transport& transport,
+                                                                        Endpoint& endpoint) const {
+  using transport::Transport;
+  using transport::rails::BundleContext;
+  const Options& options = environment_.options;
+  const auto listen_on_rails = [&](transport::Context& context, const std::vector<std::string>& hosts) {
+    std::vector<std::string> rails;
+    for (const std::string& host : hosts) rails.push_back(address_at(host));
+    return context.listen(fmt::format("{}{}", transport::rails::kLanesPrefix, fmt::join(rails, ",")));
+  };
+  if (transport.lanes == Transport::Lanes::each_context && options.rails.size() > 1) {
+    GRADRAIL_ASSIGN_OR_RETURN(transport::rails::RailContexts opened,
+                              transport::rails::open_rails(transport, options.open, options.rails));
+    for (const auto& [rail, why] : opened.refused)
+      spdlog::warn("{}: {} leaves out the rail {}: {}", options.name, transport.name, options.rails[rail], why);
+    std::vector<std::string> hosts;
+    for (size_t& rail : opened.rails) {
+      hosts.push_back(options.rails[rail]);
+      rail = hosts.size() - 1;  // peers count the rails of this shard
+    }
+    opened.refused.clear();
+    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<BundleContext> bundle, BundleContext::over(std::move(opened)));
+    GRADRAIL_ASSIGN_OR_RETURN(endpoint.rails, listen_on_rails(*bundle, hosts));
+    // A peer that wants one lane takes the first rail: an address without a greeting has no room for several keys.
+    endpoint.address = endpoint.rails.substr(0, endpoint.rails.find(','));
+    return bundle;
+  }
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::Context> context, transport.open(options.open));
+  if (transport.lanes == Transport::Lanes::none) return context;
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<BundleContext> bundle, BundleContext::over(std::move(context)));
+  if (transport.lanes == Transport::Lanes::one_context) {
+    const std::vector<std::string> only = {options.bind_host};
+    GRADRAIL_ASSIGN_OR_RETURN(endpoint.rails, listen_on_rails(*bundle, options.rails.empty() ? only : options.rails));
+  }
+  return bundle;
 }
 
 Shard::~Shard() {

@@ -100,6 +100,8 @@ class Shard {
 
   absl::Status listen();
   absl::StatusOr<Endpoint> listen_on(const transport::Transport& transport);
+  absl::StatusOr<std::unique_ptr<transport::Context>> open_context(const transport::Transport& transport,
+                                                                   Endpoint& endpoint) const;
   void run();
   void dispatch(transport::Completion& completion);
   void report_altered(const transport::Completion& lost);

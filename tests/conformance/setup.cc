@@ -63,9 +63,11 @@ std::string environment(const char* name, const char* otherwise) {
   return value == nullptr ? otherwise : value;
 }
 
-/// GRADRAIL_TEST_LANES: each connection has four lanes, over two rails.
+const std::string kRails[] = {"127.0.0.1", "127.0.0.2"};
+
+/// GRADRAIL_TEST_LANES: each connection has two rails, and two lanes on each one if one context reaches both.
 bool has_lanes(const transport::Transport& transport) {
-  return transport.has_lanes && std::getenv("GRADRAIL_TEST_LANES") != nullptr;
+  return transport.lanes != transport::Transport::Lanes::none && std::getenv("GRADRAIL_TEST_LANES") != nullptr;
 }
 
 /// GRADRAIL_TEST_OFI_PROVIDER: one run of the suite for each libfabric provider. GRADRAIL_TEST_RDMA_ONLY: with what
@@ -80,19 +82,20 @@ transport::OpenOptions open_options() {
 }  // namespace
 
 std::unique_ptr<transport::Context> open(const transport::Transport& transport) {
-  auto context = transport.open(open_options());
-  if (!context.ok()) throw Broken(fmt::format("open {}: {}", transport.name, context.status().ToString()));
-  if (!has_lanes(transport)) return *std::move(context);
-  std::vector<std::unique_ptr<transport::Context>> only;
-  only.push_back(*std::move(context));
-  auto bundle = transport::rails::BundleContext::over(std::move(only), 2);
-  if (!bundle.ok()) throw Broken(fmt::format("open a bundle of {}: {}", transport.name, bundle.status().ToString()));
-  return *std::move(bundle);
+  const auto need = [&](auto opened) {
+    if (!opened.ok()) throw Broken(fmt::format("open {}: {}", transport.name, opened.status().ToString()));
+    return *std::move(opened);
+  };
+  if (!has_lanes(transport)) return need(transport.open(open_options()));
+  using transport::rails::BundleContext;
+  if (transport.lanes == transport::Transport::Lanes::each_context)
+    return need(BundleContext::over(need(transport::rails::open_rails(transport, open_options(), kRails))));
+  return need(BundleContext::over(need(transport.open(open_options())), 2));
 }
 
 std::string any_address(const transport::Transport& transport) {
   if (transport.same_host_only) return "";
-  if (has_lanes(transport)) return "lanes:127.0.0.1:0,127.0.0.2:0";
+  if (has_lanes(transport)) return fmt::format("lanes:{}:0,{}:0", kRails[0], kRails[1]);
   return environment("GRADRAIL_TEST_HOST", "127.0.0.1") + ":0";  // a device may hear on one address alone
 }
 

@@ -115,27 +115,33 @@ class Rates(TwoHosts):
 
 class Loss(TwoHosts):
     RAILS = 2
-    RUN = ("--model", "mlp", "--mode", "sync", "--epochs", 6, "--bucket_kib", 16, "--path_timeout", 2, "--failback_secs", 1,
-           "--transport", "tcp", "--insecure")
+    TRANSPORT = "tcp"
+    PATH = "tcp"
+    STREAMS = " × 2 streams"
+    FLAGS = ("--epochs", 6)
+    ENVIRONMENT = {}
+    RUN = ("--model", "mlp", "--mode", "sync", "--bucket_kib", 16, "--path_timeout", 2, "--failback_secs", 1,
+           "--insecure")
 
     def start(self, job, host, *flags):
         return self.launch(job, self.on(host, "train", *self.hosts_flags(), "--job_name", job, "--task_index", 0,
-                                        "--rails", self.rails(2), "--streams", 2, *self.RUN, *flags),
-                           {"TMPDIR": str(self.folder)})
+                                        "--rails", self.rails(2), "--streams", 2, "--transport", self.TRANSPORT,
+                                        *self.FLAGS, *self.RUN, *flags),
+                           {"TMPDIR": str(self.folder), **self.ENVIRONMENT})
 
     def undisturbed(self):
-        return cluster.hash_of(self.train(*self.RUN[:-1], "--workers", 1))
+        return cluster.hash_of(self.train(*self.FLAGS[:2], *self.RUN[:-1], "--transport", "tcp", "--workers", 1))
 
     def test_a_cut_link_is_left_out_and_taken_back(self):
         ps, worker = self.start("ps", 0), self.start("worker", 1)
         worker.wait_for(r"Step: \d+")
         four_hosts.ip("-n", self.hosts[1], "link", "set", "nic1", "down")
-        worker.wait_for(rf"continues over tcp 1 of 2 rails × 2 streams \({address(0, 0)}\)", 30 * cluster.PATIENCE)
+        worker.wait_for(rf"continues over {self.PATH} 1 of 2 rails{self.STREAMS} \({address(0, 0)}\)", 30 * cluster.PATIENCE)
         four_hosts.ip("-n", self.hosts[1], "link", "set", "nic1", "up")
-        worker.wait_for(r"back on tcp 2 rails × 2 streams", 30 * cluster.PATIENCE)
+        worker.wait_for(rf"back on {self.PATH} 2 rails{self.STREAMS}", 30 * cluster.PATIENCE)
         for task in (worker, ps):
             self.assert_ends(task, cluster.GOOD, 4 * cluster.FINISH)
-        self.assert_says(worker, rf"Path: shard 0 at .*: tcp 2 rails × 2 streams \({address(0, 0)}, {address(1, 0)}\)")
+        self.assert_says(worker, rf"Path: shard 0 at .*: {self.PATH} 2 rails{self.STREAMS} \({address(0, 0)}, {address(1, 0)}\)")
         self.assertEqual(cluster.hash_of(worker), self.undisturbed())
 
     def test_a_rail_without_its_link_is_left_out_from_the_start(self):
@@ -143,7 +149,24 @@ class Loss(TwoHosts):
         self.start("ps", 0, "--epochs", 1)
         worker = self.start("worker", 1, "--epochs", 1)
         self.assert_ends(worker, cluster.GOOD, 4 * cluster.FINISH)
-        self.assert_says(worker, rf"Path: shard 0 at .*: tcp 1 of 2 rails × 2 streams \({address(0, 0)}\); left out: {address(1, 0)}: ")
+        self.assert_says(worker, rf"Path: shard 0 at .*: {self.PATH} 1 of 2 rails{self.STREAMS} \({address(0, 0)}\); "
+                                 rf"left out: {address(1, 0)}: ")
+
+
+class LossOverOfi(Loss):
+    """One context for each rail. Sockets carry the bytes here."""
+
+    TRANSPORT = "ofi"
+    PATH = "ofi tcp;ofi_rxm nic0"
+    STREAMS = ""
+    FLAGS = (*Loss.FLAGS, "--ofi_provider", "tcp")
+
+
+class LossOverUcx(LossOverOfi):
+    TRANSPORT = "ucx"
+    PATH = "ucx tcp/nic0"
+    FLAGS = ("--epochs", 1)  # a step takes 40 ms
+    ENVIRONMENT = {"UCX_TLS": "tcp"}  # the two hosts are one machine, and UCX would choose memory that they do not share
 
 
 if __name__ == "__main__":

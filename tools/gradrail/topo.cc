@@ -1,9 +1,12 @@
 #include "tools/gradrail/topo.h"
 
+#include <sys/socket.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <fstream>
+#include <string>
 #include <vector>
 
 #include "CLI/CLI.hpp"
@@ -18,6 +21,7 @@
 #include "topology/views/console.h"
 #include "topology/views/explain.h"
 #include "topology/views/svg.h"
+#include "transport/rails/rails_setting.h"
 
 namespace gradrail::tools {
 namespace {
@@ -75,6 +79,20 @@ std::string without_nic(const Placement& placement) {
     if (shard.nic < 0) return fmt::format("ps/{} shard {}", shard.task_index, shard.shard);
   }
   return "";
+}
+
+/// The addresses of a saved machine are not in its file.
+std::string rails_text(const TopoFlags& flags) {
+  if (!flags.topology.empty()) return "";
+  std::vector<transport::rails::PhysicalLink> links;
+  for (const int family : {AF_INET, AF_INET6}) {
+    const auto found = transport::rails::physical_links(family);
+    links.insert(links.end(), found.begin(), found.end());
+  }
+  std::string text = "rails (--rails auto)\n";
+  for (const std::string& line : transport::rails::explain_rails(links)) text += fmt::format("  {}\n", line);
+  if (links.empty()) text += "  one rail: no network interface of this host belongs to a device\n";
+  return text;
 }
 
 absl::Status write_file(const std::string& path, const std::string& text) {
@@ -135,7 +153,7 @@ absl::StatusOr<bool> run_topo(const TopoFlags& flags) {
     text = topo_json(machine, placement);
   } else {
     text = topology::draw_tree(machine, placement) + "\n" + topology::draw_table(machine, placement);
-    if (flags.explain) text += "\n" + topology::explain(machine, placement);
+    if (flags.explain) text += "\n" + topology::explain(machine, placement) + rails_text(flags);
   }
   // fwrite() and not fmt::print(): the text can hold braces and is written as it is.
   std::fwrite(text.data(), 1, text.size(), stdout);

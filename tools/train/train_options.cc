@@ -275,8 +275,7 @@ void add_transport_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   add("require", flags.require, "rdma: refuse paths without an RDMA device", CLI::IsMember({"rdma"}));
   add("ofi_provider", flags.ofi_provider, "name of the libfabric provider, such as verbs");
   add("rails", flags.rails,
-      "addresses of this host's network interfaces over which tcp stripes the buckets; auto: the links of similar "
-      "speed; "
+      "addresses of this host's network interfaces over which buckets are striped; auto: the links of similar speed; "
       "off: one",
       accepted_by(transport::rails::parse_rails));
   add("streams", flags.streams, "TCP connections on each rail; auto: one, and more on links of 40 Gb/s and above",

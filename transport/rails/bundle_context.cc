@@ -37,26 +37,37 @@ std::string address_of_lanes(const std::string& rails, bool several, uint32_t st
   return streams > 1 ? first : "";
 }
 
-absl::StatusOr<std::unique_ptr<BundleContext>> BundleContext::over(std::vector<std::unique_ptr<Context>> children,
-                                                                   uint32_t streams, const Limits& limits) {
-  GRADRAIL_CHECK(!children.empty() && children.size() <= kMaxRails);
+absl::StatusOr<std::unique_ptr<BundleContext>> BundleContext::over(std::unique_ptr<Context> child, uint32_t streams,
+                                                                   const Limits& limits) {
+  RailContexts only;
+  only.contexts.push_back(std::move(child));
+  return std::make_unique<BundleContext>(std::move(only), streams, limits, FileDescriptor());
+}
+
+absl::StatusOr<std::unique_ptr<BundleContext>> BundleContext::over(RailContexts children, const Limits& limits) {
+  const auto& contexts = children.contexts;
+  GRADRAIL_CHECK(!contexts.empty() && contexts.size() <= kMaxRails && children.rails.size() == contexts.size());
   FileDescriptor epoll;
-  if (children.size() > 1) {
+  if (contexts.size() > 1) {
     epoll = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
     if (!epoll) return absl::ResourceExhaustedError(fmt::format("open epoll: {}", strerror(errno)));
-    for (const auto& child : children) {
+    for (const auto& child : contexts) {
       epoll_event event{};
       event.events = EPOLLIN;
       if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, child->wait_fd(), &event) != 0)
         return absl::ResourceExhaustedError(fmt::format("watch {}: {}", child->name(), strerror(errno)));
     }
   }
-  return std::make_unique<BundleContext>(std::move(children), streams, limits, std::move(epoll));
+  return std::make_unique<BundleContext>(std::move(children), 1, limits, std::move(epoll));
 }
 
-BundleContext::BundleContext(std::vector<std::unique_ptr<Context>> children, uint32_t streams, const Limits& limits,
-                             FileDescriptor epoll)
-    : children_(std::move(children)), streams_(streams), limits_(limits), epoll_(std::move(epoll)) {}
+BundleContext::BundleContext(RailContexts children, uint32_t streams, const Limits& limits, FileDescriptor epoll)
+    : children_(std::move(children.contexts)),
+      rails_(std::move(children.rails)),
+      refused_(std::move(children.refused)),
+      streams_(streams),
+      limits_(limits),
+      epoll_(std::move(epoll)) {}
 
 BundleContext::~BundleContext() = default;
 
@@ -86,7 +97,8 @@ const MemoryRegion* BundleContext::part_of(const MemoryRegion* region, size_t ch
 
 absl::StatusOr<std::string> BundleContext::listen(const std::string& address) {
   if (!address.starts_with(kLanesPrefix)) {
-    GRADRAIL_RETURN_IF_ERROR(check_plain(address));
+    if (children_.size() > 1)
+      return absl::InvalidArgumentError(fmt::format("'{}' is no list of rails ({}…)", address, kLanesPrefix));
     GRADRAIL_ASSIGN_OR_RETURN(std::string listening, children_[0]->listen(address));
     places_.push_back({host_of(listening), true});
     return listening;
@@ -103,13 +115,15 @@ absl::StatusOr<std::string> BundleContext::listen(const std::string& address) {
   return fmt::format("{}{}", kLanesPrefix, fmt::join(listening, ","));
 }
 
-absl::Status BundleContext::check_plain(const std::string& address) const {
-  if (children_.size() == 1) return absl::OkStatus();
-  return absl::InvalidArgumentError(fmt::format("'{}' is no list of rails ({}…)", address, kLanesPrefix));
+absl::StatusOr<size_t> BundleContext::child_of(size_t rail) const {
+  if (rails_.empty()) return 0;
+  const auto found = std::find(rails_.begin(), rails_.end(), rail);
+  if (found != rails_.end()) return static_cast<size_t>(found - rails_.begin());
+  const auto reason = refused_.find(rail);
+  return absl::UnavailableError(reason == refused_.end() ? "this task has no device for it" : reason->second);
 }
 
 absl::StatusOr<Connection*> BundleContext::connect_plain(const std::string& address, TimePoint deadline) {
-  GRADRAIL_RETURN_IF_ERROR(check_plain(address));
   GRADRAIL_ASSIGN_OR_RETURN(Connection* const connection, children_[0]->connect(address, deadline));
   return add_single(connection, host_of(address));
 }
@@ -122,8 +136,9 @@ BundleConnection* BundleContext::add_single(Connection* connection, const std::s
   return add(std::make_unique<BundleConnection>(*this, std::move(lanes), std::vector<uint32_t>{0}, 0, "", true));
 }
 
-absl::StatusOr<BundleContext::OpenRail> BundleContext::open_rail(const std::string& address, size_t child,
+absl::StatusOr<BundleContext::OpenRail> BundleContext::open_rail(const std::string& address, size_t number,
                                                                  TimePoint deadline) {
+  GRADRAIL_ASSIGN_OR_RETURN(const size_t child, child_of(number));
   const Link link = link_towards(address);
   const uint32_t streams = std::min(streams_ == 0 ? auto_streams(link.mbit_per_s) : streams_, kMaxLanes);
   OpenRail rail{.mbit_per_s = link.mbit_per_s / streams};
@@ -143,8 +158,6 @@ absl::StatusOr<BundleContext::OpenRail> BundleContext::open_rail(const std::stri
 absl::StatusOr<Connection*> BundleContext::connect(const std::string& address, TimePoint deadline) {
   if (!address.starts_with(kLanesPrefix)) return connect_plain(address, deadline);
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<std::string> rails, split(address));
-  if (children_.size() > 1 && rails.size() > children_.size())
-    return absl::InvalidArgumentError(fmt::format("{} rails for {} devices", rails.size(), children_.size()));
   std::vector<size_t> order;
   for (size_t i = 0; i < rails.size(); ++i) order.push_back(i);
   std::stable_partition(order.begin(), order.end(), [&](size_t i) { return !failed_rails_.contains(rails[i]); });
@@ -157,7 +170,7 @@ absl::StatusOr<Connection*> BundleContext::connect(const std::string& address, T
     const Duration left = deadline - Clock::now();
     const TimePoint limit =
         rails.size() == 1 ? deadline : Clock::now() + left / static_cast<int>(order.size() - tried + 1);
-    absl::StatusOr<OpenRail> opened = open_rail(rails[i], children_.size() == 1 ? 0 : i, limit);
+    absl::StatusOr<OpenRail> opened = open_rail(rails[i], i, limit);
     if (opened.ok()) {
       open[i] = *std::move(opened);
       failed_rails_.erase(rails[i]);

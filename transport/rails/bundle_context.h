@@ -1,6 +1,7 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
@@ -13,6 +14,7 @@
 #include "transport/common/rate_limited_log.h"
 #include "transport/context.h"
 #include "transport/rails/bundle_connection.h"
+#include "transport/rails/rail_contexts.h"
 
 namespace gradrail::transport::rails {
 
@@ -29,21 +31,22 @@ struct Limits {
 /// Connections of several lanes over one or more contexts of one transport. A rail is an address of the peer.
 ///
 ///   one child     each rail is an address at which it listens, or that it reaches (tcp)
-///   several       the child of a rail's number: each one is bound to a network device (ucx, ofi)
+///   one per rail  each one is bound to the device of its rail (ucx, ofi)
 ///
 /// An address of rails is a list: "lanes:10.0.0.1:4000,10.1.0.1:4001". An accepted bundle is reported when the
-/// greeting of each lane has arrived. With one child, other addresses are those of the child. A connection there has
-/// one lane and no greeting.
+/// greeting of each lane has arrived. Other addresses are those of the first child. A connection there has one lane and
+/// no greeting. Only a context with one child listens there: a peer without bundles reads the key of one context.
 /// Invariants  1. user_data of each child's connection is its Lane. A lane is in `joining_` or `dropped_`, or it
 ///                belongs to a bundle.
 ///             2. The completions of a lane leave in their order. While `ready_` holds some, later ones go behind them.
 class BundleContext final : public Context {
  public:
   /// `streams`: connections on each rail that this side opens; 0: by the speed of the link.
-  static absl::StatusOr<std::unique_ptr<BundleContext>> over(std::vector<std::unique_ptr<Context>> children,
-                                                             uint32_t streams = 1, const Limits& limits = {});
-  BundleContext(std::vector<std::unique_ptr<Context>> children, uint32_t streams, const Limits& limits,
-                FileDescriptor epoll);
+  static absl::StatusOr<std::unique_ptr<BundleContext>> over(std::unique_ptr<Context> child, uint32_t streams = 1,
+                                                             const Limits& limits = {});
+  /// A connection has one lane on each rail.
+  static absl::StatusOr<std::unique_ptr<BundleContext>> over(RailContexts children, const Limits& limits = {});
+  BundleContext(RailContexts children, uint32_t streams, const Limits& limits, FileDescriptor epoll);
   ~BundleContext() override;
 
   // Context.
@@ -60,8 +63,8 @@ class BundleContext final : public Context {
 
   // For connections.
   const MemoryRegion* part_of(const MemoryRegion* region, size_t child) const;
-  /// The peer's context behind a lane that this side opened: rails and children have one order on both sides.
-  uint32_t peer_child_of(size_t child) const { return static_cast<uint32_t>(child); }
+  /// The peer's context behind a lane that this side opened: the peer has one for each rail of its address.
+  uint32_t peer_child_of(size_t child) const { return rails_.empty() ? 0 : static_cast<uint32_t>(rails_[child]); }
   void visit_later(BundleConnection* connection) { waiting_.push_back(connection); }
   void lose(BundleConnection* connection, const absl::Status& cause);
 
@@ -71,9 +74,9 @@ class BundleContext final : public Context {
     uint32_t mbit_per_s = 0;  ///< of each lane
   };
   absl::StatusOr<Connection*> connect_plain(const std::string& address, TimePoint deadline);
-  absl::StatusOr<OpenRail> open_rail(const std::string& address, size_t child, TimePoint deadline);
+  absl::StatusOr<OpenRail> open_rail(const std::string& address, size_t number, TimePoint deadline);
   absl::Status greet(const std::vector<std::unique_ptr<Lane>>& lanes, const std::vector<uint32_t>& mbit_per_s);
-  absl::Status check_plain(const std::string& address) const;
+  absl::StatusOr<size_t> child_of(size_t rail) const;
   BundleConnection* add_single(Connection* connection, const std::string& host);
   BundleConnection* add(std::unique_ptr<BundleConnection> connection);
   void close_lane(Lane& lane);
@@ -93,6 +96,8 @@ class BundleContext final : public Context {
 
   // Set once.
   const std::vector<std::unique_ptr<Context>> children_;
+  const std::vector<size_t> rails_;              ///< by child: its rail; empty: the one child reaches all of them
+  const std::map<size_t, std::string> refused_;  ///< by rail without a child
   const uint32_t streams_;
   const Limits limits_;
   const FileDescriptor epoll_;  ///< of several children

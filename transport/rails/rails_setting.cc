@@ -11,6 +11,7 @@
 #include "base/net_address.h"
 #include "base/parse_number.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "transport/rails/greeting.h"
 #include "transport/rails/link_speed.h"
 
@@ -71,6 +72,18 @@ std::vector<std::string> choose_rails(const std::string& host, const std::vector
   std::vector<std::string> hosts;
   for (const PhysicalLink* link : chosen) hosts.push_back(link->host);
   return hosts;
+}
+
+std::vector<std::string> explain_rails(const std::vector<PhysicalLink>& links) {
+  std::vector<std::string> lines;
+  for (const PhysicalLink& link : links) {
+    const std::vector<std::string> rails = choose_rails(link.host, links);
+    const std::string reason =
+        link.mbit_per_s == 0 ? fmt::format("{} reports no speed", link.interface) : "no other link has a similar speed";
+    lines.push_back(fmt::format("a ps at {} ({}, {} Mb/s): {}", link.host, link.interface, link.mbit_per_s,
+                                rails.empty() ? "one rail: " + reason : fmt::format("{}", fmt::join(rails, ", "))));
+  }
+  return lines;
 }
 
 std::vector<std::string> rails_of(const RailsSetting& setting, const std::string& host, bool is_bound) {

@@ -37,6 +37,9 @@ std::vector<PhysicalLink> physical_links(int family, const std::string& sys = "/
 /// is half to twice the speed of its link. Empty: one rail is all there is. Pure.
 std::vector<std::string> choose_rails(const std::string& host, const std::vector<PhysicalLink>& links);
 
+/// One line for each link: the rails of a ps that is reached there, or why it has one. Pure.
+std::vector<std::string> explain_rails(const std::vector<PhysicalLink>& links);
+
 /// The addresses at which a ps listens. `host`: of its control plane; `is_bound`: it was named by --bind. Empty: `host`
 /// alone.
 std::vector<std::string> rails_of(const RailsSetting& setting, const std::string& host, bool is_bound);

@@ -118,6 +118,11 @@ TEST(RailsSetting, AutoTakesLinksOfSimilarSpeed) {
   EXPECT_TRUE(choose_rails("10.2.0.1", links).empty()) << "its address was chosen, and others are of another network";
   EXPECT_TRUE(choose_rails("10.3.0.1", links).empty());
   EXPECT_TRUE(choose_rails("192.0.2.1", links).empty());
+  const std::vector<std::string> lines = explain_rails(links);
+  ASSERT_EQ(lines.size(), links.size());
+  EXPECT_EQ(lines[0], "a ps at 10.0.0.1 (eth0, 100000 Mb/s): 10.0.0.1, 10.1.0.1");
+  EXPECT_EQ(lines[3], "a ps at 10.2.0.1 (eth2, 10000 Mb/s): one rail: no other link has a similar speed");
+  EXPECT_EQ(lines[4], "a ps at 10.3.0.1 (eth3, 0 Mb/s): one rail: eth3 reports no speed");
 }
 
 TEST(RailsSetting, BindAndLoopbackMeanOneAddress) {

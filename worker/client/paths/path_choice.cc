@@ -9,6 +9,8 @@
 #include "ps/protocol/path_check.h"
 #include "spdlog/spdlog.h"
 #include "transport/rails/bundle_context.h"
+#include "transport/rails/rail_contexts.h"
+#include "transport/registry.h"
 #include "worker/client/paths/gpu_transfers.h"
 #include "worker/client/paths/path_manager.h"
 #include "worker/client/session/stop.h"
@@ -76,16 +78,21 @@ absl::StatusOr<PathManager::Target> PathManager::target(const ShardLink& link, s
   const auto endpoint =
       std::find_if(link.endpoints.begin(), link.endpoints.end(), [&](const auto& e) { return e.transport == name; });
   if (endpoint == link.endpoints.end()) return absl::UnavailableError("the shard does not listen on it");
+  GRADRAIL_ASSIGN_OR_RETURN(const transport::Transport* const transport, transport::find_transport(name));
+  if (transport->lanes == transport::Transport::Lanes::each_context && !endpoint->rails.empty()) {
+    const std::string& address = options_.rails ? endpoint->rails : endpoint->address;
+    return Target{name, address, OpenContext::Lanes::devices, transport::rails::hosts_towards(address)};
+  }
   const std::string lanes = transport::rails::address_of_lanes(endpoint->rails, options_.rails, options_.streams);
-  if (lanes.empty()) return Target{endpoint->address, OpenContext::Lanes::one};
+  if (lanes.empty()) return Target{name, endpoint->address, OpenContext::Lanes::one};
   const bool has_rails = lanes.find(',') != std::string::npos;
-  return Target{lanes, has_rails ? OpenContext::Lanes::rails : OpenContext::Lanes::streams};
+  return Target{name, lanes, has_rails ? OpenContext::Lanes::rails : OpenContext::Lanes::streams};
 }
 
 absl::StatusOr<std::unique_ptr<ShardPath>> PathManager::open_path(ShardLink& link, size_t candidate, GpuTransfer way,
                                                                   TimePoint deadline) {
   GRADRAIL_ASSIGN_OR_RETURN(const Target where, target(link, candidate));
-  GRADRAIL_ASSIGN_OR_RETURN(OpenContext* const context, open_context(link.candidates[candidate].name, where.lanes));
+  GRADRAIL_ASSIGN_OR_RETURN(OpenContext* const context, open_context(where));
   // The shard admits this connection by a proof with the token that the member has received when it joined.
   ps::proto::JoinPath join_path;
   *join_path.mutable_member() = identity_.member();
@@ -141,7 +148,7 @@ absl::Status PathManager::try_gpu_transfer(ShardLink& link, size_t candidate, Gp
     return absl::FailedPreconditionError(link.transfers_refused[way] = why);
   };
   GRADRAIL_ASSIGN_OR_RETURN(const Target where, target(link, candidate));
-  GRADRAIL_ASSIGN_OR_RETURN(OpenContext* const context, open_context(link.candidates[candidate].name, where.lanes));
+  GRADRAIL_ASSIGN_OR_RETURN(OpenContext* const context, open_context(where));
   if (const absl::Status reached = reach_gpu(*context, way); !reached.ok()) return refuse(message_of(reached));
   if (memory_.gpu() != nullptr) drop_probes();  // invariant 2
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<ShardPath> path, open_path(link, candidate, way, deadline));

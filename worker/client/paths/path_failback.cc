@@ -90,7 +90,7 @@ absl::StatusOr<std::unique_ptr<ShardPath>> PathManager::open_probe(ShardLink& li
   link.probe.refused.clear();
   for (const GpuTransfer way : ways_to_try(options_, link)) {
     GRADRAIL_ASSIGN_OR_RETURN(const Target where, target(link, candidate));
-    GRADRAIL_ASSIGN_OR_RETURN(OpenContext* const context, open_context(link.candidates[candidate].name, where.lanes));
+    GRADRAIL_ASSIGN_OR_RETURN(OpenContext* const context, open_context(where));
     absl::Status usable = reach_gpu(*context, way);
     if (link.probe.rejected.contains({candidate, way})) usable.Update(absl::UnavailableError("its check failed"));
     if (!usable.ok()) {

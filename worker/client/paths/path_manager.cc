@@ -10,6 +10,7 @@
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/mac.h"
 #include "transport/rails/bundle_context.h"
+#include "transport/rails/rail_contexts.h"
 #include "transport/registry.h"
 #include "worker/client/paths/gpu_transfers.h"
 
@@ -51,23 +52,31 @@ void PathManager::clear() {
   shard_on_gpu_ = path_lost_ = false;
 }
 
-absl::StatusOr<OpenContext*> PathManager::open_context(const std::string& name, OpenContext::Lanes lanes) {
+absl::StatusOr<std::unique_ptr<transport::Context>> PathManager::open_transport(const Target& target) const {
+  using Lanes = OpenContext::Lanes;
+  GRADRAIL_ASSIGN_OR_RETURN(const transport::Transport* const found, transport::find_transport(target.transport));
+  const transport::OpenOptions options = {.bind_host = target.lanes == Lanes::rails ? "" : options_.bind_host,
+                                          .rdma_only = options_.rdma_only || options_.require_rdma,
+                                          .ofi_provider = options_.ofi_provider,
+                                          .path_timeout = options_.path_timeout,
+                                          .encryption = ps::data_encryption(options_.security)};
+  if (target.lanes == Lanes::devices) {
+    GRADRAIL_ASSIGN_OR_RETURN(transport::rails::RailContexts opened,
+                              transport::rails::open_rails(*found, options, target.hosts));
+    return transport::rails::BundleContext::over(std::move(opened));
+  }
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::Context> context, found->open(options));
+  if (target.lanes == Lanes::one) return context;
+  return transport::rails::BundleContext::over(std::move(context), options_.streams);
+}
+
+absl::StatusOr<OpenContext*> PathManager::open_context(const Target& target) {
   // One context serves the paths to all shards: memory is registered, and pinned, once per transport.
   for (const auto& context : contexts_) {
-    if (context->transport == name && context->lanes == lanes) return context.get();
+    if (context->transport == target.transport && context->lanes == target.lanes && context->hosts == target.hosts)
+      return context.get();
   }
-  GRADRAIL_ASSIGN_OR_RETURN(const transport::Transport* const found, transport::find_transport(name));
-  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::Context> context,
-                            found->open({.bind_host = lanes == OpenContext::Lanes::rails ? "" : options_.bind_host,
-                                         .rdma_only = options_.rdma_only || options_.require_rdma,
-                                         .ofi_provider = options_.ofi_provider,
-                                         .path_timeout = options_.path_timeout,
-                                         .encryption = ps::data_encryption(options_.security)}));
-  if (lanes != OpenContext::Lanes::one) {
-    std::vector<std::unique_ptr<transport::Context>> only;
-    only.push_back(std::move(context));
-    GRADRAIL_ASSIGN_OR_RETURN(context, transport::rails::BundleContext::over(std::move(only), options_.streams));
-  }
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::Context> context, open_transport(target));
   using transport::Access;
   // Shards read this memory only over a transport that maps it: the gradients, and parameters to check the mapping.
   // Elsewhere workers push gradients. A shard's GPU reads them by itself, and its driver pins nothing that cannot be
@@ -80,8 +89,8 @@ absl::StatusOr<OpenContext*> PathManager::open_context(const std::string& name, 
   GRADRAIL_ASSIGN_OR_RETURN(
       std::unique_ptr<transport::MemoryRegion> gradients,
       transport::register_on(registered_, *context, memory_.gradient_span(), maps ? mapped_gradients : Access::local));
-  contexts_.push_back(std::make_unique<OpenContext>(
-      OpenContext{name, lanes, std::move(context), std::move(parameters), std::move(gradients)}));
+  contexts_.push_back(std::make_unique<OpenContext>(OpenContext{
+      target.transport, target.lanes, target.hosts, std::move(context), std::move(parameters), std::move(gradients)}));
   // Only now: a context without registered memory must not be polled.
   wait_set_.add(contexts_.back()->context.get());
   return contexts_.back().get();

@@ -101,13 +101,16 @@ class PathManager {
 
  private:
   // path_manager.cc
-  /// The address for the next path over a candidate, and whether the path may have several lanes.
+  /// The address for the next path over a candidate, and the context that reaches it.
   struct Target {
+    std::string transport;
     std::string address;
     OpenContext::Lanes lanes = OpenContext::Lanes::one;
+    std::vector<std::string> hosts = {};  ///< OpenContext::hosts
   };
   absl::StatusOr<Target> target(const ShardLink& link, size_t candidate) const;
-  absl::StatusOr<OpenContext*> open_context(const std::string& transport, OpenContext::Lanes lanes);
+  absl::StatusOr<OpenContext*> open_context(const Target& target);
+  absl::StatusOr<std::unique_ptr<transport::Context>> open_transport(const Target& target) const;
   void close_unused_contexts();
   absl::Status reach_gpu(OpenContext& context, GpuTransfer way);
   void deliver(const transport::Completion& completion);

@@ -28,8 +28,10 @@ struct ShardLink;
 struct OpenContext {
   std::string transport;
   /// A transport::rails::BundleContext, unless it is `one`. The kernel chooses the source for each of several rails.
-  enum class Lanes : uint8_t { one, streams, rails };
+  /// `devices`: one context for each of `hosts`.
+  enum class Lanes : uint8_t { one, streams, rails, devices };
   Lanes lanes = Lanes::one;
+  std::vector<std::string> hosts;  ///< of this worker, one for each rail of the shard
   std::unique_ptr<transport::Context> context;
   std::unique_ptr<transport::MemoryRegion> parameters;
   std::unique_ptr<transport::MemoryRegion> gradients;

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "transport/context.h"
+#include "transport/registry.h"
+
+namespace gradrail::transport::rails {
+
+/// One context for each rail, for a transport that binds a context to a device (ucx, ofi).
+struct RailContexts {
+  std::vector<std::unique_ptr<Context>> contexts;
+  std::vector<size_t> rails;              ///< by context: number of its rail
+  std::map<size_t, std::string> refused;  ///< by number of a rail without a context: why it has none
+};
+
+/// Opens `transport` once for each of `hosts`: addresses of this host, "" for a rail without a route. A rail without a
+/// usable device is left out while another one works.
+/// Errors  No rail can be used: those of Transport::open for the first one.
+absl::StatusOr<RailContexts> open_rails(const Transport& transport, OpenOptions options,
+                                        absl::Span<const std::string> hosts);
+
+/// The addresses of this host that reach the rails of "lanes:10.0.0.1:4000,10.1.0.1:4001", in their order; "": no
+/// route.
+std::vector<std::string> hosts_towards(const std::string& rails);
+
+}  // namespace gradrail::transport::rails
