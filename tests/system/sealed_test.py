@@ -84,7 +84,7 @@ class Attack:
             record, is_full = bytes(held[:size]), size == FULL_RECORD
             del held[:size]
             kept = state.setdefault("kept", [])
-            # The first full record of an exchange: nine more follow without an answer of the peer.
+            # The first full record of an exchange, which is one bucket: nine more follow without an answer of the peer.
             if kept or (position >= self.begin and is_full and not state.get("was full", True) and not self.done):
                 kept.append(record)
             else:
@@ -108,7 +108,7 @@ class Sealed(cluster.ClusterTest):
     def start(self, *flags, epochs=2, change=as_it_is, workers=2, encrypted=True):
         """Starts a run through the attacker. Returns (ps, workers); self.wires are the forwarders of the data plane."""
         flags = ["--data_dir", self.data, "--model", "mlp", "--mode", "sync", "--epochs", epochs, "--transport", "tcp",
-                 "--secret-file", self.secret, *flags, *(["--encrypt-data"] if encrypted else []), *self.addresses(workers)]
+                 "--bucket_kib", 512, "--secret-file", self.secret, *flags, *(["--encrypt-data"] if encrypted else []), *self.addresses(workers)]
         ps = self.train(*flags, "--job_name", "ps", "--task_index", 0, name="ps")
         ps.wait_for("listens on")
         self.wires = {}
