@@ -58,8 +58,8 @@ class Predict(cluster.ClusterTest):
     def test_files_that_are_no_runs(self):
         file = self.folder / "text"
         file.write_text("hello")
-        self.assertIn("is no run", self.predict("--check", file, code=cluster.CONFIGURATION))
-        self.assertIn("is no run", self.predict("--costs", file, code=cluster.CONFIGURATION))
+        self.assertIn("was not written by", self.predict("--check", file, code=cluster.CONFIGURATION))
+        self.assertIn("was not written by", self.predict("--costs", file, code=cluster.CONFIGURATION))
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ std::string row(const std::string& path, uint64_t bytes, double micros) {
 
 absl::Status read(const std::string& rows, Costs& costs) {
   const std::string path = ::testing::TempDir() + "predict_costs.json";
-  std::ofstream(path) << R"({"config":{},"results":[)" << rows << "]}";
+  std::ofstream(path) << R"({"config":{},"machine":{},"results":[)" << rows << "]}";
   return read_costs(path, "adam", ps::PushFormat::int8, costs);
 }
 
@@ -91,10 +91,11 @@ TEST(PredictCosts, OtherFilesAreRefused) {
   Costs costs;
   EXPECT_THAT(error_of(read(row("shm mapped", 64, 1), costs)),
               HasSubstr("neither rows of `bench apply` for adam and int8"));
-  EXPECT_THAT(error_of(read("{}", costs)), HasSubstr("predict_costs.json"));
+  EXPECT_THAT(error_of(read("{}", costs)), HasSubstr("predict_costs.json: a result is damaged"));
   const std::string path = ::testing::TempDir() + "no_run.json";
   std::ofstream(path) << "[]";
-  EXPECT_THAT(error_of(read_costs(path, "sgd", ps::PushFormat::fp32, costs)), HasSubstr("is no run"));
+  EXPECT_THAT(error_of(read_costs(path, "sgd", ps::PushFormat::fp32, costs)),
+              HasSubstr("no_run.json: was not written by `gradrail bench"));
 }
 
 }  // namespace
