@@ -4,10 +4,10 @@
 #include <cmath>
 
 #include "base/status.h"
-#include "bench/predict/cost_file.h"
 #include "bench/predict/output.h"
 #include "bench/predict/simulation.h"
 #include "bench/report/figure.h"
+#include "bench/report/run_file.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
@@ -22,17 +22,21 @@ uint32_t tasks_of(const nlohmann::json& run, std::string_view job) {
   return count;
 }
 
-PredictFlags flags_of(const nlohmann::json& run, PredictFlags flags) {
-  const nlohmann::json& config = run.at("config");
-  flags.cluster.workers = tasks_of(run, "worker/");
-  flags.cluster.ps = tasks_of(run, "ps/");
-  flags.cluster.shards = config.at("shards");
-  flags.mode = config.at("mode");
+absl::StatusOr<PredictFlags> flags_of(const nlohmann::json& run, PredictFlags flags) {
+  try {  // nlohmann's only way to say that a field is missing or of another type
+    const nlohmann::json& config = run.at("config");
+    flags.cluster.workers = tasks_of(run, "worker/");
+    flags.cluster.ps = tasks_of(run, "ps/");
+    flags.cluster.shards = config.at("shards");
+    flags.mode = config.at("mode");
+    flags.push = config.at("push");
+    flags.returns = config.at("return");
+    flags.optimizer = config.at("optimizer");
+    flags.bucket_kib = config.at("bucket_kib");
+  } catch (const nlohmann::json::exception& error) {
+    return absl::DataLossError(fmt::format("{}: {}", flags.check, error.what()));
+  }
   if (flags.mode.empty()) flags.mode = "sync";
-  flags.push = config.at("push");
-  flags.returns = config.at("return");
-  flags.optimizer = config.at("optimizer");
-  flags.bucket_kib = config.at("bucket_kib");
   flags.compute_ms = 0;
   return flags;
 }
@@ -54,17 +58,13 @@ absl::StatusOr<Row> row_of(Figure measured, PredictFlags flags) {
 }
 
 absl::StatusOr<std::vector<Row>> rows_of(const nlohmann::json& run, const PredictFlags& flags) {
+  GRADRAIL_ASSIGN_OR_RETURN(const PredictFlags of_run, flags_of(run, flags));
+  GRADRAIL_ASSIGN_OR_RETURN(std::vector<Figure> figures, figures_of(run, flags.check));
   std::vector<Row> rows;
-  try {
-    const PredictFlags of_run = flags_of(run, flags);
-    for (const nlohmann::json& result : run.at("results")) {
-      Figure measured = figure_from(result);
-      if (!measured.failed.empty() || measured.path != "tcp" || measured.times.p50_us <= 0) continue;
-      GRADRAIL_ASSIGN_OR_RETURN(Row row, row_of(std::move(measured), of_run));
-      rows.push_back(std::move(row));
-    }
-  } catch (const nlohmann::json::exception& error) {  // the library's only way to say it
-    return absl::DataLossError(fmt::format("{}: {}", flags.check, error.what()));
+  for (Figure& measured : figures) {
+    if (!measured.failed.empty() || measured.path != "tcp" || measured.times.p50_us <= 0) continue;
+    GRADRAIL_ASSIGN_OR_RETURN(Row row, row_of(std::move(measured), of_run));
+    rows.push_back(std::move(row));
   }
   if (rows.empty()) return absl::DataLossError(fmt::format("{}: has no row of `bench exchange` over tcp", flags.check));
   return rows;

@@ -6,6 +6,7 @@
 
 #include "base/status.h"
 #include "bench/predict/check.h"
+#include "bench/predict/goodput.h"
 #include "bench/predict/output.h"
 #include "bench/predict/simulation.h"
 #include "bench/predict/sweep.h"
@@ -41,6 +42,21 @@ absl::StatusOr<std::vector<Point>> points_of(const PredictFlags& flags) {
   return points;
 }
 
+absl::StatusOr<Prediction> prediction_of(const Description& description) {
+  Prediction prediction;
+  GRADRAIL_ASSIGN_OR_RETURN(prediction.outcome, simulate(description));
+  if (description.cluster.aggregators > 0) {
+    Description flat = description;
+    flat.cluster.aggregators = 0;
+    GRADRAIL_ASSIGN_OR_RETURN(prediction.flat, simulate(flat));
+  }
+  if (description.failures.mtbf_hours > 0) {
+    prediction.without_backup = goodput_of(description, prediction.outcome.step_s_mean, /*has_backup=*/false);
+    prediction.with_backup = goodput_of(description, prediction.outcome.step_s_mean, /*has_backup=*/true);
+  }
+  return prediction;
+}
+
 }  // namespace
 
 absl::StatusOr<bool> run_predict(const PredictFlags& flags) {
@@ -58,12 +74,12 @@ absl::StatusOr<bool> run_predict(const PredictFlags& flags) {
   }
   nlohmann::json rows = nlohmann::json::array();
   for (size_t i = 0; i < points.size(); ++i) {
-    GRADRAIL_ASSIGN_OR_RETURN(const Outcome outcome, simulate(descriptions[i]));
+    GRADRAIL_ASSIGN_OR_RETURN(const Prediction prediction, prediction_of(descriptions[i]));
     if (!flags.json) {
-      print_row(points[i].label, outcome);
+      print_row(points[i].label, descriptions[i], prediction);
       continue;
     }
-    nlohmann::json row = to_json(descriptions[i], outcome);
+    nlohmann::json row = to_json(descriptions[i], prediction);
     row["point"] = points[i].values;
     rows.push_back(std::move(row));
   }

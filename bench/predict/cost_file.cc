@@ -4,33 +4,19 @@
 #include <optional>
 #include <vector>
 
-#include "base/read_file.h"
 #include "base/status.h"
 #include "bench/report/figure.h"
+#include "bench/report/run_file.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
 namespace gradrail::bench::predict {
 namespace {
 
-constexpr size_t kMaxRunBytes = size_t{256} << 20;
 /// Larger exchanges leave the caches, smaller ones are wake-ups and system calls.
 constexpr uint64_t kBytesOfSlope = 1 << 20;
 
 using Rows = std::vector<Figure>;
-
-absl::StatusOr<Rows> rows_of(const std::string& path, const nlohmann::json& run) {
-  Rows rows;
-  try {
-    for (const nlohmann::json& result : run.at("results")) {
-      Figure figure = figure_from(result);
-      if (figure.failed.empty()) rows.push_back(std::move(figure));
-    }
-  } catch (const nlohmann::json::exception& error) {  // the library's only way to say it
-    return absl::DataLossError(fmt::format("{}: {}", path, error.what()));
-  }
-  return rows;
-}
 
 /// The row of the largest size.
 const Figure* largest(const Rows& rows, const std::string& path) {
@@ -79,14 +65,6 @@ bool read_exchange(const Rows& rows, Costs& costs) {
 
 }  // namespace
 
-absl::StatusOr<nlohmann::json> read_run(const std::string& path) {
-  GRADRAIL_ASSIGN_OR_RETURN(const std::string text, read_file(path, kMaxRunBytes));
-  nlohmann::json run = nlohmann::json::parse(text, nullptr, false);
-  if (!run.is_object() || !run.contains("results") || !run.contains("config"))
-    return absl::DataLossError(fmt::format("{}: is no run that `gradrail bench … -J` has recorded", path));
-  return run;
-}
-
 Costs recorded_costs(ps::PushFormat push) {
   Costs costs;
   costs.sources = {"messages, bytes: exchange-2026-11-21.txt, tcp on one host: 64 B in 11.5 us, 256 KiB in 101 us",
@@ -115,7 +93,8 @@ Costs recorded_costs(ps::PushFormat push) {
 
 absl::Status read_costs(const std::string& path, const std::string& optimizer, ps::PushFormat push, Costs& costs) {
   GRADRAIL_ASSIGN_OR_RETURN(const nlohmann::json run, read_run(path));
-  GRADRAIL_ASSIGN_OR_RETURN(const Rows rows, rows_of(path, run));
+  GRADRAIL_ASSIGN_OR_RETURN(Rows rows, figures_of(run, path));
+  std::erase_if(rows, [](const Figure& row) { return !row.failed.empty(); });
   const bool has_apply = read_apply(rows, optimizer, push, costs);
   const bool has_exchange = read_exchange(rows, costs);
   if (!has_apply && !has_exchange) {

@@ -18,6 +18,7 @@ struct Cluster {
   uint32_t shards = 1;  ///< of each ps process
   uint32_t workers_per_host = 1;
   uint32_t ps_per_host = 1;
+  uint32_t aggregators = 0;     ///< each for an equal part of the workers, on a host of its own; 0: none
   uint32_t rails = 1;           ///< NICs of each host
   double nic_gbit = 100;        ///< line rate of a NIC in each direction
   double ps_nic_gbit = 0;       ///< the same for hosts of ps processes; 0: as nic_gbit
@@ -32,6 +33,12 @@ struct Cluster {
 
   uint32_t shard_count() const { return ps * shards; }
   uint32_t worker_hosts() const { return (workers + workers_per_host - 1) / workers_per_host; }
+  /// Workers of an aggregator; the last one may have fewer. Only with aggregators.
+  uint32_t group_size() const { return (workers + aggregators - 1) / aggregators; }
+  /// Aggregators that have workers.
+  uint32_t group_count() const { return aggregators > 0 ? (workers + group_size() - 1) / group_size() : 0; }
+  /// Pushes that complete a step of a bucket at its shard.
+  uint32_t fan_in() const { return aggregators > 0 ? group_count() : workers; }
   uint32_t ps_hosts() const { return (ps + ps_per_host - 1) / ps_per_host; }
 };
 
@@ -67,10 +74,23 @@ struct Load {
   uint64_t seed = 1;
 };
 
+/// Failures of hosts, and what the run does about them.
+struct Failures {
+  double mtbf_hours = 0;    ///< of each host; 0: no failures
+  double detect_s = 4;      ///< from the failure until the tasks of the host count as lost (--heartbeat-timeout)
+  double restart_s = 120;   ///< … from then on until they run again, on this host or another
+  double takeover_s = 0.5;  ///< … until the backup of a ps serves
+  double save_secs = 600;   ///< between two saves of a checkpoint; 0: none
+  double save_cost_s = 0;   ///< for which a save delays the steps
+  double run_hours = 168;
+  uint32_t runs = 200;  ///< of the simulation
+};
+
 struct Description {
   Cluster cluster;
   Costs costs;
   Load load;
+  Failures failures;
 };
 
 /// Errors  INVALID_ARGUMENT names the flag, the value and the range.

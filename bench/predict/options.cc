@@ -33,6 +33,11 @@ void add_cluster_options(CLI::App& app, Cluster& cluster) {
   app.add_option("--ps_per_host,--ps-per-host", cluster.ps_per_host, "ps processes that share a host and its NICs")
       ->transform(NumberIn(1u, 1024u))
       ->capture_default_str();
+  app.add_option("--aggregators", cluster.aggregators,
+                 "aggregators, each of which sums the gradients of an equal part of the workers, on a host of its own; "
+                 "only --mode sync")
+      ->transform(NumberIn(0u, kMostTasks))
+      ->capture_default_str();
   app.option_defaults()->group("Network");
   app.add_option("--rails", cluster.rails, "NICs of each host")->transform(NumberIn(1u, 16u))->capture_default_str();
   app.add_option("--nic", cluster.nic_gbit, "rate of a NIC in each direction, in Gbit/s")
@@ -134,6 +139,42 @@ void add_cost_options(CLI::App& app, PredictFlags& flags) {
       ->transform(NumberIn(0.1, 1e6));
 }
 
+void add_failure_options(CLI::App& app, PredictFlags& flags) {
+  Failures& failures = flags.failures;
+  app.option_defaults()->group("Failures");
+  app.add_option("--mtbf", failures.mtbf_hours, "mean time between failures of a host, in hours; 0: no failures")
+      ->transform(NumberIn(0.0, 1e9))
+      ->capture_default_str();
+  app.add_option("--detect_s,--detect-s", failures.detect_s,
+                 "from the failure of a host until its tasks count as lost, as --heartbeat-timeout of training")
+      ->transform(NumberIn(0.0, 1e6))
+      ->capture_default_str();
+  app.add_option("--restart_s,--restart-s", failures.restart_s, "from then on until its tasks run again, anywhere")
+      ->transform(NumberIn(0.0, 1e6))
+      ->capture_default_str();
+  app.add_option("--takeover_s,--takeover-s", failures.takeover_s, "from then on until the backup of a ps serves")
+      ->transform(NumberIn(0.0, 1e6))
+      ->capture_default_str();
+  app.add_option("--save_secs,--save-secs", failures.save_secs, "time between two saves of a checkpoint; 0: no saves")
+      ->transform(NumberIn(0.0, 1e7))
+      ->capture_default_str();
+  app.add_option("--save_cost_s,--save-cost-s", flags.save_cost_s,
+                 "for which a save delays the steps; default: a shard reads its parameters and state once")
+      ->transform(NumberIn(0.0, 1e6));
+  app.add_option("--run_hours,--run-hours", failures.run_hours, "length of a run")
+      ->transform(NumberIn(0.01, 1e6))
+      ->capture_default_str();
+  app.add_option("--runs", failures.runs, "runs with random failures, from --seed")
+      ->transform(NumberIn(1u, 1'000'000u))
+      ->capture_default_str();
+}
+
+/// Threads of the shards copy, each its own shard.
+double seconds_of_copy(const PredictFlags& flags, const Description& d) {
+  const int vectors = 1 + ps::state_vectors(*ps::parse_optimizer(flags.optimizer));
+  return static_cast<double>(d.load.bytes) / d.cluster.shard_count() * vectors * d.costs.gradient_ns_per_byte * 1e-9;
+}
+
 /// NICs copy the bytes. Threads make no system call for a message.
 void use_rdma(Costs& costs) {
   constexpr double kMessageUs = 0.5;
@@ -152,6 +193,7 @@ void add_predict_flags(CLI::App& app, PredictFlags& flags) {
   add_cluster_options(app, flags.cluster);
   add_load_options(app, flags);
   add_cost_options(app, flags);
+  add_failure_options(app, flags);
   app.option_defaults()->group("Output");
   app.add_flag("--json", flags.json, "print JSON");
   app.add_option(
@@ -179,7 +221,7 @@ absl::Status set_value(const std::string& name, const std::string& value, Predic
 }
 
 absl::StatusOr<Description> description_of(const PredictFlags& flags) {
-  Description d{.cluster = flags.cluster, .costs = {}, .load = flags.load};
+  Description d{.cluster = flags.cluster, .costs = {}, .load = flags.load, .failures = flags.failures};
   Load& load = d.load;
   GRADRAIL_ASSIGN_OR_RETURN(load.mode, ps::parse_mode(flags.mode));
   GRADRAIL_ASSIGN_OR_RETURN(load.push, ps::parse_push_format(flags.push));
@@ -205,6 +247,7 @@ absl::StatusOr<Description> description_of(const PredictFlags& flags) {
   if (flags.message_us >= 0) d.costs.message_us = flags.message_us;
   if (flags.wake_us >= 0) d.costs.wake_us = flags.wake_us;
   if (flags.memory_gb_per_s > 0) d.costs.memory_gb_per_s = flags.memory_gb_per_s;
+  d.failures.save_cost_s = flags.save_cost_s >= 0 ? flags.save_cost_s : seconds_of_copy(flags, d);
   GRADRAIL_RETURN_IF_ERROR(validate(d));
   return d;
 }

@@ -16,6 +16,7 @@ namespace gradrail::bench::predict {
 struct PredictFlags {
   Cluster cluster;
   Load load;
+  Failures failures;
   std::string model = "256M";
   uint32_t bucket_kib = 0;
   uint32_t slot_mib = 32;
@@ -28,6 +29,7 @@ struct PredictFlags {
   std::vector<std::string> costs;                              ///< files
   double message_us = -1, wake_us = -1, memory_gb_per_s = -1;  ///< replace those costs; -1: not given
   std::vector<std::string> sweep;
+  double save_cost_s = -1;  ///< -1: not given
   std::string check;
   double tolerance = 0.1;
   bool json = false;

@@ -6,7 +6,23 @@
 
 namespace gradrail::bench::predict {
 
-nlohmann::json to_json(const Description& d, const Outcome& o) {
+namespace {
+
+nlohmann::json step_times(const Outcome& o) {
+  return {{"median", o.step_s_median},
+          {"p99", o.step_s_p99},
+          {"mean", o.step_s_mean},
+          {"min", o.step_s_min},
+          {"max", o.step_s_max}};
+}
+
+nlohmann::json goodput_json(const Goodput& g) {
+  return {{"goodput", g.steps_per_s},   {"goodput_share", g.share}, {"goodput_share_p5", g.share_p5},
+          {"lost_steps", g.lost_steps}, {"returns", g.returns},     {"failures", g.failures},
+          {"stalled_s", g.stalled_s},   {"absent", g.absent}};
+}
+
+nlohmann::json outcome_json(const Description& d, const Outcome& o) {
   const Cluster& c = d.cluster;
   const Load& l = d.load;
   nlohmann::json path;
@@ -17,6 +33,7 @@ nlohmann::json to_json(const Description& d, const Outcome& o) {
             {"shards", c.shards},
             {"workers_per_host", c.workers_per_host},
             {"ps_per_host", c.ps_per_host},
+            {"aggregators", c.group_count()},
             {"rails", c.rails},
             {"nic_gbit", c.nic_gbit},
             {"ps_nic_gbit", c.ps_nic_gbit > 0 ? c.ps_nic_gbit : c.nic_gbit},
@@ -52,12 +69,9 @@ nlohmann::json to_json(const Description& d, const Outcome& o) {
             {"pack_ns_per_byte", d.costs.pack_ns_per_byte},
             {"memory_gb_per_s", d.costs.memory_gb_per_s},
             {"sources", d.costs.sources}}},
-          {"step_time_s",
-           {{"median", o.step_s_median},
-            {"p99", o.step_s_p99},
-            {"mean", o.step_s_mean},
-            {"min", o.step_s_min},
-            {"max", o.step_s_max}}},
+          {"fan_in", o.fan_in},
+          {"bytes_into_shard", o.bytes_into_shard},
+          {"step_time_s", step_times(o)},
           {"exchange_time_s", {{"median", o.exchange_s_median}, {"p99", o.exchange_s_p99}}},
           {"steps_per_s", o.steps_per_s},
           {"updates_per_s", o.updates_per_s},
@@ -68,6 +82,9 @@ nlohmann::json to_json(const Description& d, const Outcome& o) {
            {{"shard_nic", o.shard_nic},
             {"worker_nic", o.worker_nic},
             {"switch", o.fabric},
+            {"aggregator_nic", o.aggregator_nic},
+            {"aggregator_cpu", o.aggregator_cpu},
+            {"aggregator_memory", o.aggregator_memory},
             {"shard_cpu", o.shard_cpu},
             {"shard_memory", o.shard_memory},
             {"worker_cpu", o.worker_cpu},
@@ -75,6 +92,41 @@ nlohmann::json to_json(const Description& d, const Outcome& o) {
           {"critical_path", path},
           {"events", o.events},
           {"simulated_s", o.simulated_s}};
+}
+
+void print_goodput(const char* which, const Failures& failures, const Goodput& g) {
+  fmt::print(
+      "    {}: goodput {:.5f} of the steps ({:.4g} steps/s), 5 % of the runs below {:.5f}; in {} h {:.1f} failures, "
+      "{:.2f} "
+      "returns to a checkpoint, {:.1f} lost steps, {:.0f} s stalled, {:.4f} of the gradients absent\n",
+      which, g.share, g.steps_per_s, g.share_p5, failures.run_hours, g.failures, g.returns, g.lost_steps, g.stalled_s,
+      g.absent);
+}
+
+}  // namespace
+
+nlohmann::json to_json(const Description& d, const Prediction& p) {
+  nlohmann::json json = outcome_json(d, p.outcome);
+  if (p.flat) {
+    json["flat"] = {{"fan_in", p.flat->fan_in},
+                    {"bytes_into_shard", p.flat->bytes_into_shard},
+                    {"step_time_s", step_times(*p.flat)},
+                    {"bottleneck", p.flat->bottleneck}};
+  }
+  if (!p.without_backup || !p.with_backup) return json;
+  const Failures& f = d.failures;
+  json["failures"] = {{"mtbf_hours", f.mtbf_hours},
+                      {"detect_s", f.detect_s},
+                      {"restart_s", f.restart_s},
+                      {"takeover_s", f.takeover_s},
+                      {"save_secs", f.save_secs},
+                      {"save_cost_s", f.save_cost_s},
+                      {"best_save_secs", best_save_s(d)},
+                      {"run_hours", f.run_hours},
+                      {"runs", f.runs},
+                      {"without_backup", goodput_json(*p.without_backup)},
+                      {"with_backup", goodput_json(*p.with_backup)}};
+  return json;
 }
 
 void print_assumptions(const Description& d) {
@@ -86,6 +138,7 @@ void print_assumptions(const Description& d) {
   if (c.oversubscription > 1)
     fmt::print(", leaf switches of {} hosts {}:1 oversubscribed", c.hosts_per_leaf, c.oversubscription);
   if (c.loss > 0) fmt::print(", loss {}", c.loss);
+  if (c.aggregators > 0) fmt::print(", {} aggregators of at most {} workers", c.group_count(), c.group_size());
   fmt::print("\n# model {} bytes, buckets {} KiB, {}, push {}, return {}, compute {} ms (sigma {}), {} slow workers\n",
              l.bytes, l.bucket_bytes / 1024, ps::mode_text(l.mode), ps::push_format_name(l.push),
              ps::return_format_name(l.returns), l.compute_ms, l.compute_sigma, l.slow_workers);
@@ -95,6 +148,12 @@ void print_assumptions(const Description& d) {
       d.costs.message_us, d.costs.send_ns_per_byte, d.costs.receive_ns_per_byte, d.costs.wake_us,
       d.costs.apply_ns_per_byte, d.costs.gradient_ns_per_byte, d.costs.pack_ns_per_byte, d.costs.memory_gb_per_s);
   for (const std::string& source : d.costs.sources) fmt::print("# {}\n", source);
+  const Failures& f = d.failures;
+  if (f.mtbf_hours <= 0) return;
+  fmt::print(
+      "# a host fails each {} h; noticed after {} s, restarted after {} s more, taken over after {} s; saves each {} s "
+      "cost {:.3g} s (best without a backup: each {:.0f} s); {} runs\n",
+      f.mtbf_hours, f.detect_s, f.restart_s, f.takeover_s, f.save_secs, f.save_cost_s, best_save_s(d), f.runs);
 }
 
 void print_header() {
@@ -103,12 +162,22 @@ void print_header() {
              "bottleneck");
 }
 
-void print_row(const std::string& label, const Outcome& o) {
+void print_row(const std::string& label, const Description& d, const Prediction& p) {
+  const Outcome& o = p.outcome;
   fmt::print(
       "  {:<26} {:>11.3f} {:>11.3f} {:>11.3f} {:>9.2f} {:>9.3f} {:>7.2f} {:>7.2f} {:>7.2f} {:>7.2f} {:>7.2f} "
       "{:>7.2f}  {}\n",
       label, o.step_s_median * 1e3, o.step_s_p99 * 1e3, o.exchange_s_median * 1e3, o.steps_per_s, o.shard_nic,
       o.worker_nic, o.fabric, o.shard_cpu, o.shard_memory, o.worker_cpu, o.compute, o.bottleneck);
+  if (p.flat) {
+    fmt::print(
+        "    {} pushes and {:.0f} bytes into a shard in a step; without aggregators {} and {:.0f}, and a step takes "
+        "{:.3f} ms ({})\n",
+        o.fan_in, o.bytes_into_shard, p.flat->fan_in, p.flat->bytes_into_shard, p.flat->step_s_median * 1e3,
+        p.flat->bottleneck);
+  }
+  if (p.without_backup) print_goodput("without a backup ps", d.failures, *p.without_backup);
+  if (p.with_backup) print_goodput("with a backup ps", d.failures, *p.with_backup);
 }
 
 }  // namespace gradrail::bench::predict

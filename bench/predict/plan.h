@@ -16,6 +16,7 @@ struct Plan {
     uint32_t index = 0;  ///< in its shard
     double fp32_bytes = 0;
     double push_bytes = 0;    ///< with the header
+    double sum_bytes = 0;     ///< of the push of an aggregator: fp32, with the header
     double return_bytes = 0;  ///< with the header
     uint32_t before = kNone;  ///< common index of the bucket that leaves before this one from its place
     uint32_t after = kNone;
@@ -27,6 +28,8 @@ struct Plan {
   std::vector<uint32_t> first_bucket;  ///< per shard, and one past the last
   std::vector<uint32_t> order;         ///< in which the buckets of a step leave
 
+  /// Bytes of the pushes of one step into the shard that has the most, from workers or from their aggregators.
+  double bytes_into_shard(const Cluster& cluster) const;
   uint32_t bucket_count(uint32_t shard) const { return first_bucket[shard + 1] - first_bucket[shard]; }
 };
 

@@ -3,8 +3,9 @@
 #include <memory>
 #include <vector>
 
-#include "bench/predict/network.h"
+#include "bench/predict/network/network.h"
 #include "bench/predict/plan.h"
+#include "bench/predict/server_threads.h"
 #include "ps/shard/shard_protocol.h"
 
 namespace gradrail::bench::predict {
@@ -19,17 +20,13 @@ class Shards {
   void on_window(uint32_t window, Time now);
 
   void begin_measurement(Time now);
-  double cpu_share(Time now) const;
-  double memory_share(Time now) const;
+  double cpu_share(Time now) const { return threads_.cpu_share(now); }
+  double memory_share(Time now) const { return threads_.memory_share(now); }
   /// Updates since the begin of the measurement, of single buckets.
   uint64_t updates() const { return updates_ - updates_before_; }
   double dropped_share() const;
 
  private:
-  struct Shard {
-    std::unique_ptr<ps::ShardProtocol> protocol;
-    Time free_at = 0;  ///< of its thread
-  };
   struct Window {
     uint32_t shard = 0, bucket = 0;
     uint64_t step = 0;
@@ -37,32 +34,26 @@ class Shards {
     Time begun_at = 0;
   };
 
-  /// Carries out `actions_` from `begin` on. Returns the moment at which the thread is free again.
-  Time perform(uint32_t shard, Time begin);
+  /// Carries out `actions_`.
+  void perform(uint32_t shard);
   /// The answers that follow are due to this push, which has arrived.
   void follow(const Trace& trace, Time arrived_at) {
     trace_ = trace;
     arrived_at_ = arrived_at;
   }
-  Time apply(uint32_t shard, const ps::Action& action, Time begin);
-  Time answer(uint32_t shard, const ps::Action& action, Time begin);
-  /// The memory of the host transfers these bytes as soon as it can. Returns the end.
-  Time use_memory(uint32_t shard, double bytes);
+  void apply(uint32_t shard, const ps::Action& action);
+  void answer(uint32_t shard, const ps::Action& action);
 
   const Description& description_;
   const Plan& plan_;
   EventQueue& events_;
   Network& network_;
-  std::vector<Shard> shards_;
-  std::vector<Time> memory_free_at_;  ///< per ps host
+  ServerThreads threads_;
+  std::vector<std::unique_ptr<ps::ShardProtocol>> protocols_;
   std::vector<Window> windows_;
   ps::Actions actions_;  ///< reused
   Trace trace_;          ///< of the push that the shard processes
   Time arrived_at_ = 0;
-  Time now_ = 0;  ///< of the event
-
-  Time measured_from_ = 0;
-  Time busy_ = 0, memory_busy_ = 0;  ///< of all shards, of all hosts
   uint64_t updates_ = 0, answers_ = 0, dropped_ = 0, updates_before_ = 0;
 };
 

@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/status.h"
+#include "bench/predict/aggregators.h"
 #include "bench/predict/shards.h"
 #include "bench/predict/workers.h"
 
@@ -26,6 +27,7 @@ class Simulation {
         plan_(plan),
         network_(description.cluster, events_, description.load.seed),
         shards_(description, plan, events_, network_),
+        aggregators_(description, plan, events_, network_),
         workers_(description, plan, events_, network_) {}
 
   Outcome run() {
@@ -42,6 +44,7 @@ class Simulation {
         measured_from_ = now_;
         network_.begin_measurement(now_);
         shards_.begin_measurement(now_);
+        aggregators_.begin_measurement(now_);
         workers_.begin_measurement(now_);
       }
     }
@@ -62,13 +65,20 @@ class Simulation {
       case Event::Kind::departure:
         return network_.depart(event.object, event.at);
       case Event::Kind::arrival:
-        return network_.message(event.object).is_answer ? workers_.on_answer(event.object, event.at)
-                                                        : shards_.on_arrival(event.object, event.at);
+        return arrive(event.object, event.at);
       case Event::Kind::push:
         return workers_.on_push(event.object, event.at);
       case Event::Kind::window:
         return shards_.on_window(event.object, event.at);
     }
+  }
+
+  void arrive(uint32_t index, Time now) {
+    const Message& message = network_.message(index);
+    if (message.is_answer)
+      message.leg == Leg::upper ? aggregators_.on_answer(index, now) : workers_.on_answer(index, now);
+    else
+      message.leg == Leg::lower ? aggregators_.on_push(index, now) : shards_.on_arrival(index, now);
   }
 
   Outcome outcome() {
@@ -100,6 +110,9 @@ class Simulation {
     o.worker_nic = use.worker_nic;
     o.shard_nic = use.shard_nic;
     o.fabric = use.fabric;
+    o.aggregator_nic = use.aggregator_nic;
+    o.aggregator_cpu = aggregators_.cpu_share(now_);
+    o.aggregator_memory = aggregators_.memory_share(now_);
     o.shard_cpu = shards_.cpu_share(now_);
     o.shard_memory = shards_.memory_share(now_);
     o.worker_cpu = workers_.cpu_share(now_);
@@ -110,6 +123,8 @@ class Simulation {
     const auto largest = std::max_element(o.critical_path.begin(), o.critical_path.end());
     o.bottleneck = cause_names(o)[static_cast<size_t>(largest - o.critical_path.begin())];
     o.buckets = plan_.buckets.size();
+    o.fan_in = description_.cluster.fan_in();
+    o.bytes_into_shard = plan_.bytes_into_shard(description_.cluster);
     o.events = events_.inserted();
     return o;
   }
@@ -119,6 +134,7 @@ class Simulation {
   EventQueue events_;
   Network network_;
   Shards shards_;
+  Aggregators aggregators_;
   Workers workers_;
   Time now_ = 0;
   Time measured_from_ = 0;
@@ -132,7 +148,9 @@ std::array<const char*, kCauses> cause_names(const Outcome& o) {
           "worker CPU",
           "worker NIC",
           "switch",
+          "aggregator NIC",
           "shard NIC",
+          o.aggregator_memory > o.aggregator_cpu ? "aggregator memory" : "aggregator CPU",
           o.shard_memory > o.shard_cpu ? "shard memory" : "shard CPU",
           "latency"};
 }

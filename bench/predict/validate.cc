@@ -1,5 +1,6 @@
 #include "absl/status/status.h"
 #include "bench/predict/description.h"
+#include "bench/predict/goodput.h"
 #include "fmt/format.h"
 
 namespace gradrail::bench::predict {
@@ -7,6 +8,10 @@ namespace {
 
 /// The state of the model has about 100 bytes for each of these.
 constexpr uint64_t kMostExchanges = uint64_t{1} << 25;
+/// About five seconds.
+constexpr double kMostFailures = 1e8;
+/// Workers of an aggregator: bits of the header of its push.
+constexpr uint32_t kMostOfAGroup = 64;
 
 }  // namespace
 
@@ -18,6 +23,14 @@ absl::Status validate(const Description& description) {
     return wrong(fmt::format("--model {}: must be a positive multiple of 4 bytes", load.bytes));
   if (load.slow_workers > cluster.workers)
     return wrong(fmt::format("--slow_workers {}: there are {} workers", load.slow_workers, cluster.workers));
+  if (cluster.aggregators > 0 && load.mode.kind != ps::ModeKind::sync)
+    return wrong(fmt::format("--aggregators {}: needs --mode sync, and the mode is {}", cluster.aggregators,
+                             ps::mode_text(load.mode)));
+  if (cluster.aggregators > cluster.workers)
+    return wrong(fmt::format("--aggregators {}: there are {} workers", cluster.aggregators, cluster.workers));
+  if (cluster.aggregators > 0 && cluster.group_size() > kMostOfAGroup)
+    return wrong(fmt::format("--aggregators {}: each has at most {} workers; {} workers need {}", cluster.aggregators,
+                             kMostOfAGroup, cluster.workers, (cluster.workers + kMostOfAGroup - 1) / kMostOfAGroup));
   if (load.mode.grace.is_auto)
     return wrong(
         "--mode grace=auto: the window follows the lateness of real workers; give seconds, such as grace=0.05");
@@ -30,6 +43,12 @@ absl::Status validate(const Description& description) {
         fmt::format("--workers {} with {} buckets: at most {} pairs of a worker and a bucket; larger buckets "
                     "(--bucket_kib) or a smaller --model have fewer",
                     cluster.workers, buckets, kMostExchanges));
+  if (const double events = goodput_events(description); description.failures.mtbf_hours > 0 && events > kMostFailures)
+    return wrong(
+        fmt::format("--mtbf {}: {:.1e} failures and saves in --runs {} of --run_hours {}, and at most {:.0e} are "
+                    "simulated",
+                    description.failures.mtbf_hours, events, description.failures.runs, description.failures.run_hours,
+                    kMostFailures));
   return absl::OkStatus();
 }
 

@@ -83,7 +83,8 @@ void Workers::send(uint32_t index, uint32_t bucket_index, Trace trace, Time now)
   const Time departs_at = packed + std::min(bytes, kPieceBytes) * costs.send_ns_per_byte;
   trace.add(Cause::worker_cpu, departs_at - now);
   const uint32_t message = network_.allocate();
-  network_.message(message) = {.worker = index,
+  network_.message(message) = {.leg = description_.cluster.aggregators > 0 ? Leg::lower : Leg::direct,
+                               .worker = index,
                                .shard = planned.shard,
                                .bucket = planned.index,
                                .kind = sent.kind,

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "bench/predict/network.h"
+#include "bench/predict/network/network.h"
 #include "bench/predict/plan.h"
 
 namespace gradrail::bench::predict {

@@ -6,10 +6,10 @@
 #include <map>
 #include <numeric>
 
-#include "base/read_file.h"
 #include "base/status.h"
 #include "bench/driver/options.h"
 #include "bench/report/figure.h"
+#include "bench/report/run_file.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "nlohmann/json.hpp"
@@ -21,8 +21,6 @@ namespace {
 constexpr double kFamilyLevel = 0.05;
 // An interval up to a factor of 1000 is no information: it comes from two or three rounds.
 constexpr double kNoInterval = 1e3;
-// A recorded run has about a kilobyte for each row.
-constexpr size_t kMaxRunBytes = size_t{256} << 20;
 
 /// Regularized incomplete beta function I_x(a, b), by its continued fraction.
 /// Source  Press et al., Numerical Recipes, 6.4; Lentz, Applied Optics 15 (1976).
@@ -86,13 +84,6 @@ double middle_of(const std::vector<double>& rounds) {
   return std::exp(sum / static_cast<double>(rounds.size()));
 }
 
-absl::StatusOr<nlohmann::json> read(const std::string& file) {
-  GRADRAIL_ASSIGN_OR_RETURN(const std::string text, read_file(file, kMaxRunBytes, FileKind::any));
-  nlohmann::json run = nlohmann::json::parse(text, nullptr, false);
-  if (is_recorded_run(run)) return run;
-  return absl::DataLossError(fmt::format("{} was not written by `gradrail bench SUITE -J FILE`", file));
-}
-
 /// "machine: A / B", one for each thing that two comparable runs share.
 std::vector<std::string> differences(const nlohmann::json& first, const nlohmann::json& second) {
   std::vector<std::string> list;
@@ -118,11 +109,10 @@ std::vector<std::string> differences(const nlohmann::json& first, const nlohmann
 using Rows = std::map<std::string, Figure>;
 
 absl::StatusOr<Rows> rows_of(const nlohmann::json& run, const std::string& file) {
-  const absl::StatusOr<std::vector<Figure>> figures = figures_of(run);
-  if (!figures.ok()) return absl::DataLossError(fmt::format("{}: {}", file, message_of(figures.status())));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<Figure> figures, figures_of(run, file));
   Rows rows;
   // The formatted name is key and printed text at once; a padded size sorts by its value.
-  for (const Figure& figure : *figures)
+  for (const Figure& figure : figures)
     rows[fmt::format("{:<38} {:<10}{:>12}", figure.path, figure.what, figure.bytes)] = figure;
   return rows;
 }
@@ -160,22 +150,6 @@ bool print_row(const std::string& name, const Figure* first, const Figure* secon
 
 }  // namespace
 
-bool is_recorded_run(const nlohmann::json& json) {
-  // The fields are checked here once, because access to a missing field of a const object is undefined.
-  return json.is_object() && json.contains("results") && json["results"].is_array() && json.contains("config") &&
-         json["config"].is_object() && json.contains("machine");
-}
-
-absl::StatusOr<std::vector<Figure>> figures_of(const nlohmann::json& run) {
-  std::vector<Figure> figures;
-  try {  // nlohmann's only way to say that a field is missing or of another type
-    for (const nlohmann::json& result : run["results"]) figures.push_back(figure_from(result));
-  } catch (const nlohmann::json::exception& error) {
-    return absl::DataLossError(fmt::format("a result is damaged: {}", error.what()));
-  }
-  return figures;
-}
-
 Ratio ratio_of(const std::vector<double>& first, const std::vector<double>& second, size_t comparisons) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   // One round has no variance.
@@ -198,8 +172,8 @@ Ratio ratio_of(const std::vector<double>& first, const std::vector<double>& seco
 }
 
 absl::StatusOr<int> compare_runs(const std::string& first_file, const std::string& second_file, bool unlike) {
-  GRADRAIL_ASSIGN_OR_RETURN(const nlohmann::json first, read(first_file));
-  GRADRAIL_ASSIGN_OR_RETURN(const nlohmann::json second, read(second_file));
+  GRADRAIL_ASSIGN_OR_RETURN(const nlohmann::json first, read_run(first_file));
+  GRADRAIL_ASSIGN_OR_RETURN(const nlohmann::json second, read_run(second_file));
   const std::vector<std::string> different = differences(first, second);
   if (!different.empty() && !unlike) {
     return absl::InvalidArgumentError(

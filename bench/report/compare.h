@@ -4,8 +4,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "bench/report/figure.h"
-#include "nlohmann/json_fwd.hpp"
 
 namespace gradrail::bench {
 
@@ -23,11 +21,6 @@ struct Ratio {
 /// infinity. Source  B. L. Welch, The generalization of Student's problem, Biometrika 34 (1947).
 /// Units  any, the same in both; each value above 0.
 Ratio ratio_of(const std::vector<double>& first, const std::vector<double>& second, size_t comparisons);
-
-/// Whether the document has the fields that each file of `-J` has.
-bool is_recorded_run(const nlohmann::json& json);
-/// The rows of a recorded run. Errors  DATA_LOSS: a field is missing or has another type.
-absl::StatusOr<std::vector<Figure>> figures_of(const nlohmann::json& run);
 
 /// Prints the rows that both files have, with ratios of their times; the number of rows that differ.
 /// Returns 0: no significant difference. 1: some row differs, or is in one file only.

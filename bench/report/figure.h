@@ -65,7 +65,7 @@ Figure not_measured(const std::string& path, uint64_t bytes, const std::string& 
 Figure merge(const std::vector<Figure>& rounds);
 
 nlohmann::json to_json(const Figure& figure);
-/// Errors: nlohmann's exceptions; files of others go through compare.h, which catches them.
+/// Errors: nlohmann's exceptions; files of others go through run_file.h, which catches them.
 Figure figure_from(const nlohmann::json& json);
 
 }  // namespace gradrail::bench

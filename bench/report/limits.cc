@@ -17,7 +17,7 @@
 #include "base/status.h"
 #include "bench/driver/harness.h"
 #include "bench/driver/options.h"
-#include "bench/report/compare.h"
+#include "bench/report/run_file.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "nlohmann/json.hpp"

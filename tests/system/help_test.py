@@ -14,7 +14,7 @@ GROUPS = {
     ("top",): ["Cluster", "Monitoring", "Security"],
     ("topo",): ["Machine", "Cluster", "GPU", "Output"],
     ("doctor",): ["Report", "Cluster", "Transport"],
-    ("predict",): ["Cluster", "Network", "Training", "Costs", "Output"],
+    ("predict",): ["Cluster", "Network", "Training", "Costs", "Failures", "Output"],
     ("bench", "exchange"): ["Measurement", "Transport", "Output", "Training", "Cluster"],
 }
 

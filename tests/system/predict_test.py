@@ -22,6 +22,26 @@ class Predict(cluster.ClusterTest):
         self.assertAlmostEqual(sum(row["critical_path"].values()), 1)
         self.assertEqual(row["bottleneck"], max(row["critical_path"], key=row["critical_path"].get))
 
+    def test_aggregators_beside_the_flat_cluster(self):
+        row = json.loads(self.predict("--workers", 16, "--ps", 2, "--model", "4M", "--nic", 1, "--aggregators", 4, "--json"))
+        flat, tree = row["flat"], row["step_time_s"]
+        self.assertEqual((row["cluster"]["aggregators"], row["fan_in"], flat["fan_in"]), (4, 4, 16))
+        self.assertAlmostEqual(row["bytes_into_shard"], flat["bytes_into_shard"] / 4)
+        self.assertLess(tree["median"], flat["step_time_s"]["median"])
+        alone = json.loads(self.predict("--workers", 16, "--ps", 2, "--model", "4M", "--nic", 1, "--json"))
+        self.assertEqual(alone["step_time_s"], flat["step_time_s"])
+        self.assertNotIn("flat", alone)
+        self.assertIn("--mode sync", self.predict("--aggregators", 2, "--mode", "async", code=cluster.CONFIGURATION))
+
+    def test_goodput_with_and_without_backups(self):
+        flags = ("--workers", 8, "--ps", 2, "--model", "4M", "--compute_ms", 100, "--mtbf", 50)
+        said = json.loads(self.predict(*flags, "--json"))
+        without, backed = (said["failures"][key] for key in ("without_backup", "with_backup"))
+        self.assertGreater(without["lost_steps"], 100 * backed["lost_steps"])
+        self.assertLess(without["goodput_share"], backed["goodput_share"])
+        self.assertAlmostEqual(backed["goodput"], backed["goodput_share"] / said["step_time_s"]["mean"])
+        self.assertRegex(self.predict(*flags), r"with a backup ps: goodput 0\.\d+ of the steps")
+
     def test_a_sweep_has_a_row_for_each_point(self):
         flags = ("--model", "4M", "--sweep", "workers=1:4:*2", "--sweep", "push=fp32,int8")
         points = json.loads(self.predict(*flags, "--json"))["points"]
@@ -58,8 +78,8 @@ class Predict(cluster.ClusterTest):
     def test_files_that_are_no_runs(self):
         file = self.folder / "text"
         file.write_text("hello")
-        self.assertIn("is no run", self.predict("--check", file, code=cluster.CONFIGURATION))
-        self.assertIn("is no run", self.predict("--costs", file, code=cluster.CONFIGURATION))
+        self.assertIn("was not written by", self.predict("--check", file, code=cluster.CONFIGURATION))
+        self.assertIn("was not written by", self.predict("--costs", file, code=cluster.CONFIGURATION))
 
 
 if __name__ == "__main__":

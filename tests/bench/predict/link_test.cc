@@ -1,5 +1,5 @@
 // Fair shares of a link, and the order of events.
-#include "bench/predict/link.h"
+#include "bench/predict/network/link.h"
 
 #include <cmath>
 #include <limits>

@@ -27,6 +27,12 @@ TEST(PredictOptions, MistakesNameTheirFlag) {
   EXPECT_THAT(error([](PredictFlags& f) { f.load.slow_workers = 5; }), HasSubstr("--slow_workers 5: there are 4"));
   EXPECT_THAT(error([](PredictFlags& f) { f.mode = "backup:4"; }), HasSubstr("backup:4"));
   EXPECT_THAT(error([](PredictFlags& f) { f.mode = "quorum:2,grace=auto"; }), HasSubstr("grace=auto"));
+  EXPECT_THAT(error([](PredictFlags& f) { f.cluster.aggregators = 2, f.mode = "async"; }),
+              HasSubstr("needs --mode sync"));
+  EXPECT_THAT(error([](PredictFlags& f) { f.cluster.aggregators = 5; }), HasSubstr("there are 4 workers"));
+  EXPECT_THAT(error([](PredictFlags& f) { f.cluster.workers = 129, f.cluster.aggregators = 2; }),
+              HasSubstr("--aggregators 2: each has at most 64 workers; 129 workers need 3"));
+  EXPECT_THAT(error([](PredictFlags& f) { f.failures.mtbf_hours = 1e-6; }), HasSubstr("--mtbf 1e-06"));
   EXPECT_THAT(error([](PredictFlags& f) { f.cluster.workers = 65536, f.model = "64G"; }), HasSubstr("--bucket_kib"));
   EXPECT_THAT(error([](PredictFlags& f) { f.costs = {"missing.json"}; }), HasSubstr("missing.json"));
 }
@@ -40,6 +46,18 @@ TEST(PredictOptions, ValuesOfASweepHaveTheChecksOfFlags) {
   EXPECT_EQ(flags.cluster.workers, 64u) << "other values stay";
   EXPECT_THAT(error_of(set_value("workers", "0", flags)), HasSubstr("--sweep workers=0"));
   EXPECT_THAT(error_of(set_value("wokers", "1", flags)), HasSubstr("wokers"));
+}
+
+TEST(PredictOptions, ASaveReadsParametersAndState) {
+  PredictFlags flags;
+  flags.cluster.ps = 2;
+  const auto cost = [&] { return description_of(flags)->failures.save_cost_s; };
+  const double sgd = cost();
+  EXPECT_NEAR(sgd, (128 << 20) * Costs{}.gradient_ns_per_byte * 1e-9, 1e-9);
+  flags.optimizer = "adam";
+  EXPECT_NEAR(cost(), 3 * sgd, 1e-9);
+  flags.save_cost_s = 7;
+  EXPECT_EQ(cost(), 7);
 }
 
 TEST(PredictSweep, NumbersAndTexts) {
@@ -61,7 +79,7 @@ std::string row(const std::string& path, uint64_t bytes, double micros) {
 
 absl::Status read(const std::string& rows, Costs& costs) {
   const std::string path = ::testing::TempDir() + "predict_costs.json";
-  std::ofstream(path) << R"({"config":{},"results":[)" << rows << "]}";
+  std::ofstream(path) << R"({"config":{},"machine":{},"results":[)" << rows << "]}";
   return read_costs(path, "adam", ps::PushFormat::int8, costs);
 }
 
@@ -91,10 +109,11 @@ TEST(PredictCosts, OtherFilesAreRefused) {
   Costs costs;
   EXPECT_THAT(error_of(read(row("shm mapped", 64, 1), costs)),
               HasSubstr("neither rows of `bench apply` for adam and int8"));
-  EXPECT_THAT(error_of(read("{}", costs)), HasSubstr("predict_costs.json"));
+  EXPECT_THAT(error_of(read("{}", costs)), HasSubstr("predict_costs.json: a result is damaged"));
   const std::string path = ::testing::TempDir() + "no_run.json";
   std::ofstream(path) << "[]";
-  EXPECT_THAT(error_of(read_costs(path, "sgd", ps::PushFormat::fp32, costs)), HasSubstr("is no run"));
+  EXPECT_THAT(error_of(read_costs(path, "sgd", ps::PushFormat::fp32, costs)),
+              HasSubstr("no_run.json: was not written by `gradrail bench"));
 }
 
 }  // namespace

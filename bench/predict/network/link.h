@@ -6,7 +6,7 @@
 #include <queue>
 #include <vector>
 
-#include "bench/predict/events.h"
+#include "bench/predict/network/events.h"
 
 namespace gradrail::bench::predict {
 

@@ -1,4 +1,4 @@
-#include "bench/predict/network.h"
+#include "bench/predict/network/network.h"
 
 #include <algorithm>
 #include <array>
@@ -22,20 +22,22 @@ constexpr double kMathis = 1.22;
 Network::Network(const Cluster& cluster, EventQueue& events, uint64_t seed)
     : cluster_(cluster), events_(events), random_(seed, /*stream=*/1) {
   add_hosts(cluster.worker_hosts(), cluster.nic_gbit, Cause::worker_nic, worker_hosts_);
+  add_hosts(cluster.group_count(), cluster.nic_gbit, Cause::aggregator_nic, aggregator_hosts_);
   add_hosts(cluster.ps_hosts(), cluster.ps_nic_gbit > 0 ? cluster.ps_nic_gbit : cluster.nic_gbit, Cause::shard_nic,
             ps_hosts_);
   for (uint32_t rail = 0; rail < cluster.rails; ++rail) {
-    for (const Host& host : worker_hosts_) {
-      worker_send_.links.push_back(host.first_link + 2 * rail);
-      worker_receive_.links.push_back(host.first_link + 2 * rail + 1);
-    }
-    for (const Host& host : ps_hosts_) {
-      ps_send_.links.push_back(host.first_link + 2 * rail);
-      ps_receive_.links.push_back(host.first_link + 2 * rail + 1);
-    }
+    const auto add = [&](const std::vector<Host>& hosts, Group& send, Group& receive) {
+      for (const Host& host : hosts) {
+        send.links.push_back(host.first_link + 2 * rail);
+        receive.links.push_back(host.first_link + 2 * rail + 1);
+      }
+    };
+    add(worker_hosts_, worker_send_, worker_receive_);
+    add(aggregator_hosts_, aggregator_send_, aggregator_receive_);
+    add(ps_hosts_, ps_send_, ps_receive_);
   }
   if (cluster.oversubscription > 1) place_on_leaves();
-  connections_.resize(size_t{2} * cluster.workers * cluster.shard_count() * cluster.rails);
+  connections_.resize(size_t{2} * (cluster.workers + cluster.group_count()) * cluster.shard_count() * cluster.rails);
 }
 
 void Network::add_link(double gbit, Cause cause) {
@@ -51,20 +53,26 @@ void Network::add_hosts(uint32_t count, double gbit, Cause cause, std::vector<Ho
   }
 }
 
-/// The hosts of ps processes are spread evenly over the leaf switches. Each rail has switches of its own.
+/// The hosts of ps processes are spread evenly over the leaf switches. An aggregator is beside its first worker. Each
+/// rail has switches of its own.
 void Network::place_on_leaves() {
   const auto ps_count = static_cast<uint32_t>(ps_hosts_.size());
-  const auto host_count = static_cast<uint32_t>(ps_count + worker_hosts_.size());
+  const auto host_count = static_cast<uint32_t>(ps_count + aggregator_hosts_.size() + worker_hosts_.size());
   std::vector<bool> is_ps(host_count);
   for (uint32_t i = 0; i < ps_count; ++i) {
     const auto place = static_cast<uint32_t>(uint64_t{i} * host_count / ps_count);
     is_ps[place] = true;
     ps_hosts_[i].leaf = place / cluster_.hosts_per_leaf;
   }
-  uint32_t place = 0;
-  for (Host& host : worker_hosts_) {
+  uint32_t place = 0, group = 0;
+  const auto next_leaf = [&] {
     while (is_ps[place]) ++place;
-    host.leaf = place++ / cluster_.hosts_per_leaf;
+    return place++ / cluster_.hosts_per_leaf;
+  };
+  for (uint32_t i = 0; i < worker_hosts_.size(); ++i) {
+    for (; group < aggregator_hosts_.size() && group * cluster_.group_size() / cluster_.workers_per_host == i; ++group)
+      aggregator_hosts_[group].leaf = next_leaf();
+    worker_hosts_[i].leaf = next_leaf();
   }
   first_leaf_link_ = static_cast<uint32_t>(links_.size());
   const uint32_t leaves = (host_count + cluster_.hosts_per_leaf - 1) / cluster_.hosts_per_leaf;
@@ -97,7 +105,9 @@ void Network::depart(uint32_t index, Time now) {
   const Host& source = source_of(message);
   const Host& target = target_of(message);
   const uint32_t rail = choose_rail(source, target, message.bytes);
-  const uint64_t pair = uint64_t{message.worker} * cluster_.shard_count() + message.shard;
+  // The connections of the aggregators to the shards follow those of the workers.
+  const uint64_t lower = uint64_t{message.worker} + (message.leg == Leg::upper ? cluster_.workers : 0);
+  const uint64_t pair = lower * cluster_.shard_count() + message.shard;
   message.connection = static_cast<uint32_t>((pair * 2 + (message.is_answer ? 1 : 0)) * cluster_.rails + rail);
   message.next = kNone;
   message.departed = now;
@@ -171,8 +181,8 @@ void Network::on_link(uint32_t link, Time now) {
   if (std::isfinite(next)) events_.insert(next, Event::Kind::link, link);
   for (const uint32_t index : finished_) {
     Message& message = messages_[index];
-    // The link of a shard counts if two links end together: all workers wait for it.
-    if (now > message.crossed_at || causes_[link] == Cause::shard_nic) message.slowest = causes_[link];
+    // If links end together, the one nearest to the shard counts: most workers wait for it.
+    if (now > message.crossed_at || causes_[link] > message.slowest) message.slowest = causes_[link];
     message.crossed_at = now;
     if (--message.links == 0) transmitted(index, now);
   }
@@ -233,7 +243,8 @@ double Network::capacity(const std::vector<uint32_t>& links) const {
 
 void Network::begin_measurement(Time now) {
   measured_from_ = now;
-  for (Group* group : {&worker_send_, &worker_receive_, &ps_send_, &ps_receive_, &up_, &down_})
+  for (Group* group : {&worker_send_, &worker_receive_, &aggregator_send_, &aggregator_receive_, &ps_send_,
+                       &ps_receive_, &up_, &down_})
     group->before = crossed(group->links, now);
 }
 
@@ -243,6 +254,7 @@ Use Network::use(Time now) {
     return most > 0 ? (crossed(group.links, now) - group.before) / most : 0.0;
   };
   return {.worker_nic = std::max(share(worker_send_), share(worker_receive_)),
+          .aggregator_nic = std::max(share(aggregator_send_), share(aggregator_receive_)),
           .shard_nic = std::max(share(ps_send_), share(ps_receive_)),
           .fabric = std::max(share(up_), share(down_))};
 }

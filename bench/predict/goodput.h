@@ -1,0 +1,33 @@
+#pragma once
+
+#include "bench/predict/description.h"
+
+namespace gradrail::bench::predict {
+
+/// Averages over the runs of the Monte Carlo simulation, except for the percentile.
+struct Goodput {
+  double steps_per_s = 0;  ///< useful steps / wall time
+  double share = 0;        ///< of the steps of a run without failures and saves
+  double share_p5 = 0;     ///< 5 % of the runs have less
+  double lost_steps = 0;   ///< of a run: done, and done again after a return to a checkpoint
+  double failures = 0;     ///< of hosts, of a run
+  double returns = 0;      ///< to a checkpoint, of a run
+  double stalled_s = 0;    ///< of a run: no worker makes a step
+  double absent = 0;       ///< share of the gradients that lost workers do not send
+};
+
+/// Runs in which hosts fail at random. A step takes `step_s` between failures.
+/// Rules   docs/fault-tolerance.md. A lost worker: the others wait until it counts as lost, unless the mode does not
+///         wait for it. In async and ssp the missing gradients are missing steps. A lost aggregator: the same wait. A
+///         lost ps: its backup takes over, else all wait for its restart and return to the newest checkpoint.
+/// Units   failures and hosts as in `description`; seconds.
+/// Source  J. W. Young, CACM 17 (1974); J. T. Daly, FGCS 22 (2006): closed forms for the case without a backup.
+Goodput goodput_of(const Description& description, double step_s, bool has_backup);
+
+/// The time between two saves with the best goodput without a backup, to first order. 0: any save costs nothing.
+double best_save_s(const Description& description);
+
+/// Work of the simulation, as a number of failures and saves.
+double goodput_events(const Description& description);
+
+}  // namespace gradrail::bench::predict
