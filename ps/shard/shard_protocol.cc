@@ -33,11 +33,27 @@ void ShardProtocol::expect(WorkerIndex worker) {
   if (expected_[worker]) return;
   expected_[worker] = true;
   ++expected_count_;
+  for (Bucket& bucket : buckets_) bucket.slowest_count = 0;
+}
+
+ShardProtocol::Member& ShardProtocol::Members::add(WorkerIndex worker) {
+  if (worker >= list.size()) list.resize(worker + 1);
+  return list[worker];
+}
+
+uint64_t ShardProtocol::Members::done_step(WorkerIndex worker, uint32_t bucket) const {
+  const Member* member = find(worker);
+  return member == nullptr ? 0 : member->exchanges[bucket].done_step;
+}
+
+bool ShardProtocol::Exchange::is_due(uint64_t slowest, uint32_t bound) const {
+  // min(): a worker that is not expected any more may be behind the slowest one, and the difference would wrap.
+  return withheld && done_step - std::min(done_step, slowest) <= bound;
 }
 
 void ShardProtocol::add_worker(WorkerIndex worker, uint64_t incarnation) {
-  const auto [place, is_new] = members_.try_emplace(worker);
-  Member& member = place->second;
+  Member& member = members_.add(worker);
+  const bool is_new = !std::exchange(member.known, true);
   // A late join of a replaced incarnation must not displace its successor (invariant 2).
   if (std::find(member.replaced.begin(), member.replaced.end(), incarnation) != member.replaced.end()) return;
   if (is_new || member.incarnation != incarnation) {
@@ -50,6 +66,7 @@ void ShardProtocol::add_worker(WorkerIndex worker, uint64_t incarnation) {
     member.former = false;
     member.exchanges.assign(buckets_.size(), Exchange{});
     for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+      buckets_[bucket].slowest_count = 0;
       // ssp: from step 0 the newcomer would stop all others until it has caught up. It begins at the slowest step.
       if (mode_.kind == ModeKind::ssp) member.exchanges[bucket].done_step = buckets_[bucket].floor;
     }
@@ -75,8 +92,8 @@ void ShardProtocol::remove_worker(WorkerIndex worker, uint64_t incarnation, Acti
 }
 
 void ShardProtocol::stop_expecting_worker(WorkerIndex worker, Actions& actions) {
-  const auto place = members_.find(worker);
-  if (place == members_.end() || !place->second.live) stop_expecting(worker, actions);
+  const Member* member = members_.find(worker);
+  if (member == nullptr || !member->live) stop_expecting(worker, actions);
 }
 
 void ShardProtocol::mark_worker_finished(WorkerIndex worker, uint64_t incarnation, Actions& actions) {
@@ -93,6 +110,7 @@ void ShardProtocol::stop_expecting(WorkerIndex worker, Actions& actions) {
   --expected_count_;
   // With one worker less the next step of a bucket may be complete.
   for (uint32_t bucket = 0; bucket < buckets_.size(); ++bucket) {
+    buckets_[bucket].slowest_count = 0;
     mode_.kind == ModeKind::ssp ? answer_withheld(bucket, actions) : complete_step(bucket, actions);
   }
 }
@@ -154,20 +172,20 @@ uint64_t ShardProtocol::next_step(uint32_t bucket) const {
 }
 
 bool ShardProtocol::is_member(WorkerIndex worker, uint64_t incarnation) const {
-  const auto place = members_.find(worker);
-  return place != members_.end() && place->second.live && place->second.incarnation == incarnation;
+  const Member* member = members_.find(worker);
+  return member != nullptr && member->live && member->incarnation == incarnation;
 }
 
 std::vector<WorkerIndex> ShardProtocol::waiting_for(uint32_t bucket) const {
   std::vector<WorkerIndex> missing;
   const bool ssp = mode_.kind == ModeKind::ssp;
-  const auto is_withheld = [&](const auto& entry) { return entry.second.exchanges[bucket].withheld; };
-  if (ssp && std::none_of(members_.begin(), members_.end(), is_withheld)) return missing;
+  const auto is_withheld = [&](const Member& member) { return member.known && member.exchanges[bucket].withheld; };
+  if (ssp && std::none_of(members_.list.begin(), members_.list.end(), is_withheld)) return missing;
   const uint64_t slowest = ssp ? slowest_step(bucket) : 0;
   for (WorkerIndex worker = 0; worker < expected_.size(); ++worker) {
     if (!expected_[worker]) continue;
-    const auto place = members_.find(worker);
-    const Exchange* exchange = place == members_.end() ? nullptr : &place->second.exchanges[bucket];
+    const Member* member = members_.find(worker);
+    const Exchange* exchange = member == nullptr ? nullptr : &member->exchanges[bucket];
     const bool is_there =
         exchange != nullptr && (ssp ? exchange->done_step > slowest : exchange->waiting && is_of_step(exchange->kind));
     if (!is_there) missing.push_back(worker);
@@ -186,26 +204,40 @@ uint32_t ShardProtocol::enough() const {
 
 /// Expected workers that are members now. A window is not for those that have not joined.
 uint32_t ShardProtocol::present_count() const {
-  return static_cast<uint32_t>(std::count_if(members_.begin(), members_.end(), [this](const auto& entry) {
-    return entry.second.live && expected_[entry.first];
-  }));
+  uint32_t count = 0;
+  Members::each(members_, [&](WorkerIndex worker, const Member& member) {
+    if (member.live && expected_[worker]) ++count;
+  });
+  return count;
 }
 
 uint64_t ShardProtocol::slowest_step(uint32_t bucket) const {
   uint64_t slowest = UINT64_MAX;
   for (WorkerIndex worker = 0; worker < expected_.size(); ++worker) {
     if (!expected_[worker]) continue;
-    const auto place = members_.find(worker);
-    // An expected worker that has not joined has pushed nothing: the others wait for its step 0 + `bound`.
-    slowest = std::min(slowest, place == members_.end() ? 0 : place->second.exchanges[bucket].done_step);
+    slowest = std::min(slowest, members_.done_step(worker, bucket));
   }
   return slowest;
 }
 
+/// ssp: slowest_step(), with a search only when the last worker has left the step that was the slowest one.
+uint64_t ShardProtocol::follow_slowest(uint32_t bucket_index) {
+  Bucket& bucket = buckets_[bucket_index];
+  if (bucket.slowest_count == 0) {
+    bucket.slowest = slowest_step(bucket_index);
+    for (WorkerIndex worker = 0; worker < expected_.size(); ++worker) {
+      if (expected_[worker] && members_.done_step(worker, bucket_index) == bucket.slowest) ++bucket.slowest_count;
+    }
+  }
+  assert(bucket.slowest == slowest_step(bucket_index));
+  // The floor never falls, because a late worker begins there. Without an expected worker it stays.
+  if (bucket.slowest != UINT64_MAX) bucket.floor = std::max(bucket.floor, bucket.slowest);
+  return bucket.slowest;
+}
+
 ShardProtocol::Member* ShardProtocol::find(WorkerIndex worker, uint64_t incarnation) {
-  const auto place = members_.find(worker);
-  if (place == members_.end() || !place->second.live || place->second.incarnation != incarnation) return nullptr;
-  return &place->second;
+  if (!is_member(worker, incarnation)) return nullptr;
+  return &members_.list[worker];
 }
 
 void ShardProtocol::keep_waiting(Exchange& exchange, const Arrival& arrival) {
@@ -265,8 +297,10 @@ void ShardProtocol::on_push(Member& member, const Arrival& arrival, Actions& act
     return refuse(arrival, "a worker can be absent from a common step only", actions);
   // A late incarnation begins at the smallest step of all shards, which may be earlier than its place in this bucket.
   // A late incarnation of a former primary may also begin at a later step, which that primary has chosen.
-  if (mode_.kind == ModeKind::ssp && exchange.fresh)
+  if (mode_.kind == ModeKind::ssp && exchange.fresh) {
     exchange.done_step = member.former ? arrival.step - 1 : std::min(exchange.done_step, arrival.step - 1);
+    buckets_[arrival.bucket].slowest_count = 0;
+  }
   // A late copy of an older step is ignored: its answer would overwrite the one for which the worker waits.
   const bool push_waits = exchange.waiting && is_of_step(exchange.kind);
   if (arrival.step < exchange.done_step || (push_waits && arrival.step <= exchange.step)) return;
@@ -300,6 +334,9 @@ void ShardProtocol::on_summed_push(Exchange& exchange, const Arrival& arrival, A
 void ShardProtocol::apply_one(Exchange& exchange, const Arrival& arrival, Actions& actions) {
   Bucket& bucket = buckets_[arrival.bucket];
   exchange.fresh = false;
+  // async expects no worker.
+  if (bucket.slowest_count > 0 && expected_[arrival.worker] && exchange.done_step == bucket.slowest)
+    --bucket.slowest_count;
   exchange.done_step = arrival.step;
   exchange.done_staleness = staleness_of(bucket.version, arrival.base_version);
   ++bucket.version;
@@ -319,7 +356,13 @@ void ShardProtocol::apply_one(Exchange& exchange, const Arrival& arrival, Action
 void ShardProtocol::answer_or_withhold(Exchange& exchange, const Arrival& arrival, Actions& actions) {
   if (mode_.kind != ModeKind::ssp) return answer_done(exchange, arrival, actions);
   exchange.withheld = true;
-  answer_withheld(arrival.bucket, actions);
+  // While the slowest step stays, no other answer becomes due.
+  const uint64_t slowest = follow_slowest(arrival.bucket);
+  if (slowest != buckets_[arrival.bucket].answered_until) return answer_withheld(arrival.bucket, actions);
+  if (!exchange.is_due(slowest, mode_.bound)) return;
+  exchange.withheld = false;
+  answer_done(exchange, {arrival.worker, arrival.incarnation, ArrivalKind::push, arrival.bucket, exchange.done_step},
+              actions);
 }
 
 /// Applies the next step of the bucket and answers the workers that take part in it, if they are enough.
@@ -354,13 +397,13 @@ void ShardProtocol::apply_step(uint32_t bucket_index, Actions& actions) {
   apply.kind = Action::Kind::apply;
   apply.bucket = bucket_index;
   apply.step = apply.version = bucket.version;
-  for (const auto& [worker, member] : members_) {
+  Members::each(members_, [&](WorkerIndex worker, const Member& member) {
     const Exchange& exchange = member.exchanges[bucket_index];
-    if (!exchange.waiting || exchange.kind != ArrivalKind::push) continue;
+    if (!exchange.waiting || exchange.kind != ArrivalKind::push) return;
     assert(exchange.step == bucket.version);  // invariant 3; a gradient of another step would enter the sum
     apply.contributors.push_back(worker);
     apply.staleness = std::max(apply.staleness, staleness_of(version_before, exchange.base_version));
-  }
+  });
   GRADRAIL_CHECK(apply.contributors.size() == bucket.push_count);
   if (!apply.contributors.empty()) apply.worker = apply.contributors.front();
   answer_step(bucket_index, version_before, actions);
@@ -368,47 +411,44 @@ void ShardProtocol::apply_step(uint32_t bucket_index, Actions& actions) {
 
 uint64_t ShardProtocol::lowest_waiting_step(uint32_t bucket) const {
   uint64_t lowest = UINT64_MAX;
-  for (const auto& [worker, member] : members_) {
+  Members::each(members_, [&](WorkerIndex, const Member& member) {
     const Exchange& exchange = member.exchanges[bucket];
     if (exchange.waiting && is_of_step(exchange.kind)) lowest = std::min(lowest, exchange.step);
-  }
+  });
   return lowest;
 }
 
 /// Answers the workers that have taken part in the step that was applied last.
 void ShardProtocol::answer_step(uint32_t bucket_index, uint64_t version_before, Actions& actions) {
   const uint64_t version = buckets_[bucket_index].version;
-  for (auto& [worker, member] : members_) {
+  Members::each(members_, [&](WorkerIndex worker, Member& member) {
     Exchange& exchange = member.exchanges[bucket_index];
-    if (!exchange.waiting || !is_of_step(exchange.kind) || exchange.step > version) continue;
+    if (!exchange.waiting || !is_of_step(exchange.kind) || exchange.step > version) return;
     const bool is_absent = exchange.kind == ArrivalKind::absent;
     drop(exchange, bucket_index);
     exchange.done_step = exchange.step;
     exchange.done_staleness = is_absent ? 0 : staleness_of(version_before, exchange.base_version);
     exchange.done_dropped = false;
     answer_done(exchange, {worker, member.incarnation, exchange.kind, bucket_index, exchange.step}, actions);
-  }
+  });
 }
 
 /// ssp: sends the withheld answers of the workers that are at most `bound` steps ahead of the slowest.
 void ShardProtocol::answer_withheld(uint32_t bucket_index, Actions& actions) {
-  Bucket& bucket = buckets_[bucket_index];
-  const uint64_t slowest = slowest_step(bucket_index);
-  // The floor never falls, because a late worker begins there. Without an expected worker it stays.
-  if (slowest != UINT64_MAX) bucket.floor = std::max(bucket.floor, slowest);
-  for (auto& [worker, member] : members_) {
+  const uint64_t slowest = follow_slowest(bucket_index);
+  buckets_[bucket_index].answered_until = slowest;
+  Members::each(members_, [&](WorkerIndex worker, Member& member) {
     Exchange& exchange = member.exchanges[bucket_index];
-    // min(): a worker that is not expected any more may be behind the slowest one, and the difference would wrap.
-    if (!exchange.withheld || exchange.done_step - std::min(exchange.done_step, slowest) > mode_.bound) continue;
+    if (!exchange.is_due(slowest, mode_.bound)) return;
     exchange.withheld = false;
     answer_done(exchange, {worker, member.incarnation, ArrivalKind::push, bucket_index, exchange.done_step}, actions);
-  }
+  });
 }
 
 void ShardProtocol::answer_waiting(uint32_t bucket, Actions& actions) {
-  for (auto& [worker, member] : members_) {
+  Members::each(members_, [&](WorkerIndex worker, Member& member) {
     Exchange& exchange = member.exchanges[bucket];
-    if (!exchange.waiting) continue;
+    if (!exchange.waiting) return;
     const Arrival arrival{worker, member.incarnation, exchange.kind, bucket, exchange.step, exchange.base_version};
     if (exchange.kind == ArrivalKind::pull) {
       drop(exchange, bucket);
@@ -417,7 +457,7 @@ void ShardProtocol::answer_waiting(uint32_t bucket, Actions& actions) {
       drop(exchange, bucket);
       apply_one(exchange, arrival, actions);
     }
-  }
+  });
   // Summed pushes stay until now: one step applies all of them.
   if (mode_.sums()) complete_step(bucket, actions);
 }

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -160,8 +159,12 @@ class ShardProtocol {
     bool done_dropped = false;    ///< for repeated answers
     bool withheld = false;        ///< ssp: done, and not yet answered
     bool fresh = true;            ///< ssp: nothing was pushed yet; done_step is only where it begins
+
+    /// ssp: its answer is withheld, and may be sent.
+    bool is_due(uint64_t slowest, uint32_t bound) const;
   };
   struct Member {
+    bool known = false;  ///< it was added, or imported; else the other fields have no meaning
     uint64_t incarnation = 0;
     bool live = false;                ///< a removed member keeps its steps: it may return and repeat them
     bool finished = false;            ///< its steps are done
@@ -169,7 +172,23 @@ class ShardProtocol {
     std::vector<uint64_t> replaced;   ///< earlier incarnations
     std::vector<Exchange> exchanges;  ///< per bucket
   };
-  using Members = std::map<WorkerIndex, Member>;  ///< ordered: sums run in worker order
+  struct Members {
+    const Member* find(WorkerIndex worker) const {
+      return worker < list.size() && list[worker].known ? &list[worker] : nullptr;
+    }
+    Member& add(WorkerIndex worker);
+    /// ssp: An expected worker that has not joined has pushed nothing: the others wait for its step 0 + `bound`.
+    uint64_t done_step(WorkerIndex worker, uint32_t bucket) const;
+    /// Calls `call(worker, member)` for each known member. Ascending: sums run in worker order.
+    template <typename Self, typename Call>
+    static void each(Self& self, const Call& call) {
+      for (WorkerIndex worker = 0; worker < self.list.size(); ++worker) {
+        if (self.list[worker].known) call(worker, self.list[worker]);
+      }
+    }
+
+    std::vector<Member> list;  ///< by worker
+  };
   enum class Window : uint8_t { none, open, ended };
   struct Bucket {
     uint64_t version = 0;
@@ -178,9 +197,14 @@ class ShardProtocol {
     uint32_t push_count = 0;     ///< of them, with a gradient
     uint64_t floor = 0;          ///< ssp: step that all expected workers have pushed; never falls
     Window window{};             ///< quorum: of step version + 1
+    // ssp: results that are kept, because a search of all workers for each push would be quadratic.
+    uint64_t slowest = 0;         ///< slowest_step(), while slowest_count > 0
+    uint32_t slowest_count = 0;   ///< expected workers at that step; 0: unknown
+    uint64_t answered_until = 0;  ///< slowest step for which all withheld answers were looked at last
   };
 
   Member* find(WorkerIndex worker, uint64_t incarnation);
+  uint64_t follow_slowest(uint32_t bucket);
   void expect(WorkerIndex worker);
   void stop_expecting(WorkerIndex worker, Actions& actions);
   uint32_t enough() const;

@@ -11,7 +11,7 @@ void ShardProtocol::export_bucket(uint32_t bucket, BucketState& state) const {
   state.initialised = buckets_[bucket].initialised;
   state.done.clear();
   // Removed members too: one of them may return to the backup and repeat its last push.
-  for (const auto& [worker, member] : members_) {
+  Members::each(members_, [&](WorkerIndex worker, const Member& member) {
     const Exchange& exchange = member.exchanges[bucket];
     state.done.push_back({.worker = worker,
                           .incarnation = member.incarnation,
@@ -19,7 +19,7 @@ void ShardProtocol::export_bucket(uint32_t bucket, BucketState& state) const {
                           .staleness = exchange.done_staleness,
                           .dropped = exchange.done_dropped,
                           .fresh = exchange.fresh});
-  }
+  });
 }
 
 void ShardProtocol::import_bucket(uint32_t bucket, const BucketState& state) {
@@ -27,7 +27,8 @@ void ShardProtocol::import_bucket(uint32_t bucket, const BucketState& state) {
   GRADRAIL_CHECK(buckets_[bucket].waiting_count == 0);  // the assignment below would lose the count
   buckets_[bucket] = {.version = state.version, .initialised = state.initialised, .floor = state.floor};
   for (const BucketState::Done& done : state.done) {
-    Member& member = members_[done.worker];
+    Member& member = members_.add(done.worker);
+    member.known = true;
     if (member.exchanges.empty() || member.incarnation != done.incarnation) {
       // 0: the row was created by this function, and has no predecessor.
       if (member.incarnation != 0) member.replaced.push_back(member.incarnation);
@@ -35,6 +36,7 @@ void ShardProtocol::import_bucket(uint32_t bucket, const BucketState& state) {
       // Each bucket brings its own state. Until then it holds only the step at which the member begins.
       member.exchanges.assign(buckets_.size(), Exchange{});
       for (size_t i = 0; i < buckets_.size(); ++i) {
+        buckets_[i].slowest_count = 0;
         if (mode_.kind == ModeKind::ssp) member.exchanges[i].done_step = buckets_[i].floor;
       }
     }

@@ -15,10 +15,9 @@ using prove::Bytes;
 void StateReader::write_worker(const ShardProtocol& protocol, uint32_t worker, Bytes& bytes) {
   const auto& [mode, buckets, members, expected, expected_count] = protocol;
   bytes.put(worker < expected.size() && expected[worker]);
-  const auto place = members.find(worker);
-  bytes.put(place != members.end());
-  if (place == members.end()) return;
-  const auto& [incarnation, live, finished, former_member, replaced, exchanges] = place->second;
+  bytes.put(members.find(worker) != nullptr);
+  if (members.find(worker) == nullptr) return;
+  const auto& [known, incarnation, live, finished, former_member, replaced, exchanges] = *members.find(worker);
   bytes.put(incarnation);
   bytes.put(live);
   bytes.put(finished);
@@ -44,7 +43,9 @@ void StateReader::write_worker(const ShardProtocol& protocol, uint32_t worker, B
 void StateReader::write_shared(const ShardProtocol& protocol, Bytes& bytes) {
   const auto& [mode, buckets, members, expected, expected_count] = protocol;
   bytes.put(expected_count);
-  for (const auto& [version, initialised, waiting_count, push_count, floor, window] : buckets) {
+  // The last three are results of the other fields, kept to save a search.
+  for (const auto& [version, initialised, waiting_count, push_count, floor, window, slowest, slowest_count,
+                    answered_until] : buckets) {
     bytes.put(version);
     bytes.put(initialised);
     bytes.put(waiting_count);
