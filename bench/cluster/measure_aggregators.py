@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 """Measures a sync step of many workers at one shard behind a slow link: flat, and through aggregators.
 
-    bench/cluster/measure_aggregators.py --binary build/release/bin/gradrail --workers 64 --racks 2 --rate 400
+    bench/cluster/measure_aggregators.py --binary build/release/bin/gradrail --workers 64 --racks 2
 
 The server, and each rack of workers with its aggregator, have a network namespace of their own behind one bridge. tbf limits
 the link of the server in both directions. `gradrail bench incast` provides the workers, one process each. The kernel counts the
 bytes of the link. It needs root. Exit status 1: a run has failed, or its results are wrong.
 
-The prediction is that of a link with equal rates both ways. All pushes of a bucket arrive before its answers leave. A step
-therefore takes the time of all pushes and of the answers to the last bucket. Headers of packets are 4 percent.
+The prediction is that of `gradrail predict` for the workers, or for one worker per aggregator: for the shard an aggregator is one
+worker. Its flags are those of bench/predict/validate.py.
 """
 import argparse
 import json
@@ -21,7 +21,6 @@ import tempfile
 
 NETWORK = "10.79.0"
 LIMIT_SECONDS = 400
-HEADERS = 1.04  # Ethernet, IP and TCP with time stamps, in packets of 1,514 bytes
 
 
 def ip(*arguments):
@@ -90,7 +89,7 @@ def run(options, network, uses_aggregators):
             for rack in racks:
                 where = f"{network.address(rack)}:2300"
                 processes.append(network.start(rack, [options.binary, "aggregator", "--bind", where, "--transport",
-                                                      options.near, "--insecure"], stdout=subprocess.PIPE))
+                                                      "tcp", "--insecure"], stdout=subprocess.PIPE))
                 processes[-1].stdout.readline()  # it listens
             extra = ["--aggregators", ",".join(f"{network.address(rack)}:2300" for rack in racks)]
         fan_in = -(-options.workers // options.racks)
@@ -122,9 +121,13 @@ def run(options, network, uses_aggregators):
             process.wait()
 
 
-def size(text):
-    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-    return int(text[:-1]) * units[text[-1]] if text[-1] in units else int(text)
+def predict(options, workers):
+    """Returns the step in ms that the model predicts for this number of connections to the shard."""
+    command = [options.binary, "predict", "--workers", workers, "--workers_per_host", -(-workers // options.racks), "--model",
+               options.bytes, "--bucket_kib", options.bucket_kib, "--ps_nic", options.rate / 1000, "--frame_bytes", 14,
+               "--rtt", 100, "--unfairness", 0.2, "--json"]
+    ran = subprocess.run([str(word) for word in command], check=True, capture_output=True, text=True)
+    return 1000 * json.loads(ran.stdout)["step_time_s"]["median"]
 
 
 def main():
@@ -132,12 +135,11 @@ def main():
     parser.add_argument("--binary", required=True)
     parser.add_argument("--workers", type=int, default=64)
     parser.add_argument("--racks", type=int, default=2)
-    parser.add_argument("--rate", type=int, default=400, help="Mbit/s of the link of the server, each way")
-    parser.add_argument("--bytes", default="1M", help="of the gradient of one worker")
-    parser.add_argument("--bucket-kib", type=int, default=64)
+    parser.add_argument("--rate", type=int, default=100, help="Mbit/s of the link of the server, each way")
+    parser.add_argument("--bytes", default="256K", help="of the gradient of one worker")
+    parser.add_argument("--bucket-kib", type=int, default=32)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--near", default="tcp", help="transports between a worker and its aggregator, as --transport")
     options = parser.parse_args()
     network = Network(1 + options.racks, options.rate)
     try:
@@ -151,9 +153,7 @@ def main():
     print("#            step ms  predicted ms   MB into the server")
     medians = {}
     for uses_aggregators, figures in rounds.items():
-        pushes = options.racks if uses_aggregators else options.workers
-        buckets = -(-size(options.bytes) // (options.bucket_kib * 1024))
-        predicted = HEADERS * pushes * size(options.bytes) * 8 / options.rate / 1000 * (1 + 1 / buckets)
+        predicted = predict(options, options.racks if uses_aggregators else options.workers)
         step, received = (statistics.median(column) for column in zip(*figures))
         medians[uses_aggregators] = (step, received)
         name = "aggregators" if uses_aggregators else "flat"
