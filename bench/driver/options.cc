@@ -8,6 +8,7 @@
 #include "bench/driver/harness.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
+#include "ps/protocol/cluster_spec.h"
 #include "transport/rails/rails_setting.h"
 
 namespace gradrail::bench {
@@ -53,6 +54,9 @@ void add_flags(CLI::App& app, Options& o) {
       ->transform(accepted_by(transport::rails::parse_rails));
   app.add_option("--streams", o.streams, "exchange: TCP connections on each rail; auto: by the speed of the link")
       ->transform(accepted_by(transport::rails::parse_streams));
+  app.add_option("--aggregators", o.aggregators,
+                 "exchange, mode sync: host:port list of aggregators between workers and servers")
+      ->transform(accepted_by(ps::parse_host_list));
   app.add_option("--plugin-dir", o.plugin_dir, "folder with transport plug-ins");
   app.add_flag("--block", o.block, "processes block instead of spinning");
   app.option_defaults()->group("Output");
@@ -117,6 +121,7 @@ nlohmann::json config_of(const Options& o) {
           {"bind_host", o.bind_host},
           {"rails", o.rails},
           {"streams", o.streams},
+          {"aggregators", o.aggregators},
           {"plugin_dir", o.plugin_dir},
           {"workers", o.workers},
           {"shards", o.shards},

@@ -8,6 +8,7 @@
 #include "base/status.h"
 #include "bench/cluster/rank_coordinator.h"
 #include "fmt/format.h"
+#include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/training.h"
 #include "topology/pin.h"
 #include "transport/rails/rails_setting.h"
@@ -70,7 +71,7 @@ void add_cluster_flags(CLI::App& app, Options& options) {
 }
 
 absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_workers, const char* default_mode) {
-  GRADRAIL_ASSIGN_OR_RETURN(const ps::Mode mode, ps::parse_mode(options.mode.empty() ? default_mode : options.mode));
+  GRADRAIL_ASSIGN_OR_RETURN(ps::Mode mode, ps::parse_mode(options.mode.empty() ? default_mode : options.mode));
   if (mode.drops())
     return absl::InvalidArgumentError(
         fmt::format("--mode {}: which gradients a step has is chance, and results are checked", ps::mode_text(mode)));
@@ -100,6 +101,12 @@ absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_wo
   if (workers > kMaxBenchWorkers)
     return absl::InvalidArgumentError(
         fmt::format("there are {} ranks for workers: at most {}", workers, kMaxBenchWorkers));
+  std::vector<std::string> aggregators;
+  if (!options.aggregators.empty()) {
+    GRADRAIL_ASSIGN_OR_RETURN(aggregators, ps::parse_host_list(options.aggregators));
+    mode.sum_group = static_cast<uint32_t>((workers + aggregators.size() - 1) / aggregators.size());
+    GRADRAIL_RETURN_IF_ERROR(ps::check_sum_group(mode));
+  }
   return ExchangeLoad{
       .ofi_provider = options.ofi_provider,
       // Loopback by default: the servers of a bench accept unauthenticated connections (kOpen).
@@ -108,6 +115,7 @@ absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_wo
                                                : options.bind_host,
       .rails = transport::rails::parse_rails(options.rails).value_or(transport::rails::RailsSetting{}).hosts,
       .streams = transport::rails::parse_streams(options.streams).value_or(0),
+      .aggregators = std::move(aggregators),
       .workers = workers,
       .shards = options.shards,
       .coordinator = options.coordinator,

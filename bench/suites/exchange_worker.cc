@@ -11,6 +11,7 @@
 #include "bench/suites/stages.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
+#include "ps/optimizer/group_sum.h"
 #include "ps/optimizer/optimizer.h"
 #include "ps/optimizer/returns.h"
 #include "ps/protocol/push_format.h"
@@ -120,6 +121,8 @@ class Worker {
                                   .optimizer = optimizer(),
                                   .push = load_.push,
                                   .returns = load_.returns,
+                                  .aggregators = load_.aggregators,
+                                  .sum_group = load_.mode.sum_group,
                                   .transports = {load_.transport},
                                   .rdma_only = load_.rdma_only,
                                   .ofi_provider = load_.ofi_provider,
@@ -287,7 +290,15 @@ class Worker {
         each.next(load_.push);
         buckets.push_back(each.packed.data());
       }
-      ps::mean_of(buckets, {}, load_.push, absl::MakeSpan(mean));
+      if (const uint32_t group = load_.mode.sum_group; group != 0) {
+        std::vector<ps::GradientTerm> terms;
+        for (const float* bucket : buckets) terms.push_back({static_cast<uint32_t>(terms.size()), bucket});
+        ps::GroupSum groups;
+        ps::mean_of(groups.sum(terms, group, load_.push, count), {}, ps::PushFormat::fp32, absl::MakeSpan(mean),
+                    buckets.size());
+      } else {
+        ps::mean_of(buckets, {}, load_.push, absl::MakeSpan(mean));
+      }
       // Then each push of a worker is the same, whatever the order.
       GRADRAIL_CHECK(load_.mode.sums() || pushes[0].rest[0] == 0.0f);
       ps::apply(optimizer(), {.count = count,

@@ -32,7 +32,8 @@ enum class ControlCall : uint8_t {
   checkpoint_outcome,
   leave,
   trace,
-  replicate
+  replicate,
+  attach
 };
 
 /// The stream of pings of one member.

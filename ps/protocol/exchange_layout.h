@@ -88,7 +88,9 @@ struct alignas(64) SlotHeader {
   uint32_t crc32c = 0;        ///< of the payload, if has_crc
   float rate = kAgreedRate;   ///< learning rate of this step; a step of several workers has that of the lowest one
   float weight = 1.0f;        ///< of the gradient in the mean of its step, more than 0
-  uint32_t reserved[2] = {};
+  /// From an aggregator: bit i stands for worker g × Mode::sum_group + i, which has a part in the payload, or asks for
+  /// parameters. The second word has the upper 32 bits. 0: the connection has one worker.
+  uint32_t members[2] = {};
   uint32_t base_answer = 0;  ///< ReturnHeader::answer that the worker has of this bucket; 0: none
 };
 
@@ -111,6 +113,14 @@ struct alignas(64) ReturnHeader {
   uint64_t waited_ns = 0;  ///< from the arrival of the gradient to the decision; 0 in async, where no worker waits
   uint32_t reserved[2] = {};
 };
+
+/// SlotHeader::members as one number.
+constexpr uint64_t members_of(const SlotHeader& header) {
+  return header.members[0] | uint64_t{header.members[1]} << 32;
+}
+
+/// Workers of one group at most: the bits of SlotHeader::members.
+inline constexpr uint32_t kMaxSumGroup = 64;
 
 static_assert(sizeof(SlotHeader) == 64 && std::is_trivially_copyable_v<SlotHeader>);
 static_assert(sizeof(ReturnHeader) == 64 && std::is_trivially_copyable_v<ReturnHeader>);

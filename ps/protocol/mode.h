@@ -40,6 +40,9 @@ struct Mode {
   uint32_t worker_count = 1;
   uint32_t bound = 0;
   Grace grace{};  ///< quorum only
+  /// sync: the gradients of workers g × sum_group … (g + 1) × sum_group - 1 are summed first, then the sums of the
+  /// groups. Aggregators sum in the same order, so that a run has equal bits with and without them. 0: no groups.
+  uint32_t sum_group = 0;
 
   /// Each step is applied once for all workers: its number is the version that it produces.
   bool sums() const { return kind != ModeKind::async && kind != ModeKind::ssp; }
@@ -106,5 +109,8 @@ GRADRAIL_EXPORT std::string mode_text(const Mode& mode);
 /// Whether a run of worker_count workers can have this B or K.
 /// Errors  INVALID_ARGUMENT.
 GRADRAIL_EXPORT absl::Status check_bound(const Mode& mode);
+/// Whether the mode and the number of workers permit this sum_group.
+/// Errors  INVALID_ARGUMENT names the flags.
+GRADRAIL_EXPORT absl::Status check_sum_group(const Mode& mode);
 
 }  // namespace gradrail::ps

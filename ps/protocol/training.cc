@@ -12,6 +12,7 @@
 #include "fmt/ranges.h"
 #include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/control.pb.h"
+#include "ps/protocol/exchange_layout.h"
 
 namespace gradrail::ps {
 namespace {
@@ -124,6 +125,17 @@ absl::Status check_bound(const Mode& mode) {
   return absl::OkStatus();
 }
 
+absl::Status check_sum_group(const Mode& mode) {
+  if (mode.sum_group == 0) return absl::OkStatus();
+  if (mode.kind != ModeKind::sync) {
+    return absl::InvalidArgumentError(
+        fmt::format("--mode {}: groups of gradients (--aggregators, --sum_group) need --mode sync", mode_text(mode)));
+  }
+  if (mode.sum_group <= kMaxSumGroup) return absl::OkStatus();
+  return absl::InvalidArgumentError(fmt::format("--sum_group {}: a group has at most {} workers; name more aggregators",
+                                                mode.sum_group, kMaxSumGroup));
+}
+
 std::string mode_text(const Mode& mode) {
   switch (mode.kind) {
     case ModeKind::async:
@@ -218,6 +230,7 @@ proto::Training to_proto(const Training& training) {
   message.set_returns(std::string(return_format_name(training.returns)));
   message.set_bucket_bytes(training.bucket_bytes);
   message.set_agreement(training.agreement);
+  message.set_sum_group(training.mode.sum_group);
   return message;
 }
 
@@ -232,7 +245,9 @@ absl::StatusOr<Training> from_proto(const proto::Training& message) {
                                                   message.mode(), kMaxWorkers, message.worker_count()));
   }
   mode.worker_count = message.worker_count();
+  mode.sum_group = message.sum_group();
   GRADRAIL_RETURN_IF_ERROR(check_bound(mode));
+  GRADRAIL_RETURN_IF_ERROR(check_sum_group(mode));
   const OptimizerConfig config = {.kind = optimizer,
                                   .learning_rate = message.learning_rate(),
                                   .momentum = message.momentum(),
@@ -286,6 +301,7 @@ std::string difference(const Training& ours, const Training& theirs, const Sides
   if (ours.push != theirs.push) return say("push", push_format_name(ours.push), push_format_name(theirs.push));
   if (ours.returns != theirs.returns)
     return say("return", return_format_name(ours.returns), return_format_name(theirs.returns));
+  if (ours.mode.sum_group != theirs.mode.sum_group) return say("sum_group", ours.mode.sum_group, theirs.mode.sum_group);
   if (ours.bucket_bytes != theirs.bucket_bytes) return say("bucket_bytes", ours.bucket_bytes, theirs.bucket_bytes);
   return "";
 }

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/flight_recorder.h"
+#include "ps/optimizer/group_sum.h"
 #include "ps/shard/environment.h"
 #include "ps/shard/grace_windows.h"
 #include "ps/shard/partition.h"
@@ -84,13 +85,17 @@ class ShardExchange {
   void prefetch(const ShardPeer& peer, uint32_t bucket) const;
   absl::Status check(const ShardPeer& peer, const SlotHeader& header, uint64_t immediate) const;
   absl::StatusOr<uint32_t> payload_crc(const ShardPeer& peer, uint32_t bucket, PushFormat format) const;
-  PushFormat format_of(ArrivalKind kind) const;
+  uint64_t bit_of(WorkerIndex worker) const;
+  std::string wrong_members(const ShardPeer& peer, const SlotHeader& header) const;
+  PushFormat format_of(const ShardPeer& peer, ArrivalKind kind) const;
   void run_actions();
   void initialise(const Action& action);
   void apply(const Action& action);
   void write_header(ShardPeer& peer, const Action& action);
   void write_crc(ShardPeer& peer, uint32_t bucket);
   void pack_parameters(ShardPeer& peer, uint32_t bucket);
+  absl::Status update(const Action& action, absl::Span<const GradientTerm> terms, absl::Span<const float> weights,
+                      absl::Span<float* const> targets);
   uint64_t answer_bytes(const ShardPeer& peer, uint32_t bucket) const;
   void complete(const Action& action);
   bool post_answer(ShardPeer& peer, uint32_t bucket);
@@ -121,6 +126,7 @@ class ShardExchange {
   TimePoint decided_at_;               ///< time of the last decision; set only in the modes in which workers wait
   TimePoint noticed_at_;               ///< time of on_completions(), while the recorder is on
   GraceWindows grace_;
+  GroupSum group_sum_;
   bool has_failed_ = false;  ///< the store has lost the parameters
   uint64_t updates_ = 0;
   uint64_t dropped_ = 0;

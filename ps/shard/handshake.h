@@ -16,7 +16,8 @@ namespace gradrail::ps {
 
 namespace proto {
 class JoinPath;
-}
+class Member;
+}  // namespace proto
 
 /// Takes a data connection from its acceptance to active. The messages are those of ps/protocol/control.proto:
 ///
@@ -50,6 +51,8 @@ class Handshake {
  private:
   // handshake.cc
   void accept_join_path(ShardPeer& peer, const proto::JoinPath& join_path);
+  bool proves(const ShardPeer& peer, const proto::Member& member, const std::string& proof) const;
+  bool accept_group(ShardPeer& peer, const proto::JoinPath& join_path);
   absl::Status import_offer(ShardPeer& peer, const proto::JoinPath& join_path);
   void map_memory(ShardPeer& peer);
   absl::Status send_welcome(ShardPeer& peer);

@@ -91,7 +91,7 @@ absl::Status Handshake::probe_mapping(const ShardPeer& peer) {
   // map() reports neither size nor rights, and a store behind the end of a region ends this process. The transport
   // checks a put and a get of our range's last element.
   const size_t bytes = sizeof(float);
-  const uint64_t last_element = range.first + range.count - 1;
+  const uint64_t last_element = peer.element_at(range.first + range.count - 1);
   const size_t last = last_element * bytes;
   if (peer.parameters_mapped != nullptr) {
     // The put writes what is there: a chief that has joined again offers these parameters.
@@ -104,7 +104,7 @@ absl::Status Handshake::probe_mapping(const ShardPeer& peer) {
   if (peer.gradients_mapped != nullptr) {
     GRADRAIL_RETURN_IF_ERROR(
         peer.connection->get({peer.returns.region.get(), 0, bytes}, {peer.offer.gradients, last}, 0));
-    const PushFormat format = partition_.push_format();
+    const PushFormat format = peer.push_format(partition_.push_format());
     if (format == PushFormat::fp32) return absl::OkStatus();
     GRADRAIL_RETURN_IF_ERROR(peer.connection->get(
         {peer.returns.region.get(), 0, 1},
@@ -127,7 +127,7 @@ void Handshake::pin(ShardPeer& peer) {
   }
   peer.pinned.push_back(memory->pin(gradients));
   if (peer.parameters_mapped != nullptr) {
-    peer.pinned.push_back(memory->pin({.data = reinterpret_cast<std::byte*>(peer.parameters_mapped + range.first),
+    peer.pinned.push_back(memory->pin({.data = reinterpret_cast<std::byte*>(peer.mapped_parameter(range.first)),
                                        .bytes = range.count * sizeof(float)}));
   }
 }

@@ -20,6 +20,10 @@ absl::Status Partition::reset_to(const ShardSetup& setup, const StoreMaker& make
   GRADRAIL_ASSIGN_OR_RETURN(store_, make_store(setup_.optimizer, range().count, place));
   device_memory_ = store_->device_memory();
   returns_parameters_ = store_->returns_parameters();
+  if (device_memory_ != nullptr && setup_.mode.sum_group != 0) {
+    return absl::FailedPreconditionError(
+        "groups of gradients (--aggregators, --sum_group) need parameters in host memory (--ps_device host)");
+  }
   if (device_memory_ != nullptr && !is_for_gpus(setup_.push)) {
     return absl::FailedPreconditionError(
         fmt::format("push {}: parameters in GPU memory do not take it (--ps_device host takes all formats)",

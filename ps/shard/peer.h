@@ -41,6 +41,19 @@ struct ShardPeer {
   // Set once, by JoinPath.
   WorkerIndex worker = 0;
   uint64_t incarnation = 0;
+  struct Member {
+    WorkerIndex worker = 0;
+    uint64_t incarnation = 0;
+    uint64_t number = 0;  ///< JoinPath.number
+  };
+  /// The workers of this connection in ascending order, `worker` first. More than one, or one: of an aggregator.
+  struct Members {
+    std::vector<Member> list;
+    bool is_group = false;           ///< of an aggregator
+    uint64_t first_element = 0;      ///< of the model, with which the memory of the peer begins
+    std::vector<uint64_t> asking;    ///< group, per bucket: the workers of its request, as SlotHeader::members
+    std::vector<ArrivalKind> asked;  ///< group, per bucket: its kind; 0: it has its answer
+  } members;
   struct Offer {
     transport::RemoteRegion parameters{};
     transport::RemoteRegion returns{};
@@ -57,8 +70,8 @@ struct ShardPeer {
   std::string device_refused;  ///< reason for not using device_key
 
   // The worker's memory where the transport maps it, or the store's GPU maps the worker's; else null.
-  float* parameters_mapped = nullptr;       ///< [elements of the model]
-  const float* gradients_mapped = nullptr;  ///< [elements of the model]
+  float* parameters_mapped = nullptr;       ///< [elements of the model], from members.first_element
+  const float* gradients_mapped = nullptr;  ///< [elements of the model], from members.first_element
   DeviceVariables device;                   ///< behind the two above when they are GPU memory
 
   transport::RegisteredMemory slots;    ///< [SlotHeader × buckets][payload]
@@ -90,10 +103,17 @@ struct ShardPeer {
   /// The event loop has nothing to continue for this peer.
   bool is_settled() const { return (phase == Phase::active || phase == Phase::primary) && backlog.empty(); }
 
+  /// Place of an element of the model in the peer's parameters.
+  uint64_t element_at(uint64_t element) const { return element - members.first_element; }
+  /// The parameter of an element of the model. parameters_mapped is not null.
+  float* mapped_parameter(uint64_t element) const { return parameters_mapped + element_at(element); }
   /// The gradient of an element of the model in this format. gradients_mapped is not null.
   const std::byte* mapped_gradient(uint64_t model_elements, uint64_t element, PushFormat format) const {
-    return reinterpret_cast<const std::byte*>(gradients_mapped) + gradient_at(model_elements, element, format);
+    return reinterpret_cast<const std::byte*>(gradients_mapped) +
+           gradient_at(model_elements, element_at(element), format);
   }
+  /// The format of gradients: sums are in fp32.
+  PushFormat push_format(PushFormat of_run) const { return members.is_group ? PushFormat(PushFormat::fp32) : of_run; }
 
   const SlotHeader* slot_headers() const { return reinterpret_cast<const SlotHeader*>(slots.memory.data()); }
   ReturnHeader* return_headers() const { return reinterpret_cast<ReturnHeader*>(returns.memory.data()); }
@@ -103,7 +123,8 @@ struct ShardPeer {
     if (is_on_device()) return " gpu-direct(ipc)";
     const std::string out = offer.gpu_memory.empty() ? "" : " gpu-direct(" + offer.gpu_memory + ")";
     if (uses_gpu()) return out + " into GPU memory";
-    return gradients_mapped != nullptr ? " mapped" : out;
+    const std::string mapped = gradients_mapped != nullptr ? " mapped" : out;
+    return members.is_group ? mapped + " from aggregator" : mapped;
   }
 };
 

@@ -34,69 +34,11 @@ std::string address_at(const std::string& host) {
   return host.find(':') != std::string::npos ? fmt::format("[{}]:0", host) : fmt::format("{}:0", host);
 }
 
-}  // namespace
-
-Shard::Shard(Options options)
-    : environment_{.options = std::move(options)},
-      wait_set_(environment_.options.wait),
-      parameters_(environment_),
-      peers_(environment_,
-             [this](const ShardPeer& peer) {
-               // Held answers and waiting pushes refer to the memory of this connection, which ends now.
-               primary_.forget_held(peer.worker);
-               exchange_.forget(peer.worker);
-               partition_.protocol().reconnect_worker(peer.worker, peer.incarnation);
-             }),
-      primary_(environment_, partition_, [this](const Action& action) { exchange_.answer(action); }),
-      backup_(environment_, partition_, peers_),
-      exchange_(environment_, partition_, parameters_, peers_, primary_),
-      handshake_(environment_, partition_, parameters_, peers_, backup_) {}
-
-absl::StatusOr<std::unique_ptr<Shard>> Shard::start(Options options) {
-  std::unique_ptr<Shard> shard(new Shard(std::move(options)));
-  GRADRAIL_RETURN_IF_ERROR(shard->listen());
-  shard->thread_ = std::thread([raw = shard.get()] { raw->run(); });
-  return shard;
-}
-
-absl::Status Shard::listen() {
-  const Options& options = environment_.options;
-  std::vector<transport::Candidate> refused;
-  for (const std::string& name : options.transports) {
-    GRADRAIL_ASSIGN_OR_RETURN(const transport::Transport* const found, transport::find_transport(name));
-    absl::StatusOr<Endpoint> endpoint = listen_on(*found);
-    if (!endpoint.ok()) {
-      refused.push_back({.name = name, .refused = std::string(message_of(endpoint.status()))});
-      endpoint = Endpoint{name, "", std::string(message_of(endpoint.status()))};
-    }
-    endpoints_.push_back(*std::move(endpoint));
-  }
-  if (!environment_.contexts.empty()) return absl::OkStatus();
-  // FAILED_PRECONDITION: the cause is the host or the flags, so that another start fails in the same way.
-  return absl::FailedPreconditionError(
-      fmt::format("{}: no transport can be used: {}", options.name, transport::explain_none(refused)));
-}
-
-absl::StatusOr<Shard::Endpoint> Shard::listen_on(const transport::Transport& transport) {
-  const Options& options = environment_.options;
-  Endpoint endpoint{.transport = transport.name};
-  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::Context> context, open_context(transport, endpoint));
-  // Transports within one host choose their own names.
-  if (endpoint.address.empty()) {
-    GRADRAIL_ASSIGN_OR_RETURN(endpoint.address,
-                              context->listen(transport.same_host_only ? "" : address_at(options.bind_host)));
-  }
-  wait_set_.add(context.get());
-  environment_.contexts.push_back(std::move(context));
-  return endpoint;
-}
-
 /// Opens a transport, and listens on its rails.
-absl::StatusOr<std::unique_ptr<transport::Context>> Shard::open_context(const transport::Transport& transport,
-                                                                        Endpoint& endpoint) const {
+absl::StatusOr<std::unique_ptr<transport::Context>> open_context(const transport::Transport& transport,
+                                                                 const ShardOptions& options, ShardEndpoint& endpoint) {
   using transport::Transport;
   using transport::rails::BundleContext;
-  const Options& options = environment_.options;
   const auto listen_on_rails = [&](transport::Context& context, const std::vector<std::string>& hosts) {
     std::vector<std::string> rails;
     for (const std::string& host : hosts) rails.push_back(address_at(host));
@@ -127,6 +69,67 @@ absl::StatusOr<std::unique_ptr<transport::Context>> Shard::open_context(const tr
     GRADRAIL_ASSIGN_OR_RETURN(endpoint.rails, listen_on_rails(*bundle, options.rails.empty() ? only : options.rails));
   }
   return bundle;
+}
+
+absl::StatusOr<ShardEndpoint> listen_on(const transport::Transport& transport, ShardEnvironment& environment,
+                                        transport::WaitSet& wait_set) {
+  const ShardOptions& options = environment.options;
+  ShardEndpoint endpoint{.transport = transport.name};
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::Context> context, open_context(transport, options, endpoint));
+  // Transports within one host choose their own names.
+  if (endpoint.address.empty()) {
+    GRADRAIL_ASSIGN_OR_RETURN(endpoint.address,
+                              context->listen(transport.same_host_only ? "" : address_at(options.bind_host)));
+  }
+  wait_set.add(context.get());
+  environment.contexts.push_back(std::move(context));
+  return endpoint;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<ShardEndpoint>> listen(ShardEnvironment& environment, transport::WaitSet& wait_set) {
+  const ShardOptions& options = environment.options;
+  std::vector<ShardEndpoint> endpoints;
+  std::vector<transport::Candidate> refused;
+  for (const std::string& name : options.transports) {
+    GRADRAIL_ASSIGN_OR_RETURN(const transport::Transport* const found, transport::find_transport(name));
+    absl::StatusOr<ShardEndpoint> endpoint = listen_on(*found, environment, wait_set);
+    if (!endpoint.ok()) {
+      refused.push_back({.name = name, .refused = std::string(message_of(endpoint.status()))});
+      endpoint = ShardEndpoint{name, "", std::string(message_of(endpoint.status()))};
+    }
+    endpoints.push_back(*std::move(endpoint));
+  }
+  if (!environment.contexts.empty()) return endpoints;
+  // FAILED_PRECONDITION: the cause is the host or the flags, so that another start fails in the same way.
+  return absl::FailedPreconditionError(
+      fmt::format("{}: no transport can be used: {}", options.name, transport::explain_none(refused)));
+}
+
+Shard::Shard(Options options)
+    : environment_{.options = std::move(options)},
+      wait_set_(environment_.options.wait),
+      parameters_(environment_),
+      peers_(environment_,
+             [this](const ShardPeer& peer) {
+               // Held answers and waiting pushes refer to the memory of this connection, which ends now.
+               for (const ShardPeer::Member& member : peer.members.list) {
+                 primary_.forget_held(member.worker);
+                 exchange_.forget(member.worker);
+                 partition_.protocol().reconnect_worker(member.worker, member.incarnation);
+               }
+             }),
+      primary_(environment_, partition_, [this](const Action& action) { exchange_.answer(action); }),
+      backup_(environment_, partition_, peers_),
+      exchange_(environment_, partition_, parameters_, peers_, primary_),
+      handshake_(environment_, partition_, parameters_, peers_, backup_) {}
+
+absl::StatusOr<std::unique_ptr<Shard>> Shard::start(Options options) {
+  std::unique_ptr<Shard> shard(new Shard(std::move(options)));
+  GRADRAIL_ASSIGN_OR_RETURN(shard->endpoints_, listen(shard->environment_, shard->wait_set_));
+  shard->thread_ = std::thread([raw = shard.get()] { raw->run(); });
+  return shard;
 }
 
 Shard::~Shard() {
@@ -262,8 +265,8 @@ absl::Status Shard::set_up(Setup setup) {
 absl::Status Shard::begin(const Setup& setup) {
   // Connections refer to regions, and regions to the store: they end in this order.
   peers_.withdraw_admissions();
-  peers_.forget_absent();
   peers_.close_joined();
+  peers_.forget_absent();  // behind close_joined(), which counts the members of groups as absent
   primary_.reset();
   exchange_.reset();
   backup_.reset();
@@ -300,6 +303,7 @@ void Shard::mark_finished(WorkerIndex worker, uint64_t incarnation) {
     exchange_.change_membership([&](ShardProtocol& protocol, Actions& actions) {
       protocol.mark_worker_finished(worker, incarnation, actions);
     });
+    peers_.mark_finished(worker, incarnation);
   });
 }
 

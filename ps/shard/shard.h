@@ -26,6 +26,10 @@
 
 namespace gradrail::ps {
 
+/// Opens the transports of the options, listens on each, and adds them to the wait set.
+/// Errors  FAILED_PRECONDITION: no transport could be used; the reasons are in the message.
+absl::StatusOr<std::vector<ShardEndpoint>> listen(ShardEnvironment& environment, transport::WaitSet& wait_set);
+
 /// One part of the parameters with its thread and its transport contexts; shards share nothing. This class is the event
 /// loop. It gives completions of the transports to Handshake, ShardExchange, PrimaryRole and BackupRole, and runs the
 /// control plane's tasks between them.
@@ -98,10 +102,6 @@ class Shard {
  private:
   explicit Shard(Options options);
 
-  absl::Status listen();
-  absl::StatusOr<Endpoint> listen_on(const transport::Transport& transport);
-  absl::StatusOr<std::unique_ptr<transport::Context>> open_context(const transport::Transport& transport,
-                                                                   Endpoint& endpoint) const;
   void run();
   void dispatch(transport::Completion& completion);
   void report_altered(const transport::Completion& lost);

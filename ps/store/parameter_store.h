@@ -58,6 +58,7 @@ class ParameterStore {
     float rate = kAgreedRate;              ///< as ApplyArguments::rate
     PushFormat format = PushFormat::fp32;  ///< of the gradients, as ApplyArguments::format
     absl::Span<const float> weights = {};  ///< of the gradients in the mean; empty: equal. In host memory only
+    size_t divisor = 0;                    ///< as ApplyArguments::divisor. In host memory only
   };
   /// Updates a run as apply() does (ps/optimizer/optimizer.h), with any number of gradients and targets. With a
   /// DeviceMemory the update has only begun when the call returns: DeviceMemory::has_ended(). Later calls see its

@@ -25,13 +25,14 @@ GRAMMAR = {"--begin": (*ODD_NUMBERS, "6x"), "--end": (*ODD_NUMBERS, "6x"), "--bi
            "--mode": (*ODD_NUMBERS, "ssp:", "ssp:-1", "backup:nan", "quorum:2,grace=nan"),
            "--on": (*ODD_NUMBERS, "gpu:-1"), "--push": (*ODD_NUMBERS, "topk", "topk:0", "topk:nan", "topk:99"),
            "--ps_device": (*ODD_NUMBERS, "gpu:", "gpu:-1"), "--ps_hosts": ODD_HOSTS, "--worker_hosts": ODD_HOSTS,
+           "--aggregators": ODD_HOSTS,
            "--sweep": (*ODD_NUMBERS, "ps", "ps=", "ps=4:1:*2", "ps=1:4:*nan"),
            "--rails": (*ODD_NUMBERS, "10.0.0.1,", "10.0.0.1,10.0.0.1", "here"), "--streams": ("0", "65", "-1", "nan", "two"),
            "--rendezvous": (*ODD_NUMBERS, "etcd://", "udp://a:1/j")}
 # Arguments that a command requires before it reads the value of a flag.
 POSITIONALS = {("convert",): ["mnist"], ("bench", "replay"): ["resnet50"]}
 BEFORE = {"second": ["first"]}
-REQUIRED = {("convert",): ["--out", "folder"], ("checkpoint", "import"): ["--from", "file"]}
+REQUIRED = {("aggregator",): ["--bind", "127.0.0.1:2300"], ("convert",): ["--out", "folder"], ("checkpoint", "import"): ["--from", "file"]}
 
 
 class Option:

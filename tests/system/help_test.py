@@ -11,6 +11,7 @@ import cluster
 FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
 GROUPS = {
     ("train",): ["Cluster", "Model", "Training", "Transport", "GPU", "Placement", "Checkpoint", "Monitoring", "Security"],
+    ("aggregator",): ["Cluster", "Transport", "Security"],
     ("top",): ["Cluster", "Monitoring", "Security"],
     ("topo",): ["Machine", "Cluster", "GPU", "Output"],
     ("doctor",): ["Report", "Cluster", "Transport"],

@@ -12,6 +12,7 @@
 #include "fmt/ranges.h"
 #include "tools/doctor/doctor.h"
 #include "tools/exit_codes.h"
+#include "tools/gradrail/aggregator_command.h"
 #include "tools/gradrail/checkpoint_command.h"
 #include "tools/gradrail/convert.h"
 #include "tools/gradrail/info.h"
@@ -144,6 +145,10 @@ int run(int argc, char** argv) {
   RunFlags run;
   CLI::App& run_command = *app.add_subcommand("run", "run a program as the workers of a cluster");
   add_run_flags(run_command, run);
+  AggregatorFlags aggregator;
+  CLI::App& aggregator_command =
+      *app.add_subcommand("aggregator", "sum the gradients of groups of workers on their way to the parameter servers");
+  add_aggregator_flags(aggregator_command, aggregator);
   CLI::App& info_command =
       *app.add_subcommand("info", "list the transports and GPU features of this host, and why others are missing");
   add_plugin_flag(info_command, flags.plugin_dir);
@@ -196,6 +201,7 @@ int run(int argc, char** argv) {
     return plugins.ok() ? run_info() : finish(plugins);
   }
   if (run_command.parsed()) return start_tasks([&] { return check_run_flags(run); });
+  if (aggregator_command.parsed()) return finish(run_aggregator(aggregator));
   if (doctor_command.parsed()) return examine(doctor, flags.plugin_dir);
   if (checkpoint_command.parsed()) return inspect(checkpoint);
   if (convert_command.parsed()) return finish(run_convert(convert));

@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "ps/protocol/exchange_layout.h"
 #include "ps/protocol/training.h"
 #include "ps/store/parameter_store.h"
 #include "tools/exit_codes.h"
@@ -224,6 +225,11 @@ void add_cluster_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
       "1: the second half of the ps tasks are backups of the first half; a backup replaces a lost task, and no step is "
       "lost",
       NumberIn(0u, 1u));
+  add("aggregators", flags.aggregators,
+      "comma-separated host:port list of aggregators (gradrail aggregator); sync only",
+      accepted_by(ps::parse_host_list));
+  add("sum_group", flags.sum_group, "sync: gradients are summed in groups of so many workers; 0: one per aggregator",
+      NumberIn(0u, ps::kMaxSumGroup));
   add("max-restarts", flags.max_restarts, "local cluster: how often it starts lost parameter servers again");
 }
 
@@ -456,6 +462,7 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   const size_t workers = options.local ? flags.workers : options.cluster.workers.size();
   options.mode.worker_count = static_cast<uint32_t>(workers);
   GRADRAIL_RETURN_IF_ERROR(ps::check_bound(options.mode));
+  GRADRAIL_RETURN_IF_ERROR(usage_error(set_sum_group(options)));
   // Only a ps uses the flag, and a worker with a sparse description does not know all workers.
   if (options.task.job != "worker") GRADRAIL_RETURN_IF_ERROR(check_min_workers(flags, workers));
   GRADRAIL_ASSIGN_OR_RETURN(options.optimizer, optimizer_of(flags));

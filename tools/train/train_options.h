@@ -81,6 +81,8 @@ struct TrainFlags {
   uint32_t slot_mib = 32;
   uint32_t rejoin_timeout_s = 60;
   uint32_t backup_ps = 0;
+  std::string aggregators;
+  uint32_t sum_group = 0;
   uint32_t max_restarts = 3;
   MonitoringFlags monitoring;
   SecurityFlags security;
@@ -154,6 +156,11 @@ std::string given_checkpoint_flags(const TrainFlags& flags);
 
 /// The optimizer of the flags and of the model. INVALID_ARGUMENT names the flag.
 absl::StatusOr<ps::OptimizerConfig> optimizer_of(const TrainFlags& flags);
+
+/// The addresses of --aggregators, which the parser has accepted.
+std::vector<std::string> aggregators_of(const TrainFlags& flags);
+/// Checks --aggregators and --sum_group against the other flags, and sets the group in options.mode. INVALID_ARGUMENT.
+absl::Status set_sum_group(TrainOptions& options);
 
 /// INVALID_ARGUMENT names the flag, what is wrong with it and what would be right.
 absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags);

@@ -1,18 +1,37 @@
 // The public functions of the library; client_impl.h has the parts behind them.
 #include "worker/client/client.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/status.h"
+#include "fmt/format.h"
 #include "worker/client/client_impl.h"
 
 namespace gradrail::worker {
+
+namespace {
+
+/// Each aggregator has one group, unless the options name another size.
+absl::Status set_sum_group(ClientOptions& options) {
+  const size_t count = options.aggregators.size();
+  const size_t workers = std::max<size_t>(1, options.cluster.workers.size());
+  if (options.sum_group == 0 && count > 0) options.sum_group = static_cast<uint32_t>((workers + count - 1) / count);
+  if (count > 0 && options.returns != ps::ReturnFormat::fp32) {
+    return absl::InvalidArgumentError(
+        fmt::format("--aggregators needs --return fp32, not {}", ps::return_format_name(options.returns)));
+  }
+  return ps::check_sum_group({.kind = options.mode, .bound = options.mode_bound, .sum_group = options.sum_group});
+}
+
+}  // namespace
 
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Client::~Client() = default;
 
 absl::StatusOr<std::unique_ptr<Client>> Client::join(ClientOptions options, ps::Schema schema) {
   GRADRAIL_RETURN_IF_ERROR(ps::validate(schema));
+  GRADRAIL_RETURN_IF_ERROR(set_sum_group(options));
   auto impl = std::make_unique<Impl>(std::move(options), std::move(schema));
   const absl::Status joined = impl->join();
   if (!joined.ok()) {

@@ -55,7 +55,7 @@ struct DeviceMemory {
 };
 
 /// Options of one worker. All workers of a run must agree on mode, mode_bound, mode_grace, optimizer, push, returns,
-/// bucket_bytes and agreement.
+/// bucket_bytes, sum_group and agreement.
 struct ClientOptions {
   // The run.
   ps::ClusterSpec cluster;
@@ -70,7 +70,13 @@ struct ClientOptions {
   /// The elements of parameters on their way back. Others than fp32 need variables in host memory, at both ends.
   ps::ReturnFormat returns = ps::ReturnFormat::fp32;
   uint32_t bucket_bytes = 0;  ///< a multiple of 64; 0: ps::ShardMap::default_bucket_bytes()
-  std::string agreement;      ///< not async: further settings that all workers must share, as a text that is compared
+  /// sync: "host:port" of aggregators, which sum the gradients of groups of workers on their way (docs/aggregators.md).
+  /// Without a working aggregator, a worker uses the shards themselves.
+  std::vector<std::string> aggregators;
+  /// sync: gradients are summed in groups of so many workers, and then the groups. 0: with aggregators one group for
+  /// each of them, else no groups. Runs with equal groups have equal bits, with and without aggregators.
+  uint32_t sum_group = 0;
+  std::string agreement;  ///< not async: further settings that all workers must share, as a text that is compared
 
   // Data connections.
   std::vector<std::string> transports = {"shm", "ucx", "ofi", "tcp"};  ///< in order of preference

@@ -36,7 +36,10 @@ Client::Impl::Impl(ClientOptions options, ps::Schema schema)
       failure_(!options_.backups.empty(), [this] { paths_.wake(); }),
       exchange_(options_, identity_, memory_, failure_, telemetry_, paths_),
       paths_(options_, identity_, memory_, failure_, telemetry_, exchange_,
-             [this](uint32_t ps_index) { return session_.control(ps_index).why_removed(identity_.member()); }),
+             {.why_removed =
+                  [this](uint32_t ps_index) { return session_.control(ps_index).why_removed(identity_.member()); },
+              .attach = [this](const ShardLink& link, const std::string& aggregator,
+                               TimePoint deadline) { return session_.attach(link, aggregator, deadline); }}),
       session_(options_, identity_, memory_, failure_, telemetry_, paths_),
       failover_(options_, failure_, telemetry_, exchange_, paths_, session_),
       rejoin_(options_, failure_, telemetry_, exchange_, paths_, session_,
@@ -230,6 +233,8 @@ absl::Status Client::Impl::set_learning_rate(float rate) {
 absl::Status Client::Impl::set_weight(float weight) {
   if (!(weight > 0.0f && std::isfinite(weight)))
     return absl::InvalidArgumentError(fmt::format("weight {}: must be a finite number, more than 0", weight));
+  if (weight != 1.0f && options_.sum_group != 0)
+    return absl::InvalidArgumentError("a weight does not go with groups of gradients (--aggregators, --sum_group)");
   GRADRAIL_RETURN_IF_ERROR(check_idle("set_weight"));
   exchange_.set_weight(weight);
   return absl::OkStatus();

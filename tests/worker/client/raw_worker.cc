@@ -53,7 +53,8 @@ absl::Status RawWorker::join() {
   *request.mutable_training() = ps::to_proto({.mode = {.kind = options_.mode,
                                                        .worker_count = worker_count,
                                                        .bound = options_.mode_bound,
-                                                       .grace = options_.mode_grace},
+                                                       .grace = options_.mode_grace,
+                                                       .sum_group = options_.sum_group},
                                               .optimizer = options_.optimizer,
                                               .push = options_.push,
                                               .bucket_bytes = options_.bucket_bytes});

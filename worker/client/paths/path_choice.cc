@@ -73,11 +73,14 @@ absl::Status PathManager::try_candidates(ShardLink& link, TimePoint deadline) {
   return may_change ? absl::UnavailableError(why) : absl::FailedPreconditionError(why);
 }
 
-absl::StatusOr<PathManager::Target> PathManager::target(const ShardLink& link, size_t candidate) const {
+absl::StatusOr<PathManager::Target> PathManager::target(ShardLink& link, size_t candidate, TimePoint deadline) {
+  GRADRAIL_RETURN_IF_ERROR(attach(link, link.route_of[candidate], deadline));
+  if (link.candidates[candidate].never) return absl::FailedPreconditionError(link.candidates[candidate].refused);
   const std::string& name = link.candidates[candidate].name;
+  const std::vector<ShardLink::Endpoint>& endpoints = endpoints_of(link, candidate);
   const auto endpoint =
-      std::find_if(link.endpoints.begin(), link.endpoints.end(), [&](const auto& e) { return e.transport == name; });
-  if (endpoint == link.endpoints.end()) return absl::UnavailableError("the shard does not listen on it");
+      std::find_if(endpoints.begin(), endpoints.end(), [&](const auto& e) { return e.transport == name; });
+  if (endpoint == endpoints.end()) return absl::UnavailableError("the other end does not listen on it");
   GRADRAIL_ASSIGN_OR_RETURN(const transport::Transport* const transport, transport::find_transport(name));
   if (transport->lanes == transport::Transport::Lanes::each_context && !endpoint->rails.empty()) {
     const std::string& address = options_.rails ? endpoint->rails : endpoint->address;
@@ -91,14 +94,23 @@ absl::StatusOr<PathManager::Target> PathManager::target(const ShardLink& link, s
 
 absl::StatusOr<std::unique_ptr<ShardPath>> PathManager::open_path(ShardLink& link, size_t candidate, GpuTransfer way,
                                                                   TimePoint deadline) {
-  GRADRAIL_ASSIGN_OR_RETURN(const Target where, target(link, candidate));
+  GRADRAIL_ASSIGN_OR_RETURN(const Target where, target(link, candidate, deadline));
   GRADRAIL_ASSIGN_OR_RETURN(OpenContext* const context, open_context(where));
   // The shard admits this connection by a proof with the token that the member has received when it joined.
   ps::proto::JoinPath join_path;
   *join_path.mutable_member() = identity_.member();
   join_path.set_host_slots(link.host_slots);
-  return ShardPath::open(link, *context, where.address, join_path, ps::data_key(options_.security.secret, link.token),
-                         registered_, options_.place_memory, {memory_.gpu(), way, options_.device.key}, deadline);
+  join_path.set_number(++link.paths_begun);
+  const auto prove = [key = ps::data_key(options_.security.secret, link.token)](ps::proto::JoinPath& join,
+                                                                                const std::string& challenge) {
+    join.set_proof(ps::mac_of(key, {challenge}));
+  };
+  absl::StatusOr<std::unique_ptr<ShardPath>> path =
+      ShardPath::open(link, *context, where.address, join_path, prove, registered_, options_.place_memory,
+                      {memory_.gpu(), way, options_.device.key}, deadline);
+  // An aggregator that has started again, or has ended an idle session, listens elsewhere.
+  if (!path.ok()) link.routes[link.route_of[candidate]].is_attached = false;
+  return path;
 }
 
 /// Drives the handshake of one path. Events of all other paths are delivered meanwhile: the exchange continues.
@@ -147,12 +159,13 @@ absl::Status PathManager::try_gpu_transfer(ShardLink& link, size_t candidate, Gp
   const auto refuse = [&](std::string_view why) {
     return absl::FailedPreconditionError(link.transfers_refused[way] = why);
   };
-  GRADRAIL_ASSIGN_OR_RETURN(const Target where, target(link, candidate));
+  GRADRAIL_ASSIGN_OR_RETURN(const Target where, target(link, candidate, deadline));
   GRADRAIL_ASSIGN_OR_RETURN(OpenContext* const context, open_context(where));
   if (const absl::Status reached = reach_gpu(*context, way); !reached.ok()) return refuse(message_of(reached));
   if (memory_.gpu() != nullptr) drop_probes();  // invariant 2
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<ShardPath> path, open_path(link, candidate, way, deadline));
   const absl::Status checked = establish(*path, Phase::ready, deadline);
+  if (!checked.ok()) link.routes[link.route_of[candidate]].is_attached = false;
   GRADRAIL_RETURN_IF_ERROR(failure_.status());
   if (!checked.ok() && path->slots_on_gpu()) {
     // Either GPU may be the cause. A second test without the shard's GPU decides.

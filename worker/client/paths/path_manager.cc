@@ -16,25 +16,16 @@
 
 namespace gradrail::worker {
 PathManager::PathManager(const ClientOptions& options, const Identity& identity, ModelMemory& memory,
-                         RunFailure& failure, Telemetry& telemetry, PathEvents& events, WhyRemoved why_removed)
+                         RunFailure& failure, Telemetry& telemetry, PathEvents& events, ControlCalls calls)
     : options_(options),
       identity_(identity),
       memory_(memory),
       failure_(failure),
       telemetry_(telemetry),
       events_(events),
-      why_removed_(std::move(why_removed)),
+      why_removed_(std::move(calls.why_removed)),
+      attach_(std::move(calls.attach)),
       wait_set_(options.wait) {}
-
-void PathManager::set_server(ShardLink& link, const ps::proto::DescribeReply& described) {
-  const std::string host_id = transport::host_id();
-  std::vector<transport::PeerTransport> theirs;
-  for (const auto& transport : described.transports()) theirs.push_back({transport.name(), transport.refused()});
-  link.ipc_refused = why_not_ipc(options_, described, host_id == described.host_id(), link.server);
-  link.candidates = transport::rank_candidates(options_.transports, theirs, host_id, described.host_id(),
-                                               options_.security.encrypt_data);
-  shard_on_gpu_ = shard_on_gpu_ || described.on_gpu();
-}
 
 absl::Status PathManager::connect_all(TimePoint deadline) {
   for (const auto& link : links_) {
@@ -182,10 +173,8 @@ void PathManager::describe(ClientStats& stats) const {
     if (link->path == nullptr) continue;
     if (const std::string name = link->path->name(); stats.paths_in_use.find(name) == std::string::npos)
       stats.paths_in_use += (stats.paths_in_use.empty() ? "" : ", ") + name;
-    stats.paths.push_back(fmt::format(
-        "shard {} at {}: {}{}", link->shard_index, link->address,
-        transport::explain(link->candidates, link->candidates[link->candidate].name, link->path->shown_path()),
-        link->path->mapped_text() + link->path->left_out_text()));
+    stats.paths.push_back(fmt::format("shard {} at {}: {}{}", link->shard_index, link->address, explain_path(*link),
+                                      link->path->mapped_text() + link->path->left_out_text()));
   }
   stats.mode = options_.mode;
   stats.push_format = options_.push;

@@ -21,8 +21,9 @@
 #include "worker/client/telemetry.h"
 
 namespace gradrail::ps::proto {
+class AttachReply;
 class DescribeReply;
-}
+}  // namespace gradrail::ps::proto
 
 namespace gradrail::worker {
 
@@ -41,7 +42,8 @@ class PathEvents {
 /// lost, and given up for a better one that works again.
 ///
 /// Source files: path_manager.cc opens contexts and delivers events, path_choice.cc tests candidates, path_recovery.cc
-/// replaces lost paths, path_failback.cc probes better ones.
+/// replaces lost paths, path_failback.cc probes better ones, routes.cc attaches to aggregators. A path through an
+/// aggregator is one more candidate, before those to the shard itself.
 ///
 /// Invariants
 ///   1. A path becomes the one in use only after a pattern has crossed it both ways (ShardPath::Phase::active).
@@ -53,12 +55,19 @@ class PathEvents {
 class PathManager {
  public:
   using Links = std::vector<std::unique_ptr<ShardLink>>;
-  /// Whether the ps has removed this worker from the run, and why (ABORTED). OK: it has not.
-  using WhyRemoved = std::function<absl::Status(uint32_t ps_index)>;
+  /// Calls over the control plane.
+  struct ControlCalls {
+    /// Whether the ps has removed this worker from the run, and why (ABORTED). OK: it has not.
+    std::function<absl::Status(uint32_t ps_index)> why_removed;
+    /// Attaches this worker to an aggregator for one shard.
+    std::function<absl::StatusOr<ps::proto::AttachReply>(const ShardLink& link, const std::string& aggregator,
+                                                         TimePoint deadline)>
+        attach;
+  };
 
   /// All references outlive this; `events` is first used by a function that polls.
   PathManager(const ClientOptions& options, const Identity& identity, ModelMemory& memory, RunFailure& failure,
-              Telemetry& telemetry, PathEvents& events, WhyRemoved why_removed);
+              Telemetry& telemetry, PathEvents& events, ControlCalls calls);
 
   // Set-up.
   Links& links() { return links_; }
@@ -108,12 +117,17 @@ class PathManager {
     OpenContext::Lanes lanes = OpenContext::Lanes::one;
     std::vector<std::string> hosts = {};  ///< OpenContext::hosts
   };
-  absl::StatusOr<Target> target(const ShardLink& link, size_t candidate) const;
+  absl::StatusOr<Target> target(ShardLink& link, size_t candidate, TimePoint deadline);
   absl::StatusOr<OpenContext*> open_context(const Target& target);
   absl::StatusOr<std::unique_ptr<transport::Context>> open_transport(const Target& target) const;
   void close_unused_contexts();
   absl::Status reach_gpu(OpenContext& context, GpuTransfer way);
   void deliver(const transport::Completion& completion);
+
+  // routes.cc
+  absl::Status attach(ShardLink& link, size_t route, TimePoint deadline);
+  static const std::vector<ShardLink::Endpoint>& endpoints_of(const ShardLink& link, size_t candidate);
+  static std::string explain_path(const ShardLink& link);
 
   // path_choice.cc
   absl::Status connect(ShardLink& link, TimePoint deadline);
@@ -145,7 +159,8 @@ class PathManager {
   RunFailure& failure_;
   Telemetry& telemetry_;
   PathEvents& events_;
-  const WhyRemoved why_removed_;
+  const std::function<absl::Status(uint32_t)> why_removed_;
+  const std::function<absl::StatusOr<ps::proto::AttachReply>(const ShardLink&, const std::string&, TimePoint)> attach_;
 
   // Owner thread. Links before contexts before the wait set: the destructor ends them in reverse order.
   transport::WaitSet wait_set_;

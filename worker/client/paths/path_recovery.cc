@@ -43,7 +43,7 @@ absl::Status PathManager::replace_lost_paths() {
 absl::Status PathManager::replace(ShardLink& link) {
   const TimePoint start = Clock::now();
   const std::string where = fmt::format("shard {} at {}", link.shard_index, link.address);
-  const std::string lost = link.path == nullptr ? "its path" : link.path->describe();
+  const std::string lost = link.path == nullptr ? "its path" : link.path->describe() + link.through(link.candidate);
   const std::string cause = link.path == nullptr ? "it was not replaced yet" : link.path->why();
   const size_t former = link.candidate;
   GRADRAIL_CHECK(former < link.candidates.size());
@@ -52,6 +52,8 @@ absl::Status PathManager::replace(ShardLink& link) {
   link.probe.path.reset();
   close_unused_contexts();
   link.probe.candidate = SIZE_MAX;  // the next probe begins with the best candidate
+  // An aggregator that has started again listens elsewhere.
+  link.routes[link.route_of[former]].is_attached = false;
   link.candidates[former].refused = fmt::format("lost during the run: {}", cause);
   const std::vector<size_t> order = order_of_attempts(link, former, options_.fallback);
   std::string last_error;
@@ -62,14 +64,15 @@ absl::Status PathManager::replace(ShardLink& link) {
       if (replaced.ok()) {
         telemetry_.count_move();
         spdlog::warn("{}: {} was lost ({}); continues over {} after {:.2f} s", where, lost, cause,
-                     link.path->describe(), seconds_since(start));
+                     link.path->describe() + link.through(candidate), seconds_since(start));
         // Also if a ps was lost at the same time: this path is in use, so that no later call repeats its pushes.
         events_.on_path_lost(link);
         return failure_.status();
       }
       GRADRAIL_RETURN_IF_ERROR(failure_.status());
       close_unused_contexts();
-      last_error = fmt::format("{}: {}", link.candidates[candidate].name, message_of(replaced));
+      last_error =
+          fmt::format("{}{}: {}", link.candidates[candidate].name, link.through(candidate), message_of(replaced));
       if (candidate != former) link.candidates[candidate].refused = message_of(replaced);
     }
     // A ps that has removed this worker says why, and no path changes its decision.

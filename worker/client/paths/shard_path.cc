@@ -10,7 +10,6 @@
 #include "fmt/format.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/data_message.h"
-#include "ps/protocol/mac.h"
 #include "ps/protocol/path_check.h"
 #include "ps/protocol/return_format.h"
 #include "worker/client/paths/shard_link.h"
@@ -22,7 +21,7 @@ ShardPath::ShardPath(ShardLink& link, OpenContext& context, const ps::proto::Joi
 
 absl::StatusOr<std::unique_ptr<ShardPath>> ShardPath::open(ShardLink& link, OpenContext& context,
                                                            const std::string& address,
-                                                           const ps::proto::JoinPath& join_path, const std::string& key,
+                                                           const ps::proto::JoinPath& join_path, Prove prove,
                                                            transport::RegistrationBudget& budget,
                                                            const MemoryBinder& place, const GpuOffer& offer,
                                                            TimePoint deadline) {
@@ -42,7 +41,7 @@ absl::StatusOr<std::unique_ptr<ShardPath>> ShardPath::open(ShardLink& link, Open
   path->connection_->set_user_data(reinterpret_cast<uint64_t>(path.get()));
   path->join_path_->set_returns_key(path->returns_.region->key());
   path->join_path_->set_check_seed(random_bits());
-  path->key_ = key;
+  path->prove_ = std::move(prove);
   path->offer(offer);
   return path;
 }
@@ -140,8 +139,9 @@ void ShardPath::on_message(absl::Span<const std::byte> bytes) {
   if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
     return fail("the shard sent a message of another protocol");
   }
-  if (message.has_challenge() && phase_ == Phase::handshake && join_path_->proof().empty()) {
-    join_path_->set_proof(ps::mac_of(key_, {message.challenge()}));
+  if (message.has_challenge() && phase_ == Phase::handshake && prove_ != nullptr) {
+    prove_(*join_path_, message.challenge());
+    prove_ = nullptr;
     to_post_ = true;
     return;
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -72,11 +73,13 @@ class ShardPath {
     failed,      ///< why() has the cause
   };
 
-  /// Connects, and registers the memory that belongs to this path alone. `join_path` has the member; `key` proves it.
+  /// Writes the proof of each member of JoinPath for this challenge.
+  using Prove = std::function<void(ps::proto::JoinPath& join_path, const std::string& challenge)>;
+  /// Connects, and registers the memory that belongs to this path alone. `join_path` has the member.
   /// Errors  UNAVAILABLE, DEADLINE_EXCEEDED: the shard cannot be reached. RESOURCE_EXHAUSTED: registration was refused.
   static absl::StatusOr<std::unique_ptr<ShardPath>> open(ShardLink& link, OpenContext& context,
                                                          const std::string& address,
-                                                         const ps::proto::JoinPath& join_path, const std::string& key,
+                                                         const ps::proto::JoinPath& join_path, Prove prove,
                                                          transport::RegistrationBudget& budget,
                                                          const MemoryBinder& place, const GpuOffer& offer,
                                                          TimePoint deadline);
@@ -152,7 +155,7 @@ class ShardPath {
   OpenContext& context_;
   const std::unique_ptr<ps::proto::JoinPath> join_path_;  ///< a pointer: no user of this header compiles protobuf
   Phase phase_ = Phase::handshake;
-  std::string key_;
+  Prove prove_;           ///< called once
   bool to_post_ = false;  ///< what this phase begins with has not been posted yet
   std::string why_;
   std::string described_;

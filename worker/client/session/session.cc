@@ -8,6 +8,8 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/control.pb.h"
+#include "ps/protocol/control_channel.h"
+#include "ps/protocol/control_status.h"
 #include "ps/protocol/training.h"
 #include "worker/client/session/stop.h"
 
@@ -49,6 +51,8 @@ absl::Status Session::open() {
     for (const std::string& address : *addresses)
       GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(options_.security, address));
   }
+  for (const std::string& address : options_.aggregators)
+    GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(options_.security, address));
   GRADRAIL_RETURN_IF_ERROR(ps::check_encryption(options_.security));
   dialer_ = options_.dialer;
   if (dialer_ != nullptr) return absl::OkStatus();
@@ -148,7 +152,8 @@ ps::proto::JoinRequest Session::join_request(uint32_t first_shard) const {
   *request.mutable_training() = ps::to_proto({.mode = {.kind = options_.mode,
                                                        .worker_count = static_cast<uint32_t>(names.size()),
                                                        .bound = options_.mode_bound,
-                                                       .grace = options_.mode_grace},
+                                                       .grace = options_.mode_grace,
+                                                       .sum_group = options_.sum_group},
                                               .optimizer = options_.optimizer,
                                               .push = options_.push,
                                               .returns = options_.returns,
@@ -280,6 +285,28 @@ void Session::start_heartbeat(uint32_t ps_index) {
 void Session::forget_news() {
   const MutexLock lock(news_mutex_);
   news_ = nullptr;
+}
+
+absl::StatusOr<ps::proto::AttachReply> Session::attach(const ShardLink& link, const std::string& aggregator,
+                                                       TimePoint deadline) const {
+  const Duration timeout = std::max(Duration::zero(), deadline - Clock::now());
+  GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<ps::ControlChannel> channel, dialer_->open(aggregator, timeout));
+  ps::proto::AttachRequest request;
+  *request.mutable_joined() = join_request(0);
+  request.set_shard_index(link.shard_index);
+  request.set_token(link.token);
+  request.set_host_id(link.host_id);
+  request.set_server(link.server);
+  for (const ShardLink::Endpoint& each : link.endpoints) {
+    ps::proto::JoinReply::Endpoint& endpoint = *request.mutable_shard()->add_endpoints();
+    endpoint.set_transport(each.transport);
+    endpoint.set_address(each.address);
+    endpoint.set_rails(each.rails);
+  }
+  ps::proto::AttachReply reply;
+  const grpc::Status called = channel->call(ps::ControlCall::attach, deadline - Clock::now(), request, reply);
+  if (!called.ok()) return ps::from_grpc(called);
+  return reply;
 }
 
 void Session::tell_losses(ps::proto::Ping& ping) {

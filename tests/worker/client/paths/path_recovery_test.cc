@@ -122,13 +122,21 @@ TEST(PathRecovery, PushesAreRepeatedAlsoIfAPsIsLostDuringTheReplacement) {
   CountedLosses losses;
   LossAtActive network{failure};
   HandshakeOfShard shard{network};
-  PathManager paths{options, identity, memory, failure, telemetry, losses, [](uint32_t) { return absl::OkStatus(); }};
+  PathManager paths{options,
+                    identity,
+                    memory,
+                    failure,
+                    telemetry,
+                    losses,
+                    {.why_removed = [](uint32_t) { return absl::OkStatus(); }}};
   ASSERT_TRUE(memory.allocate(nullptr, options.device).ok());
   auto link = std::make_unique<ShardLink>();
   link->bucket_count = 1;
   link->range = {0, 4};
   link->map = std::make_shared<const ps::ShardMap>(ps::ShardMap::cut(4, 1, 64).value());
+  link->routes.emplace_back();
   link->candidates = {{.name = "loopback"}};
+  link->route_of = {0};
   link->endpoints = {{"loopback", shard.address()}};
   paths.add(std::move(link));
 

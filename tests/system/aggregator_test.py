@@ -1,0 +1,119 @@
+"""Tests --aggregators: equal bits with and without them, less traffic into the ps, and lost aggregators."""
+import re
+import signal
+import unittest
+
+import cluster
+import digits
+
+WORKERS = 4
+FLAT = ("--sum_group", 2)
+
+
+class AggregatorRuns(cluster.ClusterTest):
+    def setUp(self):
+        super().setUp()
+        self.data = digits.write(self.folder)
+
+    def aggregator(self, *flags, name="aggregator"):
+        task = self.launch(name, [cluster.binary(), "aggregator", "--bind", "127.0.0.1:0", *map(str, flags)])
+        return task, task.wait_for(r"aggregator listens on (\S+)").group(1)
+
+    def two(self, *flags):
+        started = [self.aggregator(*flags, name=f"aggregator/{i}") for i in range(2)]
+        return [task for task, _ in started], ["--aggregators", ",".join(address for _, address in started)]
+
+    def start_run(self, *flags, epochs=2):
+        return self.start_cluster(WORKERS, "--mode", "sync", "--data_dir", self.data, "--epochs", epochs, "--shards", 2,
+                                  "--transport", "tcp", "--log_every", 1, *flags, model="mlp")
+
+    def whole_run(self, *flags, **options):
+        """Runs to the end. Returns the hash of the parameters and the bytes that the ps has received by path."""
+        servers, workers = self.start_run(*flags, **options)
+        for worker in workers:
+            self.assert_ends(worker, cluster.GOOD, 2 * cluster.FINISH)
+        self.assert_ends(servers[0], cluster.GOOD)
+        paths = dict(re.findall(r"^path (tcp.*?): (\d+) bytes in", servers[0].text(), re.M))
+        self.workers = workers
+        return cluster.hash_of(workers[0]), {path: int(count) for path, count in paths.items()}
+
+    def test_a_tree_ends_in_the_bits_of_a_flat_run_with_fewer_bytes(self):
+        expected, flat = self.whole_run(*FLAT)
+        _, flags = self.two()
+        found, tree = self.whole_run(*flags)
+        self.assertEqual(found, expected)
+        self.assertEqual(list(tree), ["tcp from aggregator"])
+        fan_in = flat["tcp"] / tree["tcp from aggregator"]
+        self.assertAlmostEqual(fan_in, 2, delta=0.2)
+        self.assert_says(self.workers[0], r"^Path: shard 0 at \S+: tcp through aggregator 127\.0\.0\.1:\d+")
+        self.assertNotEqual(self.whole_run()[0], "")
+
+    def test_a_killed_aggregator_moves_its_workers(self):
+        expected, _ = self.whole_run(*FLAT, epochs=4)
+        aggregators, flags = self.two()
+        servers, workers = self.start_run(*flags, "--failback_secs", 0, epochs=4)
+        workers[0].wait_for(r"Step: 10\b")
+        aggregators[0].signal(signal.SIGKILL)
+        for worker in workers:
+            self.assert_ends(worker, cluster.GOOD, 2 * cluster.FINISH)
+        self.assert_ends(servers[0], cluster.GOOD)
+        self.assert_says(workers[0], r"through aggregator \S+ was lost .*; continues over tcp .* through aggregator")
+        self.assertEqual(cluster.hash_of(workers[0]), expected)
+
+    def test_without_aggregators_the_workers_use_the_ps(self):
+        expected, _ = self.whole_run(*FLAT)
+        aggregators, flags = self.two()
+        servers, workers = self.start_run(*flags, epochs=2)
+        workers[0].wait_for(r"Step: 5\b")
+        for task in aggregators:
+            task.signal(signal.SIGKILL)
+        for worker in workers:
+            self.assert_ends(worker, cluster.GOOD, 2 * cluster.FINISH)
+        self.assert_ends(servers[0], cluster.GOOD)
+        self.assertEqual(cluster.hash_of(workers[0]), expected)
+
+    def test_a_lost_worker_does_not_stop_its_group(self):
+        _, flags = self.two()
+        servers, workers = self.start_run(*flags, "--heartbeat-timeout", 2, epochs=4)
+        workers[0].wait_for(r"Step: 5\b")
+        workers[1].signal(signal.SIGKILL)
+        for worker in (workers[0], *workers[2:]):
+            self.assert_ends(worker, cluster.GOOD, 2 * cluster.FINISH)
+        self.assert_ends(servers[0], cluster.GOOD)
+
+    def test_a_secret_is_required_on_all_ways(self):
+        expected, _ = self.whole_run(*FLAT)
+        secret = ("--secret-file", self.secret_file())
+        _, flags = self.two(*secret, "--encrypt-data")
+        found, tree = self.whole_run(*flags, *secret, "--encrypt-data")
+        self.assertEqual(found, expected)
+        self.assertTrue(all("from aggregator" in path for path in tree), tree)
+        # An aggregator with another secret gets no connection: the workers use the ps.
+        other = self.folder / "other"
+        other.write_text("fedcba9876543210" * 4)
+        other.chmod(0o600)
+        _, flags = self.two("--secret-file", other)
+        found, flat = self.whole_run(*flags, *secret)
+        self.assertEqual(found, expected)
+        self.assertTrue(all("from aggregator" not in path for path in flat), flat)
+        self.assert_says(self.workers[0], "aggregator .* refused: .*secret")
+
+    def test_flags_that_do_not_fit_are_refused(self):
+        aggregators = ("--aggregators", "127.0.0.1:1")
+        self.refused(cluster.USAGE, ["--aggregators needs --mode sync, not async"], *aggregators)
+        self.refused(cluster.USAGE, ["--aggregators needs --return fp32, not bf16"], *aggregators, "--mode", "sync",
+                     "--return", "bf16")
+        self.refused(cluster.USAGE, ["--sum_group needs --ps_device host, not gpu:0"], "--sum_group", 2, "--mode",
+                     "sync", "--ps_device", "gpu:0")
+        self.refused(cluster.USAGE, ["a group has at most 64 workers"], *aggregators, "--mode", "sync", "--workers", 65)
+        self.refused(cluster.USAGE, ["--aggregators --ps 0"], *aggregators, "--ps", 0)
+
+    def test_an_address_that_others_can_reach_needs_a_secret(self):
+        task = self.launch("aggregator", [cluster.binary(), "aggregator", "--bind", "0.0.0.0:0"])
+        self.assert_ends(task, cluster.CONFIGURATION, says=["--secret-file"])
+        task = self.launch("aggregator", [cluster.binary(), "aggregator", "--bind", "0.0.0.0:0", "--insecure"])
+        self.assert_ends(task, cluster.CONFIGURATION, says=["name one of this host that they can reach"])
+
+
+if __name__ == "__main__":
+    unittest.main()

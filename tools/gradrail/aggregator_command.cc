@@ -1,0 +1,91 @@
+#include "tools/gradrail/aggregator_command.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <thread>
+
+#include "CLI/CLI.hpp"
+#include "base/flags/number_in.h"
+#include "base/flags/text_value.h"
+#include "base/log.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/protocol/cluster_spec.h"
+#include "tools/train/signal_thread.h"
+#include "tools/train/train_options.h"
+#include "transport/negotiate.h"
+#include "worker/aggregator/aggregator.h"
+
+namespace gradrail::tools {
+namespace {
+
+/// Idle sessions end after a minute.
+constexpr auto kTick = std::chrono::milliseconds(200);
+
+}  // namespace
+
+void add_aggregator_flags(CLI::App& command, AggregatorFlags& flags) {
+  const auto both = [](std::string_view name) {
+    std::string dashes(name);
+    std::replace(dashes.begin(), dashes.end(), '_', '-');
+    return dashes == name ? fmt::format("--{}", name) : fmt::format("--{},--{}", name, dashes);
+  };
+  command.option_defaults()->group("Cluster");
+  command
+      .add_option("--bind", flags.bind,
+                  "host:port at which workers reach this aggregator; port 0: any, which it prints")
+      ->required()
+      ->transform(accepted_by(ps::parse_host_port))
+      ->take_last();
+  command.option_defaults()->group("Transport");
+  command.add_option("--transport", flags.transport, "auto, or a list in order of preference: ucx,tcp")
+      ->capture_default_str()
+      ->take_last();
+  command.add_option(both("ofi_provider"), flags.ofi_provider, "name of the libfabric provider, such as verbs")
+      ->take_last();
+  command
+      .add_option(both("path_timeout"), flags.path_timeout_s,
+                  "seconds without an acknowledgement after which a data connection over a network counts as lost")
+      ->transform(NumberIn(1u, 3600u))
+      ->capture_default_str()
+      ->take_last();
+  command
+      .add_option(both("slot_mib"), flags.slot_mib,
+                  "MiB of a shard for gradients of one worker on their way; 0: room for all")
+      ->transform(NumberIn(0u, 1u << 20))
+      ->capture_default_str()
+      ->take_last();
+  add_plugin_flag(command, flags.plugin_dir);
+  add_security_flags(command, flags.security);
+  command.add_flag("--encrypt-data,--encrypt_data", flags.security.security.encrypt_data,
+                   "encrypt gradients and parameters between hosts; needs --secret-file or TLS, equal in all tasks");
+}
+
+absl::Status run_aggregator(const AggregatorFlags& flags) {
+  block_signals();  // before any library starts a thread
+  aggregator::AggregatorOptions options = {.listen_address = flags.bind,
+                                           .rdma_only = flags.transport == "auto",
+                                           .ofi_provider = flags.ofi_provider,
+                                           .path_timeout = std::chrono::seconds(flags.path_timeout_s),
+                                           .slot_bytes = uint64_t{flags.slot_mib} << 20};
+  GRADRAIL_ASSIGN_OR_RETURN(options.security, read_security(flags.security));
+  GRADRAIL_RETURN_IF_ERROR(use_plugin_dir(flags.plugin_dir));
+  absl::StatusOr<std::vector<std::string>> order = transport::parse_transport_order(flags.transport);
+  if (!order.ok()) return absl::InvalidArgumentError(fmt::format("--transport: {}", message_of(order.status())));
+  options.transports = *std::move(order);
+  start_log("aggregator");
+  SignalThread signals(SignalThread::Task::kOwn);
+  GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<aggregator::Aggregator> served,
+                            aggregator::Aggregator::start(options));
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::HostPort address, ps::parse_host_port(flags.bind));
+  fmt::print("aggregator listens on {}\n", ps::to_string({address.host, served->port()}));
+  std::fflush(stdout);
+  while (!signals.stop().load()) {
+    std::this_thread::sleep_for(kTick);
+    served->end_idle_sessions();
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace gradrail::tools

@@ -1,0 +1,36 @@
+// --aggregators and --sum_group: gradients are summed in groups of workers (docs/aggregators.md).
+#include <algorithm>
+#include <string_view>
+
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/protocol/cluster_spec.h"
+#include "tools/train/train_options.h"
+
+namespace gradrail::tools {
+
+std::vector<std::string> aggregators_of(const TrainFlags& flags) {
+  if (flags.aggregators.empty()) return {};
+  return ps::parse_host_list(flags.aggregators).value_or(std::vector<std::string>());
+}
+
+absl::Status set_sum_group(TrainOptions& options) {
+  const TrainFlags& flags = options.flags;
+  const std::string_view flag = flags.aggregators.empty() ? "--sum_group" : "--aggregators";
+  if (flags.aggregators.empty() && flags.sum_group == 0) return absl::OkStatus();
+  if (trains_alone(options))
+    return absl::InvalidArgumentError(fmt::format("{} --ps 0: without a ps there is nothing to sum for", flag));
+  if (options.mode.kind != ps::ModeKind::sync)
+    return absl::InvalidArgumentError(fmt::format("{} needs --mode sync, not {}", flag, flags.mode));
+  if (!flags.aggregators.empty() && options.returns != ps::ReturnFormat::fp32)
+    return absl::InvalidArgumentError(fmt::format("--aggregators needs --return fp32, not {}", flags.returns));
+  if (flags.ps_device != "host")
+    return absl::InvalidArgumentError(fmt::format("{} needs --ps_device host, not {}", flag, flags.ps_device));
+  const size_t count = aggregators_of(flags).size();
+  const size_t workers = std::max<size_t>(1, options.mode.worker_count);
+  options.mode.sum_group = flags.sum_group;
+  if (flags.sum_group == 0) options.mode.sum_group = static_cast<uint32_t>((workers + count - 1) / count);
+  return ps::check_sum_group(options.mode);
+}
+
+}  // namespace gradrail::tools

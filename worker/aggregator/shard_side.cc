@@ -1,0 +1,145 @@
+#include "worker/aggregator/shard_side.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/check.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "ps/protocol/control.pb.h"
+#include "ps/protocol/mac.h"
+#include "ps/protocol/path_check.h"
+#include "transport/rails/bundle_context.h"
+#include "transport/registry.h"
+
+namespace gradrail::aggregator {
+namespace {
+
+using Phase = worker::ShardPath::Phase;
+
+constexpr auto kConnectDeadline = std::chrono::seconds(1);
+/// As long as a worker gives one attempt.
+constexpr auto kHandshakeDeadline = std::chrono::seconds(2);
+
+}  // namespace
+
+ShardSide::ShardSide(Options options, ShardTarget target, MemorySpan parameters, MemorySpan sums,
+                     transport::WaitSet& wait_set)
+    : options_(std::move(options)),
+      target_(std::move(target)),
+      parameters_(parameters),
+      sums_(sums),
+      wait_set_(wait_set) {
+  link_.map = target_.map;
+  link_.shard_index = target_.shard_index;
+  link_.range = target_.map->shard(target_.shard_index);
+  link_.bucket_count = target_.map->bucket_count(target_.shard_index);
+  link_.server = target_.server;
+  std::vector<transport::PeerTransport> theirs;
+  for (const ps::ShardEndpoint& endpoint : target_.endpoints) theirs.push_back({endpoint.transport, endpoint.refused});
+  link_.candidates = transport::rank_candidates(options_.transports, theirs, transport::host_id(), target_.host_id,
+                                                options_.encrypts_data);
+}
+
+ShardSide::~ShardSide() { close(); }
+
+void ShardSide::close() {
+  path_.reset();
+  if (context_ != nullptr) wait_set_.remove(context_->context.get());
+  context_.reset();
+}
+
+absl::StatusOr<worker::OpenContext*> ShardSide::open_context(const ps::ShardEndpoint& endpoint) {
+  GRADRAIL_ASSIGN_OR_RETURN(const transport::Transport* const found, transport::find_transport(endpoint.transport));
+  auto open = std::make_unique<worker::OpenContext>();
+  open->transport = endpoint.transport;
+  GRADRAIL_ASSIGN_OR_RETURN(open->context, found->open(options_.open));
+  // A shard with a context for each rail gives the address of its first rail.
+  if (endpoint.address.starts_with(transport::rails::kLanesPrefix)) {
+    GRADRAIL_ASSIGN_OR_RETURN(open->context, transport::rails::BundleContext::over(std::move(open->context)));
+  }
+  using transport::Access;
+  const bool maps = open->context->capabilities().direct_map;
+  GRADRAIL_ASSIGN_OR_RETURN(open->parameters,
+                            transport::register_on(registered_, *open->context, parameters_,
+                                                   maps ? Access::remote_read_write : Access::remote_write));
+  GRADRAIL_ASSIGN_OR_RETURN(open->gradients, transport::register_on(registered_, *open->context, sums_,
+                                                                    maps ? Access::remote_read : Access::local));
+  context_ = std::move(open);
+  wait_set_.add(context_->context.get());
+  return context_.get();
+}
+
+absl::Status ShardSide::open(const std::vector<GroupMember>& members) {
+  GRADRAIL_CHECK(!members.empty());
+  close();
+  auto& candidates = link_.candidates;
+  const auto may_be_tried = [](const transport::Candidate& candidate) { return !candidate.never; };
+  if (std::none_of(candidates.begin(), candidates.end(), may_be_tried))
+    return absl::FailedPreconditionError(transport::explain_none(candidates));
+  while (candidates[next_candidate_ % candidates.size()].never) ++next_candidate_;
+  transport::Candidate& candidate = candidates[next_candidate_++ % candidates.size()];
+  const auto endpoint = std::find_if(target_.endpoints.begin(), target_.endpoints.end(),
+                                     [&](const ps::ShardEndpoint& each) { return each.transport == candidate.name; });
+  GRADRAIL_CHECK(endpoint != target_.endpoints.end());  // rank_candidates() has compared the names
+  GRADRAIL_ASSIGN_OR_RETURN(worker::OpenContext* const context, open_context(*endpoint));
+  ps::proto::JoinPath join_path;
+  join_path.set_first_element(link_.range.first);
+  for (const GroupMember& member : members) {
+    ps::proto::JoinPath::GroupMember& each = *join_path.add_group();
+    each.mutable_member()->set_task_index(member.worker);
+    each.mutable_member()->set_incarnation(member.incarnation);
+    each.set_number(member.number);
+  }
+  *join_path.mutable_member() = join_path.group(0).member();
+  const auto prove = [members](ps::proto::JoinPath& join, const std::string& challenge) {
+    for (size_t i = 0; i < members.size(); ++i)
+      join.mutable_group(static_cast<int>(i))->set_proof(ps::mac_of(members[i].key, {challenge}));
+  };
+  const TimePoint now = Clock::now();
+  deadline_ = now + kHandshakeDeadline + ps::allocation_time(link_.range.count * sizeof(float));
+  GRADRAIL_ASSIGN_OR_RETURN(path_, worker::ShardPath::open(link_, *context, endpoint->address, join_path, prove,
+                                                           registered_, nullptr, {}, now + kConnectDeadline));
+  connection_ = &path_->connection();
+  is_refused_ = false;
+  return absl::OkStatus();
+}
+
+void ShardSide::on_completion(const transport::Completion& completion) {
+  using Kind = transport::Completion::Kind;
+  if (completion.kind == Kind::peer_lost) return path_->on_lost(message_of(completion.cause));
+  if (completion.kind == Kind::put_arrived) {
+    if (path_->phase() != Phase::failed) path_->on_check(completion.immediate);
+    return;
+  }
+  if (completion.kind != Kind::message || path_->phase() == Phase::failed) return;
+  ps::proto::ToWorker message;
+  const bool parsed = message.ParseFromArray(completion.message.data(), static_cast<int>(completion.message.size()));
+  if (parsed && message.has_group_refused()) {
+    refused_.assign(message.group_refused().workers().begin(), message.group_refused().workers().end());
+    return;  // the end of the connection follows
+  }
+  if (parsed && message.has_member_finished()) return finished_.push_back(message.member_finished().worker());
+  is_refused_ = is_refused_ || (parsed && message.has_refused());
+  if (parsed && message.has_welcome())
+    finished_.insert(finished_.end(), message.welcome().finished().begin(), message.welcome().finished().end());
+  path_->on_message(completion.message);
+}
+
+bool ShardSide::advance() {
+  if (!is_open()) return false;
+  if (path_->phase() == Phase::ready) {
+    path_->activate();
+    next_candidate_ = 0;  // the next connection begins with the best transport again
+  }
+  return path_->advance();
+}
+
+std::string ShardSide::failure() const {
+  if (!is_open()) return "";
+  if (path_->phase() == Phase::failed) return path_->why();
+  if (path_->phase() != Phase::active && Clock::now() >= deadline_) return "the shard did not answer in time";
+  return "";
+}
+
+}  // namespace gradrail::aggregator
