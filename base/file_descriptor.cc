@@ -1,6 +1,7 @@
 #include "base/file_descriptor.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -19,6 +20,20 @@ void FileDescriptor::reset(int fd) {
   if (fd_ >= 0) close(fd_);
   fd_ = fd;
   errno = error;
+}
+
+absl::Status allow_open_files(uint64_t count) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= count) return absl::OkStatus();
+  if (limit.rlim_max < count) {
+    return absl::ResourceExhaustedError(
+        fmt::format("{} open files are needed, and the hard limit is {}: raise it (`ulimit -Hn`, LimitNOFILE= of a "
+                    "systemd unit, --ulimit nofile= of a container)",
+                    count, limit.rlim_max));
+  }
+  limit.rlim_cur = count;
+  if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return absl::ErrnoToStatus(errno, "setrlimit(RLIMIT_NOFILE)");
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Pipe> open_pipe() {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -30,6 +31,10 @@ class FileDescriptor {
  private:
   int fd_ = -1;
 };
+
+/// Raises this process' limit of open files to at least `count`.
+/// Errors  RESOURCE_EXHAUSTED: the hard limit is lower; names both and the remedy.
+absl::Status allow_open_files(uint64_t count);
 
 struct Pipe {
   FileDescriptor reader, writer;

@@ -19,6 +19,7 @@
 #include "ps/admission/gate_text.h"
 #include "ps/admission/old_client.h"
 #include "ps/protocol/cluster_spec.h"
+#include "ps/protocol/control_call.h"
 #include "ps/protocol/training.h"
 
 namespace gradrail::ps {
@@ -105,6 +106,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> open_channel(
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   // A channel of its own: gRPC would share the connection of another proof, or the pause after its failure.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
+  arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kWindowBytes);
   // A second connection would need another proof.
   arguments.SetInt(GRPC_ARG_CLIENT_IDLE_TIMEOUT_MS, INT_MAX);
   // gRPC's names for the CONNECT request to a proxy, here the gate. Its public headers do not have them.

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -41,6 +42,19 @@ absl::Status cannot_listen(const std::string& address, int error) {
 /// The buffer of a new connection is empty and takes the whole answer. A peer that is gone gets none.
 void send_text(const FileDescriptor& socket, std::string_view text) {
   [[maybe_unused]] const ssize_t sent = send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+/// A host that vanishes says nothing. The kernel probes an idle connection, which costs no process any time: heartbeats
+/// may then be rare.
+void detect_vanished_host(int fd, Duration timeout) {
+  constexpr int kIdleS = 2, kProbeEveryS = 1;
+  const auto set = [fd](int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof(value)); };
+  const auto limit = std::chrono::seconds(kIdleS) + std::chrono::ceil<std::chrono::milliseconds>(timeout);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, kIdleS);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, kProbeEveryS);
+  // In place of a number of probes, and also for bytes under way (tcp(7)).
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::min<int64_t>(limit.count(), INT_MAX)));
 }
 
 /// One line for all of them: any process can open such connections, so that they must not fill the log.
@@ -147,6 +161,8 @@ void AdmissionGate::accept_all(int listener) {
       if (errno == EAGAIN) return;
       // The listener stays readable. Without descriptors or memory the oldest connection makes room.
       const bool is_full = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+      if (is_full && refusals_.permits(Clock::now()))
+        spdlog::warn("port {} cannot accept a connection: {} (raise `ulimit -n`)", port_, std::strerror(errno));
       if (is_full && !pending_.empty()) pending_.erase(pending_.begin());
       std::this_thread::sleep_for(kPause);
       return;
@@ -221,6 +237,7 @@ void AdmissionGate::answer(Pending& pending) {
     report_refusal(pending, admitted);
     return send_text(pending.socket, gate_response("403 Forbidden", message_of(admitted)));
   }
+  if (options_.vanish_timeout > Duration::zero()) detect_vanished_host(pending.socket.get(), options_.vanish_timeout);
   send_text(pending.socket, "HTTP/1.1 200 OK\r\n\r\n");
   admit_(std::move(pending.socket));
 }

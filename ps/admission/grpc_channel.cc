@@ -2,9 +2,12 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
+#include <optional>
 #include <utility>
 
 #include "base/check.h"
+#include "base/mutex.h"
 #include "base/status.h"
 #include "ps/admission/channel.h"
 #include "ps/protocol/control_call.h"
@@ -22,24 +25,68 @@ grpc::Status call_as(Stub& stub, Method<Request, Reply> method, Duration timeout
   return call(stub, method, timeout, static_cast<const Request&>(request), static_cast<Reply&>(reply));
 }
 
-class GrpcHeartbeat final : public HeartbeatStream {
+/// Needs no thread of its own: gRPC calls when a ping was answered.
+class GrpcHeartbeat final : public HeartbeatStream,
+                            private grpc::ClientBidiReactor<proto::Ping, proto::HeartbeatReply> {
  public:
   GrpcHeartbeat(Stub& stub, const proto::Member& member) : stub_(stub) {
     context_.AddMetadata(kMemberHeader, member.SerializeAsString());
   }
-
-  bool ask(const proto::Ping& ping, proto::HeartbeatReply& reply) override {
-    // Not in the constructor: the heartbeat's own thread opens the stream, which may block.
-    if (stream_ == nullptr) stream_ = stub_.Heartbeat(&context_);
-    return stream_->Write(ping) && stream_->Read(&reply);
+  ~GrpcHeartbeat() override {
+    if (!is_open_) return;
+    context_.TryCancel();
+    finish().ok();
   }
-  grpc::Status finish() override { return stream_ == nullptr ? grpc::Status::CANCELLED : stream_->Finish(); }
-  void cancel() override { context_.TryCancel(); }
+
+  void ask(const proto::Ping& ping, proto::HeartbeatReply& reply, Answered answered) override {
+    answered_ = std::move(answered);
+    unfinished_ = 2;
+    const bool is_first = !std::exchange(is_open_, true);
+    if (is_first) {
+      stub_.async()->Heartbeat(&context_, this);
+      AddHold();  // later pings begin outside of its calls
+    }
+    StartRead(&reply);
+    StartWrite(&ping);
+    if (is_first) StartCall();
+  }
+
+  grpc::Status finish() override {
+    if (!is_open_) return grpc::Status::CANCELLED;
+    if (!std::exchange(is_released_, true)) RemoveHold();
+    MutexLock lock(mutex_);
+    while (!ended_.has_value()) changed_.wait(lock);
+    return *ended_;
+  }
 
  private:
+  void OnReadDone(bool ok) override {
+    was_read_ = ok;
+    count_down();
+  }
+  void OnWriteDone(bool) override { count_down(); }  // a write that fails ends the stream, and with it the read
+  void OnDone(const grpc::Status& status) override {
+    const MutexLock lock(mutex_);
+    ended_ = status;
+    changed_.notify_all();
+  }
+  /// The next ping may begin when both operations of the last one have ended.
+  void count_down() {
+    if (--unfinished_ == 0) answered_(was_read_);
+  }
+
   Stub& stub_;
   grpc::ClientContext context_;
-  std::unique_ptr<grpc::ClientReaderWriter<proto::Ping, proto::HeartbeatReply>> stream_;
+  Answered answered_;
+  std::atomic<int> unfinished_ = 0;
+  std::atomic<bool> was_read_ = false;
+  // The caller's thread.
+  bool is_open_ = false;
+  bool is_released_ = false;
+
+  Mutex mutex_;
+  ConditionVariable changed_;
+  std::optional<grpc::Status> ended_ ABSL_GUARDED_BY(mutex_);
 };
 
 class GrpcChannel final : public ControlChannel {

@@ -233,8 +233,7 @@ void BackupHandler::resume(const proto::JoinRequest& request) {
     MutexLock lock(context_.state.mutex);
     for (const proto::JoinRequest::TakeOver::Barrier& barrier : request.take_over().barriers()) {
       // Without this the others would wait for an entry that only the lost primary has seen.
-      context_.state.membership.enter_barrier(barrier.name(), barrier.generation(), true, member.worker,
-                                              member.incarnation);
+      context_.state.membership.enter_barrier(barrier.name(), barrier.generation(), member.worker, member.incarnation);
     }
   }
   context_.state.changed.notify_all();

@@ -1,11 +1,14 @@
 #include "ps/control/barrier_handler.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <chrono>
-#include <string>
+#include <map>
 #include <utility>
 
-#include "base/status.h"
+#include "base/check.h"
+#include "fmt/format.h"
 #include "ps/control/replication.h"
 #include "ps/protocol/altered_data.h"
 #include "ps/protocol/control.pb.h"
@@ -13,40 +16,118 @@
 namespace gradrail::ps {
 namespace {
 
-/// A call occupies a thread of the server no longer than this.
+/// The worker then looks for failures, signals and a stop.
 constexpr uint32_t kLongestBarrierWaitMs = 10'000;
-/// gRPC announces no cancellation, so it is polled.
-constexpr auto kLookForCancellationEvery = std::chrono::milliseconds(500);
+/// A change of the role of this task is not announced, so it is polled.
+constexpr auto kLookForRoleEvery = std::chrono::milliseconds(500);
+/// Thousands of replies with thousands of names would take gigabytes.
+constexpr size_t kMostNames = 20;
 
 }  // namespace
 
-absl::Status BarrierHandler::enter(const proto::BarrierRequest& request, const std::function<bool()>& is_cancelled,
-                                   proto::BarrierReply& reply) {
+BarrierHandler::BarrierHandler(ControlContext& context, const Replication& replication)
+    : context_(context), replication_(replication), thread_([this] { run(); }) {}
+
+BarrierHandler::~BarrierHandler() {
+  {
+    const MutexLock lock(context_.state.mutex);
+    GRADRAIL_CHECK(waits_.empty());
+    is_ending_ = true;
+  }
+  context_.state.changed.notify_all();
+  thread_.join();
+}
+
+uint64_t BarrierHandler::enter(const proto::BarrierRequest& request, proto::BarrierReply& reply, Done done) {
   const Membership::Member member = to_member(request.member());
-  const auto deadline = Clock::now() + std::chrono::milliseconds(std::min(request.timeout_ms(), kLongestBarrierWaitMs));
+  const TimePoint now = Clock::now();
+  absl::Status live;
+  uint64_t number = 0;
+  {
+    ControlState& state = context_.state;
+    const MutexLock lock(state.mutex);
+    // A worker in a barrier counts as heard by its call, too.
+    live = state.membership.heard(member.worker, member.incarnation, now);
+    if (live.ok()) {
+      state.membership.enter_barrier(request.name(), request.generation(), member.worker, member.incarnation);
+      number = next_number_++;
+      waits_.push_back(
+          {.number = number,
+           .barrier = {.name = request.name(), .generation = request.generation(), .live_only = request.live_only()},
+           .deadline = now + std::chrono::milliseconds(std::min(request.timeout_ms(), kLongestBarrierWaitMs)),
+           .reply = &reply,
+           .done = std::move(done),
+           .status = absl::OkStatus()});
+    }
+  }
+  if (!live.ok()) {
+    done(live);
+    return 0;
+  }
+  context_.state.changed.notify_all();  // this entry may have completed the barrier
+  return number;
+}
+
+void BarrierHandler::cancel(uint64_t number) {
+  Waits cancelled;
+  {
+    const MutexLock lock(context_.state.mutex);
+    const auto place =
+        std::find_if(waits_.begin(), waits_.end(), [&](const Wait& wait) { return wait.number == number; });
+    if (place != waits_.end()) cancelled.splice(cancelled.end(), waits_, place);
+  }
+  for (const Wait& wait : cancelled) wait.done(absl::CancelledError("the caller has disconnected"));
+}
+
+/// Takes the waits that have ended, with their results.
+BarrierHandler::Waits BarrierHandler::take_ended() {
+  const Membership& membership = context_.state.membership;
+  // All of them may change during each wait.
+  absl::Status failed = replication_.check_serving();
+  if (failed.ok() && !membership.aborted().empty()) failed = aborted_run(membership.aborted());
+  const TimePoint now = Clock::now();
+  std::map<Barrier, bool> is_complete;  // many wait at the same barrier
+  Waits ended;
+  for (auto next = waits_.begin(); next != waits_.end();) {
+    const auto wait = next++;
+    const Barrier& barrier = wait->barrier;
+    const auto [known, is_new] = is_complete.try_emplace(barrier, false);
+    if (is_new) known->second = membership.missing_at(barrier.name, barrier.generation, barrier.live_only, 1).empty();
+    if (failed.ok() && !known->second && now < wait->deadline) continue;
+    wait->status = failed;
+    wait->reply->set_complete(known->second);
+    // An incomplete barrier is not an error: the worker asks again and logs the missing ones.
+    if (failed.ok() && !known->second) {
+      for (std::string& name :
+           membership.barrier_missing(barrier.name, barrier.generation, barrier.live_only, kMostNames)) {
+        wait->reply->add_missing(std::move(name));
+      }
+    }
+    ended.splice(ended.end(), waits_, wait);
+  }
+  return ended;
+}
+
+void BarrierHandler::run() {
+  pthread_setname_np(pthread_self(), "gradrail-wait");
   ControlState& state = context_.state;
   MutexLock lock(state.mutex);
-  // A worker in a barrier counts as heard by its call, too.
-  GRADRAIL_RETURN_IF_ERROR(state.membership.heard(member.worker, member.incarnation, Clock::now()));
-  bool others_know = false;
-  while (true) {
-    // Both may change during each wait.
-    GRADRAIL_RETURN_IF_ERROR(replication_.check_serving());
-    if (!state.membership.aborted().empty()) return aborted_run(state.membership.aborted());
-    reply.set_complete(state.membership.enter_barrier(request.name(), request.generation(), request.live_only(),
-                                                      member.worker, member.incarnation));
-    // An incomplete barrier is not an error: the worker asks again and logs the missing ones.
-    if (reply.complete() || Clock::now() >= deadline || is_cancelled()) break;
-    // Others may wait for a smaller set of workers, which is complete with this one.
-    if (!std::exchange(others_know, true)) state.changed.notify_all();
-    state.changed.wait_until(lock, std::min(deadline, Clock::now() + kLookForCancellationEvery));
+  while (!is_ending_) {
+    const Waits ended = take_ended();
+    if (!ended.empty()) {
+      lock.unlock();
+      for (const Wait& wait : ended) wait.done(wait.status);
+      lock.lock();
+      continue;  // the state may have changed meanwhile
+    }
+    if (waits_.empty()) {
+      state.changed.wait(lock);
+      continue;
+    }
+    TimePoint next = Clock::now() + kLookForRoleEvery;
+    for (const Wait& wait : waits_) next = std::min(next, wait.deadline);
+    state.changed.wait_until(lock, next);
   }
-  state.changed.notify_all();  // this entry may have completed the barrier
-  for (std::string& name :
-       state.membership.barrier_missing(request.name(), request.generation(), request.live_only())) {
-    reply.add_missing(std::move(name));
-  }
-  return absl::OkStatus();
 }
 
 }  // namespace gradrail::ps

@@ -19,10 +19,10 @@ std::string ControlState::aborted() {
   return membership.aborted();
 }
 
-void LossQueue::report(const Membership::Member& member, const std::string& cause) {
+void LossQueue::report(Loss loss) {
   {
     MutexLock lock(mutex_);
-    content_.losses.push_back({member, cause});
+    content_.losses.push_back(std::move(loss));
   }
   changed_.notify_all();  // without the lock: the main thread can take it at once
 }

@@ -61,13 +61,14 @@ class LossQueue {
   struct Loss {
     Membership::Member member;
     std::string cause;
+    bool may_return = false;  ///< its network may return: the member may then join again
   };
   struct Content {
     std::deque<Loss> losses;
     std::string failure;  ///< why a shard cannot continue, which aborts the run; "": none
   };
 
-  void report(const Membership::Member& member, const std::string& cause);
+  void report(Loss loss);
   /// The first failure counts.
   void report_failure(const std::string& cause);
   /// Ends the wait() in progress, or the next one: the state that its caller looks at has changed.

@@ -47,7 +47,7 @@ class MemberHeartbeat final : public grpc::ServerBidiReactor<proto::Ping, proto:
  private:
   /// The link has ended: on_stream_end() decides whether that is a loss.
   void end() {
-    if (member_.has_value()) handler_.on_stream_end(*member_);
+    if (member_.has_value()) handler_.on_stream_end(*member_, reply_.next_ping_ms());
     Finish(grpc::Status::OK);
   }
 
@@ -57,7 +57,27 @@ class MemberHeartbeat final : public grpc::ServerBidiReactor<proto::Ping, proto:
   proto::HeartbeatReply reply_;
 };
 
-class ControlService final : public proto::Control::WithCallbackMethod_Heartbeat<proto::Control::Service> {
+/// A worker in a barrier. It holds no thread either.
+class MemberBarrier final : public grpc::ServerUnaryReactor {
+ public:
+  MemberBarrier(BarrierHandler& handler, const proto::BarrierRequest& request, proto::BarrierReply& reply)
+      : handler_(handler),
+        wait_(handler.enter(request, reply, [this](const absl::Status& status) { Finish(to_grpc(status)); })) {}
+
+  /// gRPC calls this after the constructor.
+  void OnCancel() override { handler_.cancel(wait_); }
+  void OnDone() override { delete this; }
+
+ private:
+  BarrierHandler& handler_;
+  const uint64_t wait_;
+};
+
+using BlockingCalls = proto::Control::Service;
+using CallbackCalls =
+    proto::Control::WithCallbackMethod_Barrier<proto::Control::WithCallbackMethod_Heartbeat<BlockingCalls>>;
+
+class ControlService final : public CallbackCalls {
  public:
   explicit ControlService(ControlPlane& plane) : plane_(plane) {}
 
@@ -76,9 +96,9 @@ class ControlService final : public proto::Control::WithCallbackMethod_Heartbeat
     return to_grpc(plane_.join.leave(*request, *reply));
   }
 
-  grpc::Status Barrier(Context* context, const proto::BarrierRequest* request, proto::BarrierReply* reply) override {
-    return to_grpc(plane_.barrier.enter(
-        *request, [context] { return context->IsCancelled(); }, *reply));
+  grpc::ServerUnaryReactor* Barrier(grpc::CallbackServerContext*, const proto::BarrierRequest* request,
+                                    proto::BarrierReply* reply) override {
+    return new MemberBarrier(plane_.barrier, *request, *reply);
   }
 
   grpc::ServerBidiReactor<proto::Ping, proto::HeartbeatReply>* Heartbeat(

@@ -62,6 +62,8 @@ absl::Status HeartbeatHandler::on_ping(const proto::Ping& ping, proto::Heartbeat
     // A worker that returns can correct them after the join.
     reply.set_run_base(state.run.run_base);
     reply.set_run(state.run.run);
+    reply.set_next_ping_ms(
+        static_cast<uint32_t>(state.membership.plan_ping(worker, incarnation) / std::chrono::milliseconds(1)));
     add_losses(state.membership, reply);
     // A member that has left pings until its Leave is answered: that is not an error.
     if (!live.ok() && reply.aborted().empty() && !state.membership.has_left(worker, incarnation)) return live;
@@ -80,7 +82,13 @@ absl::Status HeartbeatHandler::on_ping(const proto::Ping& ping, proto::Heartbeat
   return absl::OkStatus();
 }
 
-void HeartbeatHandler::declare_lost(const LossQueue::Loss& loss, Sign sign) {
+void HeartbeatHandler::on_stream_end(const Membership::Member& member, uint32_t next_ping_ms) {
+  // With rare pings the kernel detects a vanished host before its silence does. Its network may return.
+  const bool may_return = std::chrono::milliseconds(next_ping_ms) > kShortestHeartbeat;
+  context_.losses.report({member, "its control connection ended", may_return});
+}
+
+void HeartbeatHandler::declare_lost(const LossQueue::Loss& loss) {
   bool run_continues = true;
   {
     ControlState& state = context_.state;
@@ -88,8 +96,7 @@ void HeartbeatHandler::declare_lost(const LossQueue::Loss& loss, Sign sign) {
     const auto& [worker, incarnation] = loss.member;
     // Several shards and the heartbeat report one loss; a report after Leave finds no live member either.
     if (!state.membership.mark_lost(worker, incarnation, loss.cause, Clock::now())) return;
-    // A process that ended closes its connection at once. Silence can also be a network that returns.
-    if (sign == Sign::silence) state.membership.mark_silent(worker, incarnation, Clock::now());
+    if (loss.may_return) state.membership.mark_silent(worker, incarnation, Clock::now());
     state.reports.ended(worker, incarnation, "lost: " + loss.cause);
     run_continues = state.membership.aborted().empty();
     spdlog::warn("{} was lost: {}{}", state.membership.name_of(worker), loss.cause,
@@ -116,7 +123,7 @@ void HeartbeatHandler::housekeep(Duration timeout) {
     state.changed.notify_all();
   }
   for (const LossQueue::Loss& loss : reported.losses) declare_lost(loss);
-  std::vector<Membership::Member> silent;
+  std::vector<Membership::Silent> silent;
   std::vector<WorkerIndex> departed;
   {
     MutexLock lock(state.mutex);
@@ -133,9 +140,10 @@ void HeartbeatHandler::housekeep(Duration timeout) {
     context_.shards.stop_expecting(departed);
     state.changed.notify_all();
   }
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(context_.options.heartbeat_timeout).count();
-  for (const Membership::Member& member : silent) {
-    declare_lost({member, fmt::format("no heartbeat for {} s", seconds)}, Sign::silence);
+  for (const Membership::Silent& each : silent) {
+    const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(each.limit).count();
+    // A process that ended closes its connection at once. Silence can also be a network that returns.
+    declare_lost({each.member, fmt::format("no heartbeat for {} s", seconds), true});
   }
   bool deserted = false;
   {

@@ -26,14 +26,10 @@ class HeartbeatHandler {
   /// Threads  Any thread.
   /// Errors   As Membership::heard(). UNAVAILABLE: the backup serves instead.
   absl::Status on_ping(const proto::Ping& ping, proto::HeartbeatReply& reply);
-  /// The stream of a member has ended. Without Leave before, this is a loss.
-  void on_stream_end(const Membership::Member& member) {
-    context_.losses.report(member, "its control connection ended");
-  }
-  enum class Sign : uint8_t { report, silence };
-  /// A member that was silent may join again.
+  /// The stream of a member has ended. Without Leave before, this is a loss. `next_ping_ms`: of the last reply, or 0.
+  void on_stream_end(const Membership::Member& member, uint32_t next_ping_ms);
   /// Threads  Any thread without ControlState::mutex.
-  void declare_lost(const LossQueue::Loss& loss, Sign sign = Sign::report);
+  void declare_lost(const LossQueue::Loss& loss);
 
   /// Handles reported losses, silence and expired limits. Waits up to `timeout` for a report.
   /// Threads  The main thread of the task, which calls this in a loop.

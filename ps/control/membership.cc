@@ -16,6 +16,20 @@ Membership::Worker* Membership::find_live(WorkerIndex worker, uint64_t incarnati
   return &found->second;
 }
 
+void Membership::put(WorkerIndex index, Worker worker) {
+  const auto [place, is_new] = workers_.try_emplace(index);
+  if (!is_new) by_phase_[static_cast<size_t>(place->second.phase)].erase(index);
+  by_phase_[static_cast<size_t>(worker.phase)].insert(index);
+  place->second = std::move(worker);
+  while (workers_.contains(first_absent_)) ++first_absent_;
+}
+
+void Membership::set_phase(WorkerIndex index, Worker& worker, Phase phase) {
+  by_phase_[static_cast<size_t>(worker.phase)].erase(index);
+  by_phase_[static_cast<size_t>(phase)].insert(index);
+  worker.phase = phase;
+}
+
 absl::Status Membership::join(WorkerIndex worker, uint64_t incarnation, const std::string& name, TimePoint now) {
   if (!aborted_.empty()) return aborted_run(aborted_);
   const auto found = workers_.find(worker);
@@ -29,14 +43,7 @@ absl::Status Membership::join(WorkerIndex worker, uint64_t incarnation, const st
   if (find_live(worker, incarnation) == nullptr) ++epoch_;
   incarnations_.insert(incarnation);
   // A new entry, not an update: barriers of the former incarnation must not count.
-  workers_[worker] = {.incarnation = incarnation,
-                      .name = name,
-                      .phase = Phase::live,
-                      .heard = now,
-                      .is_expected = false,
-                      .is_silent = false,
-                      .cause = "",
-                      .barrier_generation = {}};
+  put(worker, {.incarnation = incarnation, .name = name, .phase = Phase::live, .heard = now});
   GRADRAIL_CHECK(find_live(worker, incarnation) != nullptr);
   return absl::OkStatus();
 }
@@ -63,10 +70,16 @@ absl::Status Membership::heard(WorkerIndex worker, uint64_t incarnation, TimePoi
   return absl::OkStatus();
 }
 
+Duration Membership::plan_ping(WorkerIndex worker, uint64_t incarnation) {
+  const Duration interval = heartbeat_interval(live_count());
+  if (Worker* member = find_live(worker, incarnation); member != nullptr) member->ping_interval = interval;
+  return interval;
+}
+
 bool Membership::is_last(WorkerIndex worker, uint64_t incarnation) const {
-  const std::vector<Member> members = live();
-  return members.size() == 1 && members[0].worker == worker && members[0].incarnation == incarnation &&
-         count(Phase::away) == 0 && aborted_.empty();
+  const std::set<WorkerIndex>& live = in(Phase::live);
+  return live.size() == 1 && *live.begin() == worker && workers_.at(worker).incarnation == incarnation &&
+         in(Phase::away).empty() && aborted_.empty();
 }
 
 void Membership::leave(WorkerIndex worker, uint64_t incarnation) {
@@ -75,7 +88,7 @@ void Membership::leave(WorkerIndex worker, uint64_t incarnation) {
   Worker& member = found->second;
   const bool may_return = member.phase == Phase::lost && member.is_silent;
   if (member.phase != Phase::live && !may_return) return;
-  member.phase = Phase::left;
+  set_phase(worker, member, Phase::left);
   member.is_silent = false;
   // finished() requires that the last departure was not a loss.
   last_loss_.clear();
@@ -91,7 +104,7 @@ bool Membership::mark_lost(WorkerIndex worker, uint64_t incarnation, const std::
 }
 
 void Membership::abort_if_too_few() {
-  const size_t left = count(Phase::live) + count(Phase::away) + never_joined().size();
+  const size_t left = live_count() + in(Phase::away).size() + never_joined().size();
   // A limit of 1 is the task of abort_if_deserted(), which gives the last worker time to return.
   if (left < options_.min_workers && options_.min_workers > 1)
     abort_run(fmt::format("{}; {} of the {} workers that --min_workers requires remain", last_loss_, left,
@@ -101,12 +114,12 @@ void Membership::abort_if_too_few() {
 void Membership::record_loss(WorkerIndex index, Worker& worker, const std::string& cause, TimePoint now) {
   GRADRAIL_CHECK(worker.phase == Phase::live || worker.phase == Phase::away);
   GRADRAIL_CHECK(!cause.empty());  // known_members(): "" means live
-  worker.phase = Phase::lost;
+  set_phase(index, worker, Phase::lost);
   worker.cause = cause;
   last_loss_ = fmt::format("worker {} ({}) was lost: {}", index, worker.name, cause);
   // A member that is away was promised the away limit: a loss beside it must not shorten that.
   const TimePoint deserted_at = now + options_.return_limit;
-  return_deadline_ = count(Phase::away) > 0 ? std::max(return_deadline_, deserted_at) : deserted_at;
+  return_deadline_ = !in(Phase::away).empty() ? std::max(return_deadline_, deserted_at) : deserted_at;
   ++epoch_;
 }
 
@@ -114,12 +127,11 @@ bool Membership::mark_away(WorkerIndex worker, uint64_t incarnation, const std::
   Worker* member = find_live(worker, incarnation);
   if (member == nullptr) return false;
   GRADRAIL_CHECK(!cause.empty());  // known_members(): "" means live
-  member->phase = Phase::away;
+  set_phase(worker, *member, Phase::away);
   member->heard = now;
   member->cause = cause;
-  for (auto& [other, each] : workers_) {
-    if (each.phase == Phase::away) each.heard = now;  // another ps may be lost: every search begins again
-  }
+  // Another ps may be lost: every search begins again.
+  for (const WorkerIndex other : in(Phase::away)) workers_[other].heard = now;
   // Used only if no member returns in time.
   last_loss_ = fmt::format("worker {} ({}) did not return: {}", worker, member->name, cause);
   return_deadline_ = now + options_.away_limit;
@@ -145,10 +157,10 @@ bool Membership::abort_run(const std::string& cause) {
 }
 
 void Membership::on_servers_back(TimePoint now) {
-  for (auto& [index, worker] : workers_) {
-    if (worker.phase == Phase::away)
-      // expire_absent() adds away_limit to `heard`: the absence then ends return_limit from now.
-      worker.heard = std::min(worker.heard, now + options_.return_limit - options_.away_limit);
+  for (const WorkerIndex index : in(Phase::away)) {
+    Worker& worker = workers_[index];
+    // expire_absent() adds away_limit to `heard`: the absence then ends return_limit from now.
+    worker.heard = std::min(worker.heard, now + options_.return_limit - options_.away_limit);
   }
 }
 
@@ -158,8 +170,9 @@ void Membership::add_pause(Duration gap) {
 
 std::vector<Membership::Known> Membership::lost_members() const {
   std::vector<Known> lost;
-  for (const auto& [index, worker] : workers_) {
-    if (worker.phase == Phase::lost) lost.push_back({index, worker.incarnation, worker.name, worker.cause});
+  for (const WorkerIndex index : in(Phase::lost)) {
+    const Worker& worker = workers_.at(index);
+    lost.push_back({index, worker.incarnation, worker.name, worker.cause});
   }
   return lost;
 }
@@ -169,12 +182,13 @@ bool Membership::has_left(WorkerIndex worker, uint64_t incarnation) const {
   return found != workers_.end() && found->second.incarnation == incarnation && found->second.phase == Phase::left;
 }
 
-std::vector<Membership::Member> Membership::silent_members(TimePoint now) const {
-  std::vector<Member> found;
+std::vector<Membership::Silent> Membership::silent_members(TimePoint now) const {
+  std::vector<Silent> found;
   for (const auto& [index, worker] : workers_) {
+    const Duration limit = options_.heartbeat_timeout + (worker.ping_interval - kShortestHeartbeat);
     // `heard` may be in the future, during a join or after a takeover: the difference is then negative.
-    if (worker.phase == Phase::live && now - worker.heard > options_.heartbeat_timeout) {
-      found.push_back({index, worker.incarnation});
+    if (worker.phase == Phase::live && now - worker.heard > limit) {
+      found.push_back({.member = {index, worker.incarnation}, .limit = limit});
     }
   }
   return found;
@@ -217,36 +231,37 @@ void Membership::restore(const std::vector<Known>& members, TimePoint now) {
   }
 }
 
-std::vector<WorkerIndex> Membership::missing_at(const std::string& name, uint64_t generation, bool live_only) const {
+std::vector<WorkerIndex> Membership::missing_at(const std::string& name, uint64_t generation, bool live_only,
+                                                size_t most) const {
   std::vector<WorkerIndex> missing;
   for (const auto& [index, worker] : workers_) {
+    if (missing.size() >= most) return missing;
     // Members that left, are lost or away are not awaited (invariant 3).
     if (worker.phase != Phase::live) continue;
     const auto entered = worker.barrier_generation.find(name);
     if (entered == worker.barrier_generation.end() || entered->second < generation) missing.push_back(index);
   }
-  if (!live_only) {
-    for (WorkerIndex index = 0; index < options_.worker_names.size(); ++index) {
-      if (!workers_.contains(index)) missing.push_back(index);
-    }
+  if (live_only) return missing;
+  for (WorkerIndex index = first_absent_; index < options_.worker_names.size() && missing.size() < most; ++index) {
+    if (!workers_.contains(index)) missing.push_back(index);
   }
   return missing;
 }
 
-bool Membership::enter_barrier(const std::string& name, uint64_t generation, bool live_only, WorkerIndex worker,
-                               uint64_t incarnation) {
-  if (Worker* member = find_live(worker, incarnation); member != nullptr) {
-    uint64_t& highest = member->barrier_generation[name];
-    // A late repetition of an older call must not open a barrier again that is complete (invariant 3).
-    highest = std::max(highest, generation);
-  }
-  return missing_at(name, generation, live_only).empty();
+void Membership::enter_barrier(const std::string& name, uint64_t generation, WorkerIndex worker, uint64_t incarnation) {
+  Worker* member = find_live(worker, incarnation);
+  if (member == nullptr) return;
+  uint64_t& highest = member->barrier_generation[name];
+  // A late repetition of an older call must not open a barrier again that is complete (invariant 3).
+  highest = std::max(highest, generation);
 }
 
-std::vector<std::string> Membership::barrier_missing(const std::string& name, uint64_t generation,
-                                                     bool live_only) const {
+std::vector<std::string> Membership::barrier_missing(const std::string& name, uint64_t generation, bool live_only,
+                                                     size_t most) const {
+  const std::vector<WorkerIndex> missing = missing_at(name, generation, live_only, SIZE_MAX);
   std::vector<std::string> names;
-  for (const WorkerIndex index : missing_at(name, generation, live_only)) names.push_back(name_of(index));
+  for (size_t i = 0; i < std::min(missing.size(), most); ++i) names.push_back(name_of(missing[i]));
+  if (missing.size() > most) names.push_back(fmt::format("{} others", missing.size() - most));
   return names;
 }
 
@@ -267,21 +282,12 @@ std::string Membership::name_of(WorkerIndex worker) const {
 }
 
 WorkerIndex Membership::chief() const {
-  WorkerIndex first_absent = 0;  // of the specification; it may join at any moment, and is the chief then.
-  // Without chief_expected_ no absent worker is a candidate: the loop then runs to the end.
-  while (first_absent < options_.worker_names.size() && (workers_.contains(first_absent) || !chief_expected_))
-    ++first_absent;
-  for (const auto& [index, worker] : workers_) {
-    if (worker.phase != Phase::live) continue;
-    return first_absent < options_.worker_names.size() ? std::min(index, first_absent) : index;
-  }
+  // An absent worker of the specification may join at any moment, and is the chief then.
+  const bool is_absent_expected = chief_expected_ && first_absent_ < options_.worker_names.size();
+  const std::set<WorkerIndex>& live = in(Phase::live);
   // Without a candidate the number has no meaning; no worker compares itself with it.
-  return first_absent < options_.worker_names.size() ? first_absent : 0;
-}
-
-size_t Membership::count(Phase phase) const {
-  return static_cast<size_t>(std::count_if(workers_.begin(), workers_.end(),
-                                           [phase](const auto& entry) { return entry.second.phase == phase; }));
+  if (live.empty()) return is_absent_expected ? first_absent_ : 0;
+  return is_absent_expected ? std::min(*live.begin(), first_absent_) : *live.begin();
 }
 
 std::vector<WorkerIndex> Membership::departed() const {
@@ -306,8 +312,8 @@ bool Membership::expire_absent(TimePoint now) {
   if (now <= missing_until_) return changed;
   for (WorkerIndex index = 0; index < options_.worker_names.size(); ++index) {
     // It counts as one that has left before this process began, so that a late join is accepted.
-    const Worker left{.name = options_.worker_names[index], .phase = Phase::left};
-    if (!workers_.try_emplace(index, left).second) continue;
+    if (workers_.contains(index)) continue;
+    put(index, {.name = options_.worker_names[index], .phase = Phase::left});
     ++epoch_;
     changed = true;
   }

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -9,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "base/clock.h"
+#include "ps/protocol/control_channel.h"
 #include "ps/protocol/mode.h"
 
 namespace gradrail::ps {
@@ -30,11 +32,12 @@ class Membership {
 
  public:
   struct Options {
-    std::vector<std::string> worker_names;                 ///< of the cluster specification, in task order
-    Duration heartbeat_timeout = std::chrono::seconds(4);  ///< a live member is silent after this
-    uint32_t min_workers = 1;                              ///< a loss that leaves fewer aborts the run
-    Duration return_limit = std::chrono::seconds(30);      ///< for a return after the last worker was lost
-    Duration away_limit = std::chrono::seconds(90);        ///< for a return from the search for a lost ps
+    std::vector<std::string> worker_names;  ///< of the cluster specification, in task order
+    Duration heartbeat_timeout =
+        std::chrono::seconds(4);                       ///< at kShortestHeartbeat, a live member is silent after this
+    uint32_t min_workers = 1;                          ///< a loss that leaves fewer aborts the run
+    Duration return_limit = std::chrono::seconds(30);  ///< for a return after the last worker was lost
+    Duration away_limit = std::chrono::seconds(90);    ///< for a return from the search for a lost ps
   };
   explicit Membership(Options options) : options_(std::move(options)) {}
 
@@ -49,6 +52,9 @@ class Membership {
   ///          the ps process that ran here before.
   absl::Status heard(WorkerIndex worker, uint64_t incarnation, TimePoint now);
 
+  /// The interval to the next ping of a member. From now on its limit of silence is longer by the difference to the
+  /// shortest interval. The member may then pause for as long as in a small run.
+  Duration plan_ping(WorkerIndex worker, uint64_t incarnation);
   /// It is live, no other member is live or away, and the run continues.
   bool is_last(WorkerIndex worker, uint64_t incarnation) const;
   /// The member has finished: it is live, or was lost by silence within its limit. Ignored for other incarnations.
@@ -95,14 +101,21 @@ class Membership {
   /// another live incarnation here keeps that.
   void restore(const std::vector<Known>& members, TimePoint now);
 
-  /// Live members without a message for longer than the silence limit; the caller declares them lost.
-  std::vector<Member> silent_members(TimePoint now) const;
+  struct Silent {
+    Member member;
+    Duration limit;
+  };
+  /// Live members without a message for longer than their silence limits; the caller declares them lost.
+  std::vector<Silent> silent_members(TimePoint now) const;
 
-  /// Enters a barrier; repeating it is harmless. True when the barrier is complete for this generation.
-  bool enter_barrier(const std::string& name, uint64_t generation, bool live_only, WorkerIndex worker,
-                     uint64_t incarnation);
-  /// Names of the workers that this barrier waits for.
-  std::vector<std::string> barrier_missing(const std::string& name, uint64_t generation, bool live_only) const;
+  /// Enters a barrier; repeating it is harmless.
+  void enter_barrier(const std::string& name, uint64_t generation, WorkerIndex worker, uint64_t incarnation);
+  /// The workers that this barrier waits for, at most `most`. `live_only`: the live members are awaited, else also the
+  /// workers of the specification that have not joined.
+  std::vector<WorkerIndex> missing_at(const std::string& name, uint64_t generation, bool live_only, size_t most) const;
+  /// Their names. Beyond `most`, the last entry has the number of the others.
+  std::vector<std::string> barrier_missing(const std::string& name, uint64_t generation, bool live_only,
+                                           size_t most = SIZE_MAX) const;
 
   std::vector<std::string> live_names() const;
   std::string name_of(WorkerIndex worker) const;
@@ -111,9 +124,9 @@ class Membership {
   /// The lowest worker that is live or may still join. It initializes parameters and saves checkpoints.
   WorkerIndex chief() const;
   uint64_t epoch() const { return epoch_; }
-  size_t live_count() const { return count(Phase::live); }
+  size_t live_count() const { return in(Phase::live).size(); }
   /// A member is live or away.
-  bool expects_members() const { return count(Phase::live) + count(Phase::away) > 0; }
+  bool expects_members() const { return live_count() + in(Phase::away).size() > 0; }
   /// The run is older than this process: a worker that has not joined may have finished before. It is waited for no
   /// longer than the return limit.
   void mark_continued(TimePoint now) { missing_until_ = std::min(missing_until_, now + options_.return_limit); }
@@ -147,16 +160,22 @@ class Membership {
     bool is_silent = false;    ///< lost by silence, and within the away limit
     std::string cause;         ///< lost, away: why
     std::map<std::string, uint64_t> barrier_generation;  ///< highest generation entered, by barrier
+    Duration ping_interval = kShortestHeartbeat;         ///< of its next ping
   };
-  size_t count(Phase phase) const;
+  const std::set<WorkerIndex>& in(Phase phase) const { return by_phase_[static_cast<size_t>(phase)]; }
+  /// Adds the worker, or replaces its former incarnation.
+  void put(WorkerIndex index, Worker worker);
+  void set_phase(WorkerIndex index, Worker& worker, Phase phase);
   void abort_if_too_few();
   void record_loss(WorkerIndex index, Worker& worker, const std::string& cause, TimePoint now);
   Worker* find_live(WorkerIndex worker, uint64_t incarnation);
-  std::vector<WorkerIndex> missing_at(const std::string& name, uint64_t generation, bool live_only) const;
 
   Options options_;
   std::map<WorkerIndex, Worker> workers_;  ///< that have joined, or were expired without having joined
-  std::set<uint64_t> incarnations_;        ///< that have ever joined
+  // Each ping asks for these; a search of all workers for each ping would be quadratic.
+  std::array<std::set<WorkerIndex>, 4> by_phase_;  ///< the keys of workers_
+  WorkerIndex first_absent_ = 0;                   ///< the lowest index that workers_ does not have
+  std::set<uint64_t> incarnations_;                ///< that have ever joined
   uint64_t epoch_ = 0;
   std::string last_loss_;      ///< of the worker that departed last; "" when it has finished
   TimePoint return_deadline_;  ///< without any member, the run is aborted after this

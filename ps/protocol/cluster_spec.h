@@ -76,6 +76,6 @@ GRADRAIL_EXPORT absl::StatusOr<TaskId> resolve_task(const ClusterSpec& cluster, 
 GRADRAIL_EXPORT bool has_one_task(std::string_view job);
 
 /// A shard keeps an entry for each index below the highest one.
-constexpr uint32_t kMaxWorkers = 1024;
+constexpr uint32_t kMaxWorkers = 4096;
 
 }  // namespace gradrail::ps

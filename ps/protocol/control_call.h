@@ -13,6 +13,10 @@ namespace gradrail::ps {
 /// Largest message of the control plane: enough for a schema of a million tensors.
 inline constexpr size_t kMaxMessageBytes = 64 << 20;
 
+/// Both ends set the window of gRPC to this and turn off its estimate of the bandwidth. The estimate sends a ping and
+/// sets a timer with each message, which takes a third of the time of a heartbeat.
+inline constexpr int kWindowBytes = 1 << 20;
+
 /// Header of a heartbeat: a Member, serialized. It names the worker of a stream that ends without a ping.
 inline constexpr char kMemberHeader[] = "gradrail-member-bin";
 

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -36,16 +39,31 @@ enum class ControlCall : uint8_t {
   attach
 };
 
+/// Time from the reply to a ping until the next ping, in runs of usual size.
+inline constexpr Duration kShortestHeartbeat = std::chrono::milliseconds(500);
+
+/// The same in a run with so many members. A ping takes the server about 0.1 ms of a core. In a large run its rate is
+/// 200 per second: the heartbeats of any number of members take about 2 % of a core.
+constexpr Duration heartbeat_interval(size_t members) {
+  constexpr size_t kUsualMembers = 128;
+  constexpr Duration kPerMember = std::chrono::milliseconds(5);
+  return members <= kUsualMembers ? kShortestHeartbeat : static_cast<Duration::rep>(members) * kPerMember;
+}
+
 /// The stream of pings of one member.
-/// Threads  cancel(): any thread. The rest: one thread.
+/// Threads  One thread at a time.
 class HeartbeatStream {
  public:
+  /// Called once for each ask(), from any thread: true: the reply is there; false: the stream has ended, and finish()
+  /// has the cause.
+  using Answered = std::function<void(bool)>;
+
+  /// Ends the stream. No call of Answered runs or follows.
   virtual ~HeartbeatStream() = default;
-  /// Sends a ping and waits for its reply. False: the stream has ended, and finish() has the cause.
-  virtual bool ask(const proto::Ping& ping, proto::HeartbeatReply& reply) = 0;
+  /// Sends a ping, and does not wait. Both messages stay until the call of Answered. One ping at a time.
+  virtual void ask(const proto::Ping& ping, proto::HeartbeatReply& reply, Answered answered) = 0;
+  /// The cause of the end, after an Answered with false.
   virtual grpc::Status finish() = 0;
-  /// Ends the stream, and an ask() in progress.
-  virtual void cancel() = 0;
 };
 
 /// A connection to the control plane of one ps task. After a loss it stays lost: the caller opens another one.

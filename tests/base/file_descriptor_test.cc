@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -53,6 +54,26 @@ TEST(FileDescriptor, ReadsUpToTheLimit) {
   EXPECT_EQ(read_up_to(-1, 1), std::nullopt);
   EXPECT_EQ(errno, EBADF);
   EXPECT_FALSE(write_all(-1, "x"));
+}
+
+TEST(OpenFiles, TheLimitFollowsTheNeedUpToTheHardLimit) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit low = {.rlim_cur = 64, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &low), 0);
+  EXPECT_TRUE(allow_open_files(100).ok());
+  rlimit raised{};
+  getrlimit(RLIMIT_NOFILE, &raised);
+  EXPECT_EQ(raised.rlim_cur, 100U);
+  EXPECT_TRUE(allow_open_files(80).ok());
+  getrlimit(RLIMIT_NOFILE, &raised);
+  EXPECT_EQ(raised.rlim_cur, 100U) << "it is never lowered";
+  if (before.rlim_max != RLIM_INFINITY) {
+    const absl::Status refused = allow_open_files(before.rlim_max + 1);
+    EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+    EXPECT_NE(refused.message().find("ulimit -Hn"), std::string::npos) << refused;
+  }
+  setrlimit(RLIMIT_NOFILE, &before);
 }
 
 }  // namespace

@@ -42,6 +42,7 @@ class Caller {
   grpc::Status call(Method<Request, Reply> method, const Request& request, Reply& reply) {
     return ps::call(*stub_, method, 20s, request, reply);
   }
+  proto::Control::Stub& stub() { return *stub_; }
   grpc::Status join(const proto::JoinRequest& request) {
     proto::JoinReply reply;
     return join(request, reply);

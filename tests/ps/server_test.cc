@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cstdlib>
+#include <filesystem>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <sstream>
@@ -275,6 +279,38 @@ TEST(Server, AWorkerKilledBeforeItsFirstPingIsLost) {
   }
 }
 
+/// With rare pings the end of a connection comes before the silence. It may be that of a network that returns.
+TEST(Server, AMemberThatPingsRarelyMayJoinAgainAfterItsConnectionEnds) {
+  Server::Options options = local();
+  const auto server = Server::start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  std::atomic<bool> stop = false;
+  std::thread waiter([&] { (*server)->wait_finished(stop).IgnoreError(); });
+  Caller caller((*server)->port());
+  proto::JoinRequest request = good_join();
+  for (uint32_t worker = 0; worker < 130; ++worker) {
+    request.mutable_member()->set_task_index(worker);
+    request.mutable_member()->set_incarnation(100 + worker);
+    ASSERT_TRUE(caller.join(request).ok());
+  }
+  EXPECT_EQ(caller.heartbeat(request.member()).next_ping_ms(), 650u);
+  proto::BarrierRequest barrier;
+  *barrier.mutable_member() = request.member();
+  barrier.set_name("b");
+  proto::BarrierReply reply;
+  const TimePoint deadline = Clock::now() + 8s;
+  grpc::Status status;
+  do {
+    std::this_thread::sleep_for(10ms);
+    status = caller.call(&proto::Control::Stub::Barrier, barrier, reply);
+  } while (status.ok() && Clock::now() < deadline);
+  EXPECT_EQ(status.error_code(), grpc::StatusCode::OUT_OF_RANGE) << status.error_message();
+  EXPECT_THAT(status.error_message(), HasSubstr("its control connection ended"));
+  stop = true;
+  (*server)->wake();
+  waiter.join();
+}
+
 TEST(Server, ABarrierReturnsAfterItsTimeoutAndNamesTheMissing) {
   const auto server = Server::start(local());
   ASSERT_TRUE(server.ok()) << server.status();
@@ -289,6 +325,58 @@ TEST(Server, ABarrierReturnsAfterItsTimeoutAndNamesTheMissing) {
   ASSERT_TRUE(caller.call(&proto::Control::Stub::Barrier, barrier, reply).ok());
   EXPECT_FALSE(reply.complete());
   EXPECT_THAT(reply.missing(), ElementsAre("worker 1 (w1:2)"));
+}
+
+/// Each call held a thread of the server.
+TEST(Server, WorkersThatWaitInABarrierHoldNoThread) {
+  constexpr uint32_t kMembers = 200;
+  const auto server = Server::start(local());
+  ASSERT_TRUE(server.ok()) << server.status();
+  Caller caller((*server)->port());
+  proto::JoinRequest join = good_join();
+  for (uint32_t worker = 0; worker < kMembers; ++worker) {
+    join.mutable_member()->set_task_index(worker);
+    join.mutable_member()->set_incarnation(100 + worker);
+    ASSERT_TRUE(caller.join(join).ok());
+  }
+  struct Wait {
+    grpc::ClientContext context;
+    proto::BarrierRequest request;
+    proto::BarrierReply reply;
+    std::atomic<bool> is_over = false;
+    grpc::Status status;
+  };
+  std::vector<std::unique_ptr<Wait>> waits;
+  const auto enter = [&](uint32_t worker) {
+    Wait& wait = *waits.emplace_back(std::make_unique<Wait>());
+    wait.request.mutable_member()->set_task_index(worker);
+    wait.request.mutable_member()->set_incarnation(100 + worker);
+    wait.request.set_name("b");
+    wait.request.set_generation(1);
+    wait.request.set_live_only(true);
+    wait.request.set_timeout_ms(10'000);
+    caller.stub().async()->Barrier(&wait.context, &wait.request, &wait.reply, [&wait](const grpc::Status& status) {
+      wait.status = status;
+      wait.is_over = true;
+    });
+  };
+  const auto threads = [] {
+    return std::distance(std::filesystem::directory_iterator("/proc/self/task"), std::filesystem::directory_iterator());
+  };
+  const auto over = [&] {
+    return std::count_if(waits.begin(), waits.end(), [](const auto& wait) { return wait->is_over.load(); });
+  };
+  const auto threads_before = threads();
+  for (uint32_t worker = 1; worker < kMembers; ++worker) enter(worker);
+  std::this_thread::sleep_for(300ms);
+  EXPECT_EQ(over(), 0);
+  EXPECT_LT(threads(), threads_before + 50);
+  waits[0]->context.TryCancel();  // it stays entered
+  enter(0);
+  for (const TimePoint deadline = Clock::now() + 8s; over() < kMembers && Clock::now() < deadline;)
+    std::this_thread::sleep_for(10ms);
+  ASSERT_EQ(over(), kMembers);
+  for (size_t i = 1; i < waits.size(); ++i) EXPECT_TRUE(waits[i]->status.ok() && waits[i]->reply.complete()) << i;
 }
 
 TEST(Server, EachShardsThreadIsAnnouncedBeforeItsMemory) {

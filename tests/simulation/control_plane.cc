@@ -18,6 +18,7 @@ namespace gradrail::simulation {
 namespace {
 
 constexpr uint32_t kFirstPort = 10'000;
+constexpr Duration kLookForCancellationEvery = std::chrono::milliseconds(500);
 
 Scheduler& scheduler() { return Scheduler::instance(); }
 int64_t nanoseconds(Duration duration) {
@@ -74,8 +75,16 @@ void run_handler(ps::ControlPlane& plane, Call& call) {
           call, [&](const auto& request, auto& reply) { return plane.join.join(request, reply); });
     case ps::ControlCall::barrier:
       return handle<BarrierRequest, BarrierReply>(call, [&](const auto& request, auto& reply) {
-        return plane.barrier.enter(
-            request, [&call] { return call.is_cancelled; }, reply);
+        std::optional<absl::Status> ended;
+        const uint64_t wait = plane.barrier.enter(request, reply, [&](const absl::Status& status) {
+          ended = status;
+          scheduler().wake(&ended, true);
+        });
+        while (!ended.has_value()) {
+          scheduler().wait({&ended}, scheduler().now() + nanoseconds(kLookForCancellationEvery));
+          if (call.is_cancelled) plane.barrier.cancel(wait);
+        }
+        return *ended;
       });
     case ps::ControlCall::stats:
       return handle<StatsRequest, StatsReply>(
@@ -151,10 +160,16 @@ class SimulatedHeartbeat final : public ps::HeartbeatStream {
         connection_(std::move(connection)),
         endpoint_(std::move(endpoint)),
         member_(std::make_shared<Member>(member)) {}
-  ~SimulatedHeartbeat() override { end(); }
+  ~SimulatedHeartbeat() override {
+    if (call_ != nullptr) {
+      call_->is_cancelled = true;
+      scheduler().wake(call_.get(), true);
+    }
+    end();
+    while (is_asking_) scheduler().wait({&is_asking_}, INT64_MAX);
+  }
 
-  bool ask(const ps::proto::Ping& ping, ps::proto::HeartbeatReply& reply) override {
-    if (is_cancelled_ || connection_->client_lost) return false;
+  void ask(const ps::proto::Ping& ping, ps::proto::HeartbeatReply& reply, Answered answered) override {
     open();
     call_ = std::make_shared<Call>();
     call_->request = ping.SerializeAsString();
@@ -167,21 +182,18 @@ class SimulatedHeartbeat final : public ps::HeartbeatStream {
         return live;
       });
     });
-    status_ = wait_reply(*connection_, *call_, INT64_MAX);
-    return status_.ok() && reply.ParseFromString(call_->reply);
+    is_asking_ = true;
+    scheduler().spawn(scheduler().process(), [this, &reply, answered = std::move(answered)] {
+      status_ = wait_reply(*connection_, *call_, INT64_MAX);
+      const bool ok = status_.ok() && reply.ParseFromString(call_->reply);
+      answered(ok);
+      is_asking_ = false;
+      scheduler().wake(&is_asking_, true);
+    });
   }
   grpc::Status finish() override {
     end();
-    if (is_cancelled_) return grpc::Status::CANCELLED;
     return connection_->client_lost ? unavailable(connection_->cause) : status_;
-  }
-  void cancel() override {
-    is_cancelled_ = true;
-    if (call_ != nullptr) {
-      call_->is_cancelled = true;
-      scheduler().wake(call_.get(), true);
-    }
-    end();
   }
 
  private:
@@ -190,7 +202,7 @@ class SimulatedHeartbeat final : public ps::HeartbeatStream {
     is_open_ = true;
     connection_->on_server_lost = [endpoint = endpoint_, member = member_] {
       const Member ended = std::exchange(*member, std::nullopt);
-      if (ended.has_value()) in_server(*endpoint, [&] { endpoint->plane->heartbeat.on_stream_end(*ended); });
+      if (ended.has_value()) in_server(*endpoint, [&] { endpoint->plane->heartbeat.on_stream_end(*ended, 0); });
     };
   }
   /// The server sees the end of the stream, too.
@@ -209,7 +221,7 @@ class SimulatedHeartbeat final : public ps::HeartbeatStream {
   const std::shared_ptr<Member> member_;
   std::shared_ptr<Call> call_;
   grpc::Status status_;
-  bool is_open_ = false, is_ended_ = false, is_cancelled_ = false;
+  bool is_open_ = false, is_ended_ = false, is_asking_ = false;
 };
 
 class SimulatedChannel final : public ps::ControlChannel {

@@ -27,8 +27,8 @@ class Flags(cluster.ClusterTest):
 
     def test_values_that_a_flag_does_not_permit(self):
         for flag, value, permitted in (
-                ("--ps", 65, "whole number from 0 to 64"), ("--workers", 0, "whole number from 1 to 1024"),
-                ("--workers", 100000, "from 1 to 1024"), ("--shards", 0, "from 1 to 256"),
+                ("--ps", 65, "whole number from 0 to 64"), ("--workers", 0, "whole number from 1 to 4096"),
+                ("--workers", 100000, "from 1 to 4096"), ("--shards", 0, "from 1 to 256"),
                 ("--epochs", 0, "from 1 to 4294967295"), ("--epochs", 99999999999, "from 1 to 4294967295"),
                 ("--epochs", "0x10", "from 1 to 4294967295"), ("--epochs", -18446744073709551615, "from 1 to 4294967295"),
                 ("--batch_size", 0, "from 1 to 4294967295"), ("--log_every", 0, "from 1 to 4294967295"),
@@ -117,7 +117,7 @@ class Flags(cluster.ClusterTest):
         spec = self.addresses(2)
         for flags, words in (
                 ([*spec, "--job_name", "ps", "--task_index", 1], "task_index 1: job 'ps' has tasks 0 to 0"),
-                ([*spec, "--job_name", "worker", "--task_index", 99999], "task_index 99999: job 'worker' has tasks 0 to 1 .* late workers up to 1023"),
+                ([*spec, "--job_name", "worker", "--task_index", 99999], "task_index 99999: job 'worker' has tasks 0 to 1 .* late workers up to 4095"),
                 ([*spec, "--job_name", "chief", "--task_index", 0], "'chief': no such job.*ps, worker"),
                 (["--ps_hosts", "a:1", "--job_name", "ps", "--task_index", 0], "job 'worker' has no task"),
                 (["--worker_hosts", "a:1", "--job_name", "ps", "--task_index", 0], "job 'ps' has no task"),

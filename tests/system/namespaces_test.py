@@ -95,6 +95,31 @@ class Tasks(four_hosts.FourHosts):
                          says=[rf"parameter server 0 \({four_hosts.NETWORK}\.99:2222\) did not come up in time"])
 
 
+class ManyMembers(four_hosts.FourHosts):
+    HOSTS = 2
+    MEMBERS = 1200  # a ping each 6 s: silence alone is noticed after 9.5 s
+    INTERVAL = 6  # s
+
+    def test_a_host_that_vanishes_is_lost_before_its_next_heartbeat(self):
+        workers = ",".join(f"10.78.{i // 250}.{i % 250 + 1}" for i in range(self.MEMBERS))
+        address = f"{four_hosts.address_of(0)}:2222"
+        ps = self.launch("ps", ["ip", "netns", "exec", self.hosts[0], cluster.binary(), "train", "--ps_hosts", address,
+                                "--worker_hosts", workers, "--insecure", "--job_name", "ps", "--task_index", "0"])
+        ps.wait_for("listens on")
+        program = os.path.join(os.path.dirname(cluster.binary()), "..", "bench", "members")
+        members = self.launch("members", ["ip", "netns", "exec", self.hosts[1], program, "--ps_hosts", address,
+                                          "--workers", str(self.MEMBERS), "--seconds", "600"])
+        members.wait_for(rf"{self.MEMBERS} members joined", 60 * cluster.PATIENCE)
+        time.sleep(self.INTERVAL + 1)  # the first members had shorter intervals
+        self.assertFalse(ps.has("was lost"), ps.transcript())
+        four_hosts.ip("-n", self.switch, "link", "set", "port1", "down")
+        cut = time.monotonic()
+        ps.wait_for(r"was lost: .*; 0 workers remain", 12 * cluster.PATIENCE)
+        self.assertLess(time.monotonic() - cut, 8 * cluster.PATIENCE, "2 s, --heartbeat-timeout, and time for 1200 losses")
+        # Silence is noticed first where the next ping was due soon.
+        self.assertTrue(ps.has("was lost: its control connection ended"), "the kernel must find the cut")
+
+
 class Backups(four_hosts.FourHosts):
     PS = (0, 1)
     WORKERS = (2, 3)

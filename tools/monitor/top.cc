@@ -150,7 +150,7 @@ absl::StatusOr<Watched> watch(const TopFlags& flags) {
   GRADRAIL_ASSIGN_OR_RETURN(const ps::Security security, read_security(flags.security));
   // Before the first packet: the rule that a job beyond localhost needs authentication holds here, too.
   for (const std::string& address : addresses) GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(security, address));
-  GRADRAIL_ASSIGN_OR_RETURN(auto dialer, worker::control_link_dialer(security));
+  GRADRAIL_ASSIGN_OR_RETURN(auto dialer, worker::control_link_dialer(security, 0));
   Watched watched{.addresses = std::move(addresses), .dialer = std::move(dialer)};
   watched.links.resize(watched.addresses.size());
   return watched;

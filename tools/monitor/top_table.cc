@@ -5,13 +5,14 @@
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "ps/protocol/control_channel.h"
 
 namespace gradrail::tools {
 namespace {
 
 /// Half of the middle pace, so that normal differences between hosts give no note.
 constexpr double kSlow = 0.5;         // of the pace in the middle
-constexpr double kSilentS = 3.0;      // six heartbeats
+constexpr int kSilentHeartbeats = 6;  // 3 s in small runs
 constexpr double kLongExchangeS = 1;  // longer than any that only carries bytes: it waits for another task
 
 struct Row {
@@ -98,11 +99,11 @@ double middle_pace(const std::map<uint32_t, ps::proto::StatsReply::Worker>& work
 }
 
 std::string worker_note(const ps::proto::StatsReply::Worker& worker, double middle,
-                        const std::vector<std::string>& awaited) {
+                        const std::vector<std::string>& awaited, double silent_s) {
   if (!worker.ended().empty()) return worker.ended();
   const ps::proto::WorkerReport& report = worker.report();
   std::vector<std::string> notes;
-  if (worker.age_s() > kSilentS) notes.push_back(fmt::format("silent for {:.0f} s", worker.age_s()));
+  if (worker.age_s() > silent_s) notes.push_back(fmt::format("silent for {:.0f} s", worker.age_s()));
   if (std::find(awaited.begin(), awaited.end(), worker.name()) != awaited.end()) notes.emplace_back("awaited");
   // A worker in a long exchange waits for another one and is not slow itself.
   const bool waits = report.under_way_s() > kLongExchangeS;
@@ -112,7 +113,8 @@ std::string worker_note(const ps::proto::StatsReply::Worker& worker, double midd
   return fmt::format("{}", fmt::join(notes, ", "));
 }
 
-Row worker_row(const ps::proto::StatsReply::Worker& worker, double middle, const std::vector<std::string>& awaited) {
+Row worker_row(const ps::proto::StatsReply::Worker& worker, double middle, const std::vector<std::string>& awaited,
+               double silent_s) {
   const ps::proto::WorkerReport& report = worker.report();
   return {.task = fmt::format("worker/{}", worker.task_index()),
           .step = fmt::format("{}", report.exchanges()),
@@ -121,7 +123,7 @@ Row worker_row(const ps::proto::StatsReply::Worker& worker, double middle, const
           .p99 = time_text(report.p99_s()),
           .staleness = fmt::format("{:.1f}", report.staleness_mean()),
           .path = report.path(),
-          .note = worker_note(worker, middle, awaited)};
+          .note = worker_note(worker, middle, awaited, silent_s)};
 }
 
 }  // namespace
@@ -136,7 +138,9 @@ std::vector<std::string> top_table(const std::vector<PsAnswer>& answers, const s
   // A worker reports to each ps: the same worker appears in several answers.
   const auto workers = latest_reports(answers);
   const double middle = middle_pace(workers);
-  for (const auto& [index, worker] : workers) lines.push_back(line_of(worker_row(worker, middle, awaited)));
+  const Duration interval = ps::heartbeat_interval(workers.size());
+  const double silent_s = std::chrono::duration<double>(kSilentHeartbeats * interval).count();
+  for (const auto& [index, worker] : workers) lines.push_back(line_of(worker_row(worker, middle, awaited, silent_s)));
   return lines;
 }
 

@@ -34,7 +34,8 @@ struct Tuning {
   Duration hello_timeout = std::chrono::seconds(10);
   Duration rate_limited_log_interval = std::chrono::seconds(10);
   size_t max_pending_connections = 256;  ///< accepted connections without a hello; beyond, the oldest is closed
-  size_t max_connections = 1024;         ///< a descriptor each: the usual `ulimit -n`
+  /// 4,096 workers, and 256 that change their connections.
+  size_t max_connections = 4096 + 256;
   /// Agreements on keys with peers that are not authenticated yet. Each takes about 0.15 ms, so that a flood delays the
   /// open connections by less than 1 ms in each poll.
   size_t max_agreements_per_poll = 4;

@@ -19,7 +19,7 @@ namespace {
 constexpr Duration kAnswerTime = std::chrono::seconds(2);
 constexpr Duration kPathTime = std::chrono::seconds(10);
 constexpr size_t kMaxPendingConnections = 64;
-constexpr size_t kMaxConnections = 1024;
+constexpr size_t kMaxConnections = 4096 + 256;  // 4,096 workers, and 256 that change their connections
 
 }  // namespace
 

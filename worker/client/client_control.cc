@@ -1,6 +1,7 @@
 // Calls to all ps tasks outside an exchange: barriers, checkpoints and the end of the membership. A call that fails
 // because its ps was lost is repeated once a backup has taken over. A call that fails because this worker was lost by
 // silence is repeated once it has joined again.
+#include <algorithm>
 #include <thread>
 
 #include "base/check.h"
@@ -14,8 +15,9 @@
 namespace gradrail::worker {
 namespace {
 
-/// A call at a barrier returns after this time, so that this side can look for failures, signals and a stop.
-constexpr uint32_t kBarrierTimeoutMs = 1000;
+/// A call at a barrier returns after this time, so that this side can look for failures, signals and a stop. A call
+/// costs the ps about 0.1 ms: those of thousands of workers take at most a tenth of a core.
+uint32_t barrier_timeout_ms(size_t workers) { return std::max(1000u, static_cast<uint32_t>(workers)); }
 constexpr auto kBarrierReportEvery = std::chrono::seconds(10);
 /// The time that a call which begins a save may take.
 constexpr auto kSaveEnds = std::chrono::seconds(30);
@@ -43,7 +45,7 @@ absl::Status Client::Impl::of_this_worker(const absl::Status& call) const {
 absl::Status Client::Impl::barrier(const std::string& name, TimePoint absent_until) {
   ps::proto::BarrierRequest request;
   request.set_name(name);
-  request.set_timeout_ms(kBarrierTimeoutMs);
+  request.set_timeout_ms(barrier_timeout_ms(options_.cluster.workers.size()));
   uint64_t generation = 0;
   TimePoint notice_at = Clock::now() + kBarrierReportEvery;
   while (true) {

@@ -41,7 +41,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   const absl::StatusOr<ClusterSpec> again = parse_cluster(text_of_cluster(*cluster), "again");
   GRADRAIL_CHECK(again.ok() && *again == *cluster);
   for (const char* job : {"ps", "worker", "chief"}) {
-    for (const int64_t index : {-1, 0, 1, 1023, 1024}) {
+    for (const int64_t index : {-1, 0, 1, 4095, 4096}) {
       const absl::StatusOr<TaskId> task = resolve_task(*cluster, job, index);
       if (!task.ok()) continue;
       GRADRAIL_CHECK(task->job == "ps" ? task->index < cluster->ps.size() : task->index < kMaxWorkers);

@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <string>
@@ -105,6 +106,24 @@ TEST_F(Gate, AdmitsAProofOnce) {
   replay.say(request);
   EXPECT_THAT(replay.hear(), HasSubstr("this proof was used before"));
   EXPECT_EQ(admitted(), 1u);
+}
+
+TEST_F(Gate, TheKernelLooksForAVanishedHost) {
+  listen({.secret = kSecret, .vanish_timeout = 4s});
+  Peer peer(gate_->port());
+  peer.say(connect_request(proof(kSecret)));
+  peer.hear(6);
+  const MutexLock lock(mutex_);
+  const auto option = [&](int level, int name) {
+    int value = -1;
+    socklen_t bytes = sizeof(value);
+    EXPECT_EQ(getsockopt(admitted_.at(0).get(), level, name, &value, &bytes), 0);
+    return value;
+  };
+  EXPECT_EQ(option(SOL_SOCKET, SO_KEEPALIVE), 1);
+  EXPECT_EQ(option(IPPROTO_TCP, TCP_KEEPIDLE), 2);
+  EXPECT_EQ(option(IPPROTO_TCP, TCP_KEEPINTVL), 1);
+  EXPECT_EQ(option(IPPROTO_TCP, TCP_USER_TIMEOUT), 6000);
 }
 
 TEST_F(Gate, AdmitsARequestInPieces) {

@@ -13,7 +13,11 @@ class BarrierTest : public ::testing::Test {
  protected:
   static TimePoint at(Duration time) { return TimePoint() + time; }
   bool enter(WorkerIndex worker, uint64_t generation, bool live_only = false) {
-    return membership_.enter_barrier("b", generation, live_only, worker, 100 + worker);
+    membership_.enter_barrier("b", generation, worker, 100 + worker);
+    return is_complete("b", generation, live_only);
+  }
+  bool is_complete(const std::string& name, uint64_t generation, bool live_only) {
+    return membership_.missing_at(name, generation, live_only, 1).empty();
   }
   void join(WorkerIndex worker) {
     const absl::Status joined = membership_.join(worker, 100 + worker, "host:" + std::to_string(worker), at(0s));
@@ -50,7 +54,9 @@ TEST_F(BarrierTest, EachNameIsABarrierOfItsOwn) {
   for (WorkerIndex worker = 0; worker < 3; ++worker) join(worker);
   enter(0, 1);
   enter(1, 1);
-  EXPECT_FALSE(membership_.enter_barrier("c", 1, false, 2, 102));
+  membership_.enter_barrier("c", 1, 2, 102);
+  EXPECT_FALSE(is_complete("b", 1, false));
+  EXPECT_FALSE(is_complete("c", 1, false));
 }
 
 TEST_F(BarrierTest, DoesNotWaitForDepartedMembers) {
@@ -72,8 +78,17 @@ TEST_F(BarrierTest, LiveOnlyIgnoresWorkersThatNeverJoined) {
 
 TEST_F(BarrierTest, OnlyMembersEnter) {
   join(0);
-  EXPECT_FALSE(membership_.enter_barrier("b", 1, true, 0, 999));
+  membership_.enter_barrier("b", 1, 0, 999);
+  EXPECT_FALSE(is_complete("b", 1, true));
   EXPECT_TRUE(enter(0, 1, true));
+}
+
+TEST_F(BarrierTest, NamesTheFirstMissingAndCountsTheOthers) {
+  for (WorkerIndex worker = 0; worker < 5; ++worker) join(worker);
+  enter(1, 1);
+  EXPECT_THAT(membership_.barrier_missing("b", 1, true, 2),
+              ElementsAre("worker 0 (host:0)", "worker 2 (host:2)", "2 others"));
+  EXPECT_THAT(membership_.barrier_missing("b", 1, true, 4).back(), "worker 4 (host:4)");
 }
 
 TEST_F(BarrierTest, ANewIncarnationHasEnteredNothing) {

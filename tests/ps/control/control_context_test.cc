@@ -13,8 +13,8 @@ constexpr auto kNever = 60s;  // longer than the time limit of a test run allows
 
 TEST(LossQueue, ReturnsLossesInTheirOrderAndOnce) {
   LossQueue queue;
-  queue.report({.worker = 1, .incarnation = 7}, "its cable");
-  queue.report({.worker = 0, .incarnation = 8}, "its fan");
+  queue.report({{.worker = 1, .incarnation = 7}, "its cable"});
+  queue.report({{.worker = 0, .incarnation = 8}, "its fan"});
   const LossQueue::Content content = queue.wait(kNever);
   ASSERT_EQ(content.losses.size(), 2u);
   EXPECT_EQ(content.losses[0].member.worker, 1u);
@@ -35,7 +35,7 @@ TEST(LossQueue, AReportFromAnotherThreadEndsTheWait) {
   LossQueue queue;
   std::thread shard([&] {
     std::this_thread::sleep_for(20ms);  // most likely the other thread waits by then
-    queue.report({.worker = 2, .incarnation = 9}, "silence");
+    queue.report({{.worker = 2, .incarnation = 9}, "silence"});
   });
   const TimePoint start = Clock::now();
   const LossQueue::Content content = queue.wait(kNever);

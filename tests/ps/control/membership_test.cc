@@ -128,21 +128,6 @@ TEST_F(MembershipTest, LeavingAbortsNothing) {
   EXPECT_EQ(membership_.aborted(), "");
 }
 
-TEST_F(MembershipTest, SilenceCountsFromTheLastMessage) {
-  join(0);
-  join(1);
-  ASSERT_TRUE(membership_.heard(1, 101, at(5s)).ok());
-  EXPECT_THAT(membership_.silent_members(at(10s)), IsEmpty());
-  const std::vector<Membership::Member> silent = membership_.silent_members(at(10s + 1ms));
-  ASSERT_EQ(silent.size(), 1u);
-  EXPECT_EQ(silent[0].worker, 0u);
-  EXPECT_EQ(silent[0].incarnation, 100u);
-  EXPECT_EQ(membership_.silent_members(at(16s)).size(), 2u);
-  membership_.leave(0, 100);
-  membership_.mark_lost(1, 101, "silent", at(1s));
-  EXPECT_THAT(membership_.silent_members(at(60s)), IsEmpty());
-}
-
 TEST_F(MembershipTest, FinishedWhenAllHaveJoinedAndLeft) {
   EXPECT_FALSE(membership_.finished());
   join(0);
@@ -213,13 +198,14 @@ TEST_F(MembershipTest, AContinuedRunWaitsTheReturnLimitForMissingWorkers) {
   membership_.mark_continued(at(20s));
   EXPECT_FALSE(membership_.expire_absent(at(31s)));
   EXPECT_EQ(membership_.chief(), 0u) << "it may still join";
-  EXPECT_FALSE(membership_.enter_barrier("start", 1, false, 1, 101) ||
-               membership_.enter_barrier("start", 1, false, 2, 102));
+  membership_.enter_barrier("start", 1, 1, 101);
+  membership_.enter_barrier("start", 1, 2, 102);
+  EXPECT_FALSE(membership_.missing_at("start", 1, false, 1).empty());
   EXPECT_TRUE(membership_.expire_absent(at(32s)));
   EXPECT_EQ(membership_.departed(), std::vector<WorkerIndex>{0});
   EXPECT_FALSE(membership_.expire_absent(at(33s))) << "once";
   EXPECT_EQ(membership_.chief(), 1u);
-  EXPECT_TRUE(membership_.enter_barrier("start", 1, false, 1, 101));
+  EXPECT_TRUE(membership_.missing_at("start", 1, false, 1).empty());
   membership_.leave(1, 101);
   EXPECT_FALSE(membership_.finished());
   membership_.leave(2, 102);
@@ -440,10 +426,10 @@ TEST_F(MembershipTest, ARunThatIsTakenOverWaitsForMembersWithinAStep) {
   ASSERT_TRUE(membership_.join(0, 100, "host:0", at(1s)).ok());
   EXPECT_TRUE(membership_.silent_members(at(5s)).empty());
   ASSERT_EQ(membership_.silent_members(at(12s)).size(), 1u) << "the usual limit applies after the first message";
-  EXPECT_EQ(membership_.silent_members(at(12s))[0].worker, 0u);
+  EXPECT_EQ(membership_.silent_members(at(12s))[0].member.worker, 0u);
   EXPECT_TRUE(membership_.heard(0, 100, at(34s)).ok());
   ASSERT_EQ(membership_.silent_members(at(41s)).size(), 1u);
-  EXPECT_EQ(membership_.silent_members(at(41s))[0].worker, 1u);
+  EXPECT_EQ(membership_.silent_members(at(41s))[0].member.worker, 1u);
 }
 
 TEST_F(MembershipTest, ATakeoverKeepsANewerIncarnation) {

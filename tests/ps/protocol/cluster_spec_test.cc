@@ -122,7 +122,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"ObjectOfWords", with_worker(R"({"first": "b"})"), "job 'worker': 'first' is not the index of a task"},
         Bad{"IndexWithZero", with_worker(R"({"01": "b"})"), "'01' is not the index of a task"},
         Bad{"IndexNegative", with_worker(R"({"-1": "b"})"), "'-1' is not the index of a task"},
-        Bad{"IndexTooLarge", with_worker(R"({"4000000000": "b"})"), "task 4000000000: the highest index is 1023"},
+        Bad{"IndexTooLarge", with_worker(R"({"4000000000": "b"})"), "task 4000000000: the highest index is 4095"},
         Bad{"ObjectWithNumber", with_worker(R"({"0": 7})"), "job 'worker': task 0 must be a \"host:port\" string"},
         Bad{"SparseChief", R"({"ps": ["a"], "chief": {"1": "c"}})", "job 'chief' must have one task"},
         Bad{"TwoChiefs", R"({"ps": ["a"], "worker": ["b"], "chief": ["c", "d"]})", "job 'chief' must have one task"},
@@ -145,7 +145,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"EmptyBrackets", with_worker(R"(["[]:22"])"), "no host"},
         Bad{"WordAfterBracket", with_worker(R"(["[::1]22"])"), "expected ':' after ']'"},
         Bad{"NoPortAfterBracket", with_worker(R"(["[::1]:"])"), "no port after ':'"},
-        Bad{"TooManyWorkers", many_workers(), "more than 1024 workers"}),
+        Bad{"TooManyWorkers", many_workers(), "more than 4096 workers"}),
     [](const auto& each) { return std::string(each.param.name); });
 
 TEST(ClusterSpec, DuplicateKeysAreNotSilentlyDropped) {
@@ -270,7 +270,7 @@ TEST(TfConfigText, BadTasks) {
   for (const char* task : {"5", "{}", R"({"type": "worker"})", R"({"index": 0})", R"({"type": 1, "index": 0})",
                            R"({"type": "worker", "index": "first"})", R"({"type": "worker", "index": 0.5})",
                            R"({"type": "worker", "index": ""})", R"({"type": "worker", "index": null})",
-                           R"({"type": "worker", "index": -1})", R"({"type": "worker", "index": 1024})",
+                           R"({"type": "worker", "index": -1})", R"({"type": "worker", "index": 4096})",
                            R"({"type": "ps", "index": 1})", R"({"type": "chief", "index": 0})",
                            R"({"type": "boss", "index": 0})", R"({"type": "worker", "index": 18446744073709551615})"}) {
     const absl::Status refused =
@@ -293,7 +293,7 @@ TEST(TaskNames, Resolve) {
   EXPECT_FALSE(resolve_task(cluster, "worker", INT64_MAX).ok());
   EXPECT_THAT(std::string(message_of(resolve_task(cluster, "worker", 2'000'000'000).status())),
               HasSubstr("task_index 2000000000: job 'worker' has tasks 0 to 0 in the cluster specification, and late "
-                        "workers up to 1023"));
+                        "workers up to 4095"));
   EXPECT_FALSE(resolve_task(cluster, "chief", 0).ok());
   cluster.chief_job = true;
   EXPECT_EQ(resolve_task(cluster, "chief", 0)->job, "worker");

@@ -81,8 +81,9 @@ void StateReader::write_worker(const Membership& membership, uint32_t worker, By
   const auto place = membership.workers_.find(worker);
   bytes.put(place != membership.workers_.end());
   if (place == membership.workers_.end()) return;
-  // The other fields serve the end of a run, its causes and its barriers. None of them decides about a join.
-  const auto& [incarnation, name, phase, heard, is_expected, is_silent, cause, barrier_generation] = place->second;
+  // The other fields serve the end of a run, its causes, its barriers and silence. None of them decides about a join.
+  const auto& [incarnation, name, phase, heard, is_expected, is_silent, cause, barrier_generation, ping_interval] =
+      place->second;
   bytes.put(incarnation);
   bytes.put(static_cast<uint64_t>(phase));
   bytes.put(static_cast<uint64_t>(heard.time_since_epoch().count()));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/file_descriptor.h"
 #include "tests/transport/tcp/fixture.h"
 
 namespace gradrail::transport::tcp {
@@ -151,6 +152,25 @@ TEST(TcpDatapath, OneSlotOfRoomIsSharedByAllConnections) {
   ASSERT_TRUE(heard_quiet());
   EXPECT_LT(pair.server.count(Kind::message), 200U);
   ASSERT_TRUE(pair.pump_both([&] { return pair.server.count(Kind::message) == 1001; }));
+}
+
+TEST(TcpDatapath, FourThousandPeersAtOneContext) {
+  constexpr size_t kPeers = 4096;
+  const absl::Status allowed = allow_open_files(2 * kPeers + 256);
+  if (!allowed.ok()) GTEST_SKIP() << allowed;
+  Node server, client;
+  const std::string address = server.listen();
+  std::vector<Connection*> connections;
+  while (connections.size() < kPeers) {
+    connections.push_back(client.connect(address));
+    ASSERT_NE(connections.back(), nullptr);
+    if (connections.size() % 64 != 0) continue;
+    ASSERT_TRUE(pump({&server, &client}, [&] { return server.count(Kind::connected) == connections.size(); }));
+  }
+  for (Connection* each : connections) ASSERT_TRUE(each->send(bytes_of("hello")).ok());
+  ASSERT_TRUE(pump({&server, &client}, [&] { return server.count(Kind::message) == kPeers; }));
+  for (Connection* each : connections) client.context->close(each);
+  ASSERT_TRUE(pump({&server, &client}, [&] { return server.count(Kind::peer_lost) == kPeers; }));
 }
 
 TEST(TcpDatapath, PartialWritesBothWaysWithTinyBuffers) {

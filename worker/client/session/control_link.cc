@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <atomic>
 
 #include "base/check.h"
 #include "base/status.h"
@@ -31,10 +32,9 @@ constexpr auto kWaitReportEvery = std::chrono::seconds(10);
 /// Three times the default after which a ps expires a lost worker. A member that answers for longer is another process
 /// with our task index.
 constexpr auto kPredecessorEnds = std::chrono::seconds(30);
-constexpr auto kPingEvery = std::chrono::milliseconds(500);
 // A stopped ps is detected within the sum of both. After an outage of up to 3 s, TCP sends again 3.06 s after the
 // begin. The limit must be longer, and shorter than the silence after which a ps counts a worker as lost (4 s).
-constexpr int kPingMs = 2500;
+constexpr Duration kShortestPingTime = std::chrono::milliseconds(2500);
 constexpr int kAnswerMs = 3500;
 
 std::string name_at(uint32_t ps_index, const std::string& address) {
@@ -72,12 +72,41 @@ struct ControlLink::Rpc {
     return channel->call(call, timeout, request, reply);
   }
 
-  std::unique_ptr<ps::ControlChannel> channel;     ///< null until a connection is open
-  std::unique_ptr<ps::HeartbeatStream> heartbeat;  ///< set before the thread starts; ends before the channel
+  std::unique_ptr<ps::ControlChannel> channel;  ///< null until a connection is open
 };
 
-absl::StatusOr<std::shared_ptr<ps::ControlDialer>> control_link_dialer(const ps::Security& security) {
-  return ps::grpc_dialer(security, {.ping_ms = kPingMs, .answer_ms = kAnswerMs, .connect_ms = kConnectMs});
+struct ControlLink::Beat {
+  enum class State : uint8_t {
+    idle,      ///< the next ping waits for its time
+    asked,     ///< the answer is awaited
+    answered,  ///< the answer, or the end of the stream, is to be taken
+  };
+  Beat(Heartbeats& all, std::function<void(absl::Status)> on_failed,
+       std::function<void(const ps::proto::HeartbeatReply&)> on_heard, std::unique_ptr<ps::HeartbeatStream> a_stream)
+      : heartbeats(all), failed(std::move(on_failed)), heard(std::move(on_heard)), stream(std::move(a_stream)) {}
+
+  Heartbeats& heartbeats;
+  uint64_t number = 0;  ///< of the heartbeat there
+  const std::function<void(absl::Status)> failed;
+  const std::function<void(const ps::proto::HeartbeatReply&)> heard;
+  ps::proto::Ping ping;
+  ps::proto::HeartbeatReply reply;
+  TimePoint asked;
+  TimePoint next;  ///< time of the next ping
+  // Written before `state` becomes answered.
+  TimePoint answered;
+  bool was_answered = false;
+  std::atomic<State> state = State::idle;
+  std::unique_ptr<ps::HeartbeatStream> stream;  ///< last: its callback uses the others
+};
+
+absl::StatusOr<std::shared_ptr<ps::ControlDialer>> control_link_dialer(const ps::Security& security,
+                                                                       size_t worker_count) {
+  // Longer than the interval of heartbeats: a ping of gRPC costs the ps as much as a heartbeat.
+  const Duration silence = std::max(kShortestPingTime, ps::heartbeat_interval(worker_count) * 5 / 4);
+  return ps::grpc_dialer(security, {.ping_ms = static_cast<int>(silence / std::chrono::milliseconds(1)),
+                                    .answer_ms = kAnswerMs,
+                                    .connect_ms = kConnectMs});
 }
 
 ControlLink::ControlLink(uint32_t ps_index, std::string address, std::shared_ptr<ps::ControlDialer> dialer, LogSink log,
@@ -91,7 +120,7 @@ ControlLink::ControlLink(uint32_t ps_index, std::string address, std::shared_ptr
       name_(name_at(ps_index, address_)),
       rpc_(std::make_unique<Rpc>()) {}
 
-// The heartbeat's thread uses all other fields.
+// A turn of the heartbeat uses all other fields.
 ControlLink::~ControlLink() { stop_heartbeat(); }
 
 absl::Status ControlLink::explain(const grpc::Status& status) const {
@@ -295,60 +324,60 @@ absl::Status ControlLink::why_removed(const ps::proto::Member& member) {
   return absl::IsAborted(status) ? status : absl::OkStatus();
 }
 
-absl::Status ControlLink::beat(const ps::proto::Member& member,
-                               const std::function<void(const ps::proto::HeartbeatReply&)>& heard) {
-  GRADRAIL_CHECK(rpc_->heartbeat != nullptr);
-  ps::HeartbeatStream& stream = *rpc_->heartbeat;
-  ps::proto::Ping ping;
-  *ping.mutable_member() = member;
-  ps::proto::HeartbeatReply reply;
-  for (bool stopping = false; !stopping;) {
-    if (fill_) fill_(ping);
-    const TimePoint asked = Clock::now();
-    if (!stream.ask(ping, reply)) break;
-    const TimePoint answered = Clock::now();
-    if (!reply.aborted().empty()) return ps::aborted_run(reply.aborted());
-    heard(reply);
-    MutexLock lock(mutex_);
-    // Every heartbeat is also a comparison of the two clocks.
-    clocks_.add(asked, reply.clock_ns(), answered);
-    while (!stopping_ && changed_.wait_until(lock, answered + kPingEvery)) {
-    }
-    stopping = stopping_;
+absl::Status ControlLink::take_answer(Beat& beat) {
+  if (!beat.was_answered) {
+    const absl::Status ended = explain_membership(beat.stream->finish());
+    return ended.ok() ? absl::UnavailableError(fmt::format("{} was lost: it ended the heartbeat", name_)) : ended;
   }
-  {
-    MutexLock lock(mutex_);
-    if (stopping_) stream.cancel();
-  }
-  return explain_membership(stream.finish());
+  if (!beat.reply.aborted().empty()) return ps::aborted_run(beat.reply.aborted());
+  beat.heard(beat.reply);
+  const MutexLock lock(mutex_);
+  // Every heartbeat is also a comparison of the two clocks.
+  clocks_.add(beat.asked, beat.reply.clock_ns(), beat.answered);
+  return absl::OkStatus();
 }
 
-void ControlLink::start_heartbeat(const ps::proto::Member& member, std::function<void(absl::Status)> failed,
+TimePoint ControlLink::beat() {
+  Beat& beat = *beat_;
+  if (beat.state == Beat::State::asked) return TimePoint::max();  // woken too early
+  if (beat.state.exchange(Beat::State::idle) == Beat::State::answered) {
+    if (const absl::Status failed = take_answer(beat); !failed.ok()) {
+      beat.failed(failed);
+      beat.state = Beat::State::asked;  // no turn does anything any more
+      return TimePoint::max();
+    }
+    beat.next = beat.answered +
+                std::max<Duration>(ps::kShortestHeartbeat, std::chrono::milliseconds(beat.reply.next_ping_ms()));
+  }
+  if (Clock::now() < beat.next) return beat.next;
+  if (fill_) fill_(beat.ping);
+  beat.asked = Clock::now();
+  beat.state = Beat::State::asked;
+  beat.stream->ask(beat.ping, beat.reply, [&beat](bool ok) {
+    beat.answered = Clock::now();
+    beat.was_answered = ok;
+    beat.state = Beat::State::answered;
+    beat.heartbeats.wake(beat.number);
+  });
+  return TimePoint::max();
+}
+
+void ControlLink::start_heartbeat(Heartbeats& heartbeats, const ps::proto::Member& member,
+                                  std::function<void(absl::Status)> failed,
                                   std::function<void(const ps::proto::HeartbeatReply&)> heard) {
-  GRADRAIL_CHECK(!thread_.joinable());
+  GRADRAIL_CHECK(beat_ == nullptr);
   // An unopened link cannot be joined, so that no member without a connection starts its heartbeat.
   GRADRAIL_CHECK(rpc_->channel != nullptr);
-  rpc_->heartbeat = rpc_->channel->heartbeat(member);
-  thread_ = std::thread([this, member, failed = std::move(failed), heard = std::move(heard)] {
-    const absl::Status ended = beat(member, heard);
-    // The end that stop_heartbeat() has requested is not a loss of the ps.
-    {
-      MutexLock lock(mutex_);
-      if (stopping_) return;
-    }
-    failed(ended.ok() ? absl::UnavailableError(fmt::format("{} was lost: it ended the heartbeat", name_)) : ended);
-  });
+  beat_ = std::make_unique<Beat>(heartbeats, std::move(failed), std::move(heard), rpc_->channel->heartbeat(member));
+  *beat_->ping.mutable_member() = member;
+  beat_->number = heartbeats.add([this] { return beat(); });
+  heartbeats.wake(beat_->number);
 }
 
 void ControlLink::stop_heartbeat() {
-  if (!thread_.joinable()) return;
-  {
-    MutexLock lock(mutex_);
-    stopping_ = true;
-  }
-  changed_.notify_all();
-  rpc_->heartbeat->cancel();  // ends an ask() that waits for a ps without an answer
-  thread_.join();
+  if (beat_ == nullptr) return;
+  beat_->heartbeats.remove(beat_->number);
+  beat_ = nullptr;  // ends the stream
 }
 
 absl::Status check_one_checkpoint_folder(absl::Span<const std::unique_ptr<ControlLink>> controls) {

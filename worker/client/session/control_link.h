@@ -4,7 +4,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
@@ -12,6 +11,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "worker/client/session/clock_comparison.h"
+#include "worker/client/session/heartbeats.h"
 
 namespace grpc {
 class Status;
@@ -53,12 +53,14 @@ using AddressResolver = std::function<absl::StatusOr<std::string>()>;
 /// Whether a wait must end. Called in the owner thread.
 using StopRequest = std::function<bool()>;
 
-/// Opens the connections of control links over gRPC.
+/// Opens the connections of control links over gRPC. `worker_count` is that of the cluster description: a ps that was
+/// stopped is noticed later in a large run.
 /// Errors  those of ps::channel_credentials().
-absl::StatusOr<std::shared_ptr<ps::ControlDialer>> control_link_dialer(const ps::Security& security);
+absl::StatusOr<std::shared_ptr<ps::ControlDialer>> control_link_dialer(const ps::Security& security,
+                                                                       size_t worker_count);
 
 /// A worker's side of the control plane towards one ps task. This header shows no gRPC: tools include it.
-/// Threads  Owner thread, unless stated otherwise; the heartbeat has its own thread.
+/// Threads  Owner thread, unless stated otherwise; a heartbeat runs in the thread of Heartbeats.
 class ControlLink {
  public:
   /// `stop` may be empty. A true result ends describe() (CANCELLED) and the attempts of join().
@@ -109,17 +111,21 @@ class ControlLink {
   ClockOffset clock_offset() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   /// Pings until stop_heartbeat(). `failed` is called once, when the ps is lost (UNAVAILABLE) or reports that the run
-  /// is over (ABORTED); `heard` is called for each reply. Both are called from the heartbeat's thread.
-  void start_heartbeat(const ps::proto::Member& member, std::function<void(absl::Status)> failed,
+  /// is over (ABORTED); `heard` is called for each reply. Both are called from the heartbeats' thread. `heartbeats`
+  /// stays until stop_heartbeat().
+  void start_heartbeat(Heartbeats& heartbeats, const ps::proto::Member& member,
+                       std::function<void(absl::Status)> failed,
                        std::function<void(const ps::proto::HeartbeatReply&)> heard);
-  void stop_heartbeat() ABSL_LOCKS_EXCLUDED(mutex_);
+  void stop_heartbeat();
 
  private:
-  struct Rpc;  ///< the connection and its heartbeat
+  struct Rpc;   ///< the connection
+  struct Beat;  ///< the heartbeat
 
   absl::StatusOr<ps::proto::LeaveReply> send_leave(const ps::proto::LeaveRequest& request, Duration timeout);
-  absl::Status beat(const ps::proto::Member& member, const std::function<void(const ps::proto::HeartbeatReply&)>& heard)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  /// A turn of the heartbeat: takes the answer to the last ping, or sends the next ping. Returns the time of the next.
+  TimePoint beat() ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status take_answer(Beat& beat) ABSL_LOCKS_EXCLUDED(mutex_);
   /// Opens a connection, and forgets the former one.
   absl::Status open();
   grpc::Status look_up();
@@ -136,13 +142,11 @@ class ControlLink {
   std::unique_ptr<Rpc> rpc_;
   std::string checkpoint_folder_;
 
-  std::function<void(ps::proto::Ping&)> fill_;  ///< set before the thread starts
+  std::function<void(ps::proto::Ping&)> fill_;  ///< set before the heartbeat starts
 
   mutable Mutex mutex_;
-  ConditionVariable changed_;
   ClockComparison clocks_ ABSL_GUARDED_BY(mutex_);
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;
+  std::unique_ptr<Beat> beat_;  ///< last: its answers use the others
 };
 
 /// Checks that all ps tasks have the same checkpoint folder: a set is complete in one folder only.

@@ -56,7 +56,7 @@ absl::Status Session::open() {
   GRADRAIL_RETURN_IF_ERROR(ps::check_encryption(options_.security));
   dialer_ = options_.dialer;
   if (dialer_ != nullptr) return absl::OkStatus();
-  GRADRAIL_ASSIGN_OR_RETURN(dialer_, control_link_dialer(options_.security));
+  GRADRAIL_ASSIGN_OR_RETURN(dialer_, control_link_dialer(options_.security, options_.cluster.workers.size()));
   return absl::OkStatus();
 }
 
@@ -267,7 +267,8 @@ void Session::start_heartbeat(uint32_t ps_index) {
     if (ps_index != 0) tell_losses(ping);
   });
   control.start_heartbeat(
-      identity_.member(), [this, ps_index](absl::Status cause) { failure_.lose_server(ps_index, std::move(cause)); },
+      heartbeats_, identity_.member(),
+      [this, ps_index](absl::Status cause) { failure_.lose_server(ps_index, std::move(cause)); },
       [this, ps_index](const ps::proto::HeartbeatReply& news) {
         // ps task 0 names the chief. A request for dumps goes to every ps task: one of them is enough.
         if (ps_index != 0) return;

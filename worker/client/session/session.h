@@ -162,6 +162,7 @@ class Session {
   std::shared_ptr<const ps::proto::HeartbeatReply> news_ ABSL_GUARDED_BY(news_mutex_);
   std::atomic<uint64_t> run_ = 0;  ///< JoinReply.run; 0: not known yet
 
+  Heartbeats heartbeats_;                               ///< its thread uses all of the above
   std::vector<std::unique_ptr<ControlLink>> controls_;  ///< behind all fields that their heartbeats use
   std::optional<CheckpointSave> save_{controls_};       ///< last: its thread uses controls_
 };
