@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "ps/protocol/mode.h"
 
 namespace gradrail::bench::predict {
 namespace {

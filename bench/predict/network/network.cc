@@ -16,6 +16,8 @@ constexpr double kTcpHeaderBytes = 52;
 constexpr Time kRetransmissionTimeout = 200e6;
 /// Mathis et al., CCR 1997, with one acknowledgment for two packets less: √(3/2).
 constexpr double kMathis = 1.22;
+/// transport/tcp selects BBR beyond this round trip. BBR does not reduce its rate after a loss.
+constexpr double kLongPathUs = 5000;
 
 }  // namespace
 
@@ -154,10 +156,12 @@ void Network::begin(uint32_t index, Time now) {
   const Host& target = target_of(message);
   const uint32_t rail = message.connection % cluster_.rails;
   const double bytes = wire_bytes(message.bytes);
-  if (cluster_.loss > 0) {
+  if (cluster_.loss > 0 && cluster_.rtt_us <= kLongPathUs) {
     const double packet = cluster_.mtu - kTcpHeaderBytes;
     const double bytes_per_ns = packet / (cluster_.rtt_us * 1e3) * kMathis / std::sqrt(cluster_.loss);
-    message.not_before = std::max(message.not_before, now + message.bytes / bytes_per_ns);
+    Time& sent_at = connections_[message.connection].sent_at;
+    sent_at = std::max(now, sent_at) + message.bytes / bytes_per_ns;
+    message.not_before = std::max(message.not_before, sent_at);
   }
   std::array<uint32_t, 4> way{source.first_link + 2 * rail, target.first_link + 2 * rail + 1};
   message.links = 2;

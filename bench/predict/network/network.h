@@ -79,6 +79,7 @@ class Network {
     uint32_t head = kNone, tail = kNone;
     float weight = 1;  ///< of its share of a link, from its first message until it is idle
     Time last_arrival = 0;
+    Time sent_at = 0;  ///< at the rate that losses permit, all messages so far
   };
   /// Links of a host's NIC: first_link + 2 * rail for sending, the next one for receiving.
   struct Host {

@@ -229,6 +229,18 @@ TEST(PredictSimulation, LossesCostTime) {
   EXPECT_GT(with, 1.5 * without);
 }
 
+TEST(PredictSimulation, LossesLimitAConnectionWithManyBuckets) {
+  Description d = simple();
+  d.load.bytes = 16 << 20;
+  d.cluster.rtt_us = 4000;
+  d.cluster.loss = 0.01;
+  // 4.4 MB/s for each bucket after the one before it.
+  EXPECT_GT(outcome_of(d).step_s_median, (16 << 20) / (kPayload / 4e-3 * 12.2));
+  // Connections with a longer path use BBR: it has the rate of the link, 1 GB/s, and round trips of losses.
+  d.cluster.rtt_us = 6000;
+  EXPECT_LT(outcome_of(d).step_s_median, 0.1);
+}
+
 TEST(PredictSimulation, EqualSeedsGiveEqualRuns) {
   Description d = simple();
   d.cluster.workers = 8;
