@@ -1,7 +1,6 @@
 #include "bench/predict/aggregators.h"
 
 #include <algorithm>
-#include <utility>
 
 #include "base/check.h"
 
@@ -73,7 +72,7 @@ void Aggregators::send(uint32_t group, Message message, Time now) {
   message.not_before = sending.end;
   message.trace.add(Cause::aggregator, sending.departs_at - now);
   const uint32_t index = network_.allocate();
-  network_.message(index) = std::move(message);
+  network_.message(index) = message;
   events_.insert(sending.departs_at, Event::Kind::departure, index);
 }
 
