@@ -23,9 +23,9 @@ class AggregatorRuns(cluster.ClusterTest):
         started = [self.aggregator(*flags, name=f"aggregator/{i}") for i in range(2)]
         return [task for task, _ in started], ["--aggregators", ",".join(address for _, address in started)]
 
-    def start_run(self, *flags, epochs=2):
+    def start_run(self, *flags, epochs=2, ps=1):
         return self.start_cluster(WORKERS, "--mode", "sync", "--data_dir", self.data, "--epochs", epochs, "--shards", 2,
-                                  "--transport", "tcp", "--log_every", 1, *flags, model="mlp")
+                                  "--transport", "tcp", "--log_every", 1, *flags, ps=ps, model="mlp")
 
     def whole_run(self, *flags, **options):
         """Runs to the end. Returns the hash of the parameters and the bytes that the ps has received by path."""
@@ -80,6 +80,39 @@ class AggregatorRuns(cluster.ClusterTest):
         for worker in (workers[0], *workers[2:]):
             self.assert_ends(worker, cluster.GOOD, 2 * cluster.FINISH)
         self.assert_ends(servers[0], cluster.GOOD)
+
+    def test_workers_return_to_an_aggregator_that_has_started_again(self):
+        (port,) = cluster.free_ports(1)
+        command = ["--bind", f"127.0.0.1:{port}"]
+        first, _ = self.aggregator(*command)
+        servers, workers = self.start_run("--aggregators", f"127.0.0.1:{port}", "--sum_group", 4, "--failback_secs", 0.2,
+                                          epochs=300)
+        workers[0].wait_for(r"Step: 10\b")
+        first.signal(signal.SIGKILL)
+        first.code()
+        workers[0].wait_for(r"through aggregator \S+ was lost .*; continues over tcp")
+        self.aggregator(*command, name="aggregator again")
+        for worker in workers:
+            worker.wait_for(r"back on tcp .* through aggregator")
+        self.assert_goes_on(workers[0])
+        for worker in workers:
+            worker.signal(signal.SIGTERM)
+        for worker in workers:
+            self.assert_ends(worker, cluster.GOOD, 2 * cluster.FINISH)
+        self.assert_ends(servers[0], cluster.GOOD)
+
+    def test_a_backup_takes_over_behind_aggregators(self):
+        expected, _ = self.whole_run(*FLAT, epochs=6)
+        _, flags = self.two()
+        (ps, backup), workers = self.start_run(*flags, "--backup-ps", 1, epochs=6, ps=2)
+        ps.wait_for("the backup at .* has everything")
+        workers[0].wait_for(r"Step: 12\b")
+        ps.signal(signal.SIGKILL)
+        for worker in workers:
+            self.assert_ends(worker, cluster.GOOD, 2 * cluster.FINISH)
+        self.assert_ends(backup, cluster.GOOD)
+        self.assertEqual(cluster.hash_of(workers[0]), expected)
+        self.assert_says(workers[0], r"^Path: shard 0 at \S+: tcp through aggregator")
 
     def test_a_secret_is_required_on_all_ways(self):
         expected, _ = self.whole_run(*FLAT)
