@@ -122,8 +122,22 @@ bool is_wanted(std::string_view name, const OpenOptions& options) {
   return provider_matches(name, options.ofi_provider);
 }
 
+/// A link-local address needs a scope that a peer cannot know.
+bool is_link_local(const std::string& source) { return source.starts_with("fe80"); }
+
+/// Devices with an IP address that peers can reach.
+std::set<std::string> addressed_devices(const fi_info* list) {
+  std::set<std::string> devices;
+  for (const fi_info* info = list; info != nullptr; info = info->next) {
+    const std::string source = source_text(*info);
+    if (!source.empty() && !is_link_local(source)) devices.insert(info->domain_attr->name);
+  }
+  return devices;
+}
+
 Choice choose(const fi_info* list, const OpenOptions& options, fi_ep_type type) {
   const std::set<std::string> wanted = wanted_addresses(options.bind_host);
+  const std::set<std::string> addressed = addressed_devices(list);
   Choice choice;
   int best_rank = 0;
   for (const fi_info* info = list; info != nullptr; info = info->next) {
@@ -134,8 +148,9 @@ Choice choose(const fi_info* list, const OpenOptions& options, fi_ep_type type) 
       continue;
     }
     const std::string source = source_text(*info);
-    const bool link_local = source.rfind("fe80", 0) == 0;  // needs a scope that a peer cannot know
-    if (!source.empty() && (wanted.empty() ? link_local : wanted.count(source) == 0)) {
+    // verbs also lists each device with its address of InfiniBand. The IP addresses decide where a device has some.
+    if (source.empty() && !wanted.empty() && addressed.contains(info->domain_attr->name)) continue;
+    if (!source.empty() && (wanted.empty() ? is_link_local(source) : wanted.count(source) == 0)) {
       choice.elsewhere.insert(fmt::format("{} on {} {}", name, info->domain_attr->name, source));
       continue;
     }
