@@ -1,5 +1,5 @@
-# Trains over two RDMA devices in each guest: rxe0, and rxe1 on a cable of its own. With CUT the second cable is then cut
-# during a run: the run continues on the first one, returns, and reaches the hash of an undisturbed run.
+# Trains over two RDMA devices in each guest: rxe0, and rxe1 on a cable of its own. With CUT the second cable is cut
+# during another run. It continues on the first one, returns, and reaches the hash of an undisturbed run.
 . "$LAB/jobs/train.sh"
 unset UCX_NET_DEVICES # the flag --rails names the devices
 RAILS=10.7.0.2,10.8.0.2
