@@ -76,7 +76,7 @@ def rails(transport, about, environment):
     return Suite(f"rails-{transport}", about,
                  job='. "$LAB/jobs/rails.sh"', seconds=500, guests=2, read=results.read_steps,
                  needs=(GRADRAIL, plugin(transport)), prepare=(small_mnist,), requires=(transport,),
-                 environment={"TRANSPORT": transport, "EPOCHS": "3", **environment})
+                 environment={"TRANSPORT": transport, "EPOCHS": "3", **environment}, long=True)
 
 
 def refusals(name, about, cases):
