@@ -189,6 +189,7 @@ Shard::Options Server::Impl::shard_options(const Options& options, uint32_t inde
           .transports = options.transports,
           .bind_host = bind_host,
           .rails = options.rails,
+          .rails_named = options.rails_named,
           .open = {.bind_host = bind_host,
                    .rdma_only = options.rdma_only,
                    .ofi_provider = options.ofi_provider,

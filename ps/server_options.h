@@ -29,7 +29,8 @@ struct ServerOptions {
   std::string advertised_host;  ///< host of this task as workers reach it
   uint32_t shard_count = 1;
   std::vector<std::string> transports;  ///< to offer, in order
-  std::vector<std::string> rails = {};  ///< addresses at which shards listen for tcp; empty: that of the control plane
+  std::vector<std::string> rails = {};  ///< addresses at which shards listen for data; empty: that of the control plane
+  bool rails_named = false;             ///< ShardOptions::rails_named
   bool rdma_only = true;                ///< ucx and ofi: only with an RDMA device
   std::string ofi_provider = {};        ///< libfabric's name of the provider to use; "": the best
   Duration path_timeout = std::chrono::seconds(10);  ///< a path that acknowledges nothing for so long is lost

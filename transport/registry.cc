@@ -42,6 +42,8 @@ Transport plugin(const std::string& name, const std::string& purpose, bool is_ou
           .open = open,
           .plugin = true,
           .lanes = is_ours ? Transport::Lanes::each_context : Transport::Lanes::none,
+          // UCX 1.13 stops the process with a failed assertion if an endpoint over a lost rail ends during its wire-up.
+          .rails_by_name_only = name == "ucx",
           .by_name_only = !is_ours};
 }
 

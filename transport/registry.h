@@ -60,6 +60,7 @@ struct Transport {
     each_context,  ///< a context is bound to the device of one rail, with one lane there
   };
   Lanes lanes = Lanes::none;
+  bool rails_by_name_only = false;  ///< several rails only if the user names their addresses
   /// Not part of "auto": a third party's plug-in is used only on request.
   bool by_name_only = false;
 };

@@ -23,6 +23,7 @@ struct ShardOptions {
   std::vector<std::string> transports;  ///< to listen on
   std::string bind_host;                ///< for transports with network addresses
   std::vector<std::string> rails;       ///< addresses of the network interfaces; empty: bind_host alone
+  bool rails_named = false;             ///< by the user, and not found on this host
   transport::OpenOptions open;
   transport::WaitPolicy wait = transport::kAdaptiveWait;
   /// The first call in the shard's thread: binds it to its cores. May be empty.

@@ -44,7 +44,8 @@ absl::StatusOr<std::unique_ptr<transport::Context>> open_context(const transport
     for (const std::string& host : hosts) rails.push_back(address_at(host));
     return context.listen(fmt::format("{}{}", transport::rails::kLanesPrefix, fmt::join(rails, ",")));
   };
-  if (transport.lanes == Transport::Lanes::each_context && options.rails.size() > 1) {
+  const bool may_have_rails = options.rails_named || !transport.rails_by_name_only;
+  if (transport.lanes == Transport::Lanes::each_context && options.rails.size() > 1 && may_have_rails) {
     GRADRAIL_ASSIGN_OR_RETURN(transport::rails::RailContexts opened,
                               transport::rails::open_rails(transport, options.open, options.rails));
     for (const auto& [rail, why] : opened.refused)

@@ -257,6 +257,7 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThr
       .shard_count = options.flags.shards,
       .transports = options.transports,
       .rails = transport::rails::rails_of(rails_setting(options.flags), host_of(listen), !options.flags.bind.empty()),
+      .rails_named = !rails_setting(options.flags).hosts.empty(),
       .rdma_only = options.rdma_only,
       .ofi_provider = options.flags.ofi_provider,
       .path_timeout = std::chrono::seconds(options.flags.path_timeout_s),
