@@ -6,10 +6,9 @@
 
 namespace gradrail::bench::predict {
 
-Aggregators::Aggregators(const Description& description, const Plan& plan, EventQueue& events, Network& network)
+Aggregators::Aggregators(const Description& description, const Plan& plan, Network& network)
     : description_(description),
       plan_(plan),
-      events_(events),
       network_(network),
       threads_(description.costs, description.cluster.group_count(), /*per_host=*/1),
       pushes_(description.cluster.group_count() * plan.buckets.size()) {}
@@ -23,7 +22,7 @@ void Aggregators::on_push(uint32_t index, Time now) {
   network_.release(index);
   const uint32_t group = message.worker / description_.cluster.group_size();
   threads_.receive(group, message.bytes, now);
-  const uint32_t bucket_index = plan_.first_bucket[message.shard] + message.bucket;
+  const uint32_t bucket_index = plan_.index_of(message.shard, message.bucket);
   const uint32_t members = end_worker(group) - first_worker(group);
   uint32_t& pushes = pushes_[group * plan_.buckets.size() + bucket_index];
   GRADRAIL_CHECK(pushes < members);
@@ -71,9 +70,7 @@ void Aggregators::send(uint32_t group, Message message, Time now) {
   const ServerThreads::Sending sending = threads_.send(group, message.bytes);
   message.not_before = sending.end;
   message.trace.add(Cause::aggregator, sending.departs_at - now);
-  const uint32_t index = network_.allocate();
-  network_.message(index) = message;
-  events_.insert(sending.departs_at, Event::Kind::departure, index);
+  network_.send(message, sending.departs_at);
 }
 
 }  // namespace gradrail::bench::predict

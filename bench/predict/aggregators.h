@@ -12,7 +12,7 @@ namespace gradrail::bench::predict {
 /// shard. It sends the answer to each worker of the group. An aggregator has one thread, on a host of its own.
 class Aggregators {
  public:
-  Aggregators(const Description& description, const Plan& plan, EventQueue& events, Network& network);
+  Aggregators(const Description& description, const Plan& plan, Network& network);
 
   /// The push of a worker has arrived. Releases the message.
   void on_push(uint32_t message, Time now);
@@ -31,7 +31,6 @@ class Aggregators {
 
   const Description& description_;
   const Plan& plan_;
-  EventQueue& events_;
   Network& network_;
   ServerThreads threads_;
   /// [groups, buckets of the plan]: pushes of the present step. A worker pushes a bucket again after its answer only.

@@ -30,6 +30,8 @@ struct Plan {
 
   /// Bytes of the pushes of one step into the shard that has the most, from workers or from their aggregators.
   double bytes_into_shard(const Cluster& cluster) const;
+  /// The common index of a bucket of a shard.
+  uint32_t index_of(uint32_t shard, uint32_t bucket) const { return first_bucket[shard] + bucket; }
   uint32_t bucket_count(uint32_t shard) const { return first_bucket[shard + 1] - first_bucket[shard]; }
 };
 

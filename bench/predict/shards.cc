@@ -83,7 +83,7 @@ void Shards::apply(uint32_t shard, const ps::Action& action) {
   if (action.contributors.empty()) return;
   const Cluster& cluster = description_.cluster;
   const Costs& costs = description_.costs;
-  const Plan::Bucket& bucket = plan_.buckets[plan_.first_bucket[shard] + action.bucket];
+  const Plan::Bucket& bucket = plan_.buckets[plan_.index_of(shard, action.bucket)];
   const auto gradients = static_cast<double>(action.contributors.size());
   ++updates_;
   // Each gradient is read; parameters are read and written.
@@ -94,24 +94,24 @@ void Shards::apply(uint32_t shard, const ps::Action& action) {
 }
 
 void Shards::answer(uint32_t shard, const ps::Action& action) {
-  const Plan::Bucket& bucket = plan_.buckets[plan_.first_bucket[shard] + action.bucket];
+  const Plan::Bucket& bucket = plan_.buckets[plan_.index_of(shard, action.bucket)];
   ++answers_;
   if (action.dropped) ++dropped_;
   const ServerThreads::Sending sending = threads_.send(shard, bucket.return_bytes);
-  const uint32_t index = network_.allocate();
-  network_.message(index) = {.leg = description_.cluster.aggregators > 0 ? Leg::upper : Leg::direct,
-                             .worker = action.worker,
-                             .shard = shard,
-                             .bucket = action.bucket,
-                             .is_answer = true,
-                             .is_dropped = action.dropped,
-                             .step = action.step,
-                             .version = action.version,
-                             .bytes = bucket.return_bytes,
-                             .not_before = sending.end,
-                             .trace = trace_};
-  network_.message(index).trace.add(Cause::shard, sending.departs_at - arrived_at_);
-  events_.insert(sending.departs_at, Event::Kind::departure, index);
+  Trace trace = trace_;
+  trace.add(Cause::shard, sending.departs_at - arrived_at_);
+  network_.send({.leg = description_.cluster.aggregators > 0 ? Leg::upper : Leg::direct,
+                 .worker = action.worker,
+                 .shard = shard,
+                 .bucket = action.bucket,
+                 .is_answer = true,
+                 .is_dropped = action.dropped,
+                 .step = action.step,
+                 .version = action.version,
+                 .bytes = bucket.return_bytes,
+                 .not_before = sending.end,
+                 .trace = trace},
+                sending.departs_at);
 }
 
 void Shards::begin_measurement(Time now) {

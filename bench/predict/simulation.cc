@@ -27,7 +27,7 @@ class Simulation {
         plan_(plan),
         network_(description.cluster, events_, description.load.seed),
         shards_(description, plan, events_, network_),
-        aggregators_(description, plan, events_, network_),
+        aggregators_(description, plan, network_),
         workers_(description, plan, events_, network_) {}
 
   Outcome run() {

@@ -82,18 +82,17 @@ void Workers::send(uint32_t index, uint32_t bucket_index, Trace trace, Time now)
   busy_ += worker.free_at - begin;
   const Time departs_at = packed + std::min(bytes, kPieceBytes) * costs.send_ns_per_byte;
   trace.add(Cause::worker_cpu, departs_at - now);
-  const uint32_t message = network_.allocate();
-  network_.message(message) = {.leg = description_.cluster.aggregators > 0 ? Leg::lower : Leg::direct,
-                               .worker = index,
-                               .shard = planned.shard,
-                               .bucket = planned.index,
-                               .kind = sent.kind,
-                               .step = worker.step,
-                               .version = sent.version,
-                               .bytes = bytes,
-                               .not_before = worker.free_at,
-                               .trace = trace};
-  events_.insert(departs_at, Event::Kind::departure, message);
+  network_.send({.leg = description_.cluster.aggregators > 0 ? Leg::lower : Leg::direct,
+                 .worker = index,
+                 .shard = planned.shard,
+                 .bucket = planned.index,
+                 .kind = sent.kind,
+                 .step = worker.step,
+                 .version = sent.version,
+                 .bytes = bytes,
+                 .not_before = worker.free_at,
+                 .trace = trace},
+                departs_at);
 }
 
 /// As Exchange::on_answer().
@@ -108,7 +107,7 @@ void Workers::on_answer(uint32_t message_index, Time now) {
   worker.free_at = std::max(worker.free_at + work, now + last_piece) + wake + costs.message_us * 1e3;
   busy_ += work + wake + costs.message_us * 1e3;
   message.trace.add(Cause::worker_cpu, worker.free_at - now);
-  const uint32_t index = plan_.first_bucket[message.shard] + message.bucket;
+  const uint32_t index = plan_.index_of(message.shard, message.bucket);
   Bucket& answered = bucket(message.worker, index);
   GRADRAIL_CHECK(answered.is_outstanding && message.step == worker.step);
   worker.was_dropped = worker.was_dropped || message.is_dropped;

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <future>
 #include <utility>
 
 #include "base/check.h"
@@ -231,17 +230,8 @@ void Shard::continue_peers() {
 
 template <typename Task>
 auto Shard::run_in_thread(Task task) -> absl::StatusOr<decltype(task())> {
-  // shared: the task may still run when this function has given up.
-  auto promise = std::make_shared<std::promise<decltype(task())>>();
-  std::future<decltype(task())> result = promise->get_future();
-  if (!tasks_.push([promise, task = std::move(task)] { promise->set_value(task()); })) {
-    return absl::UnavailableError(fmt::format("{} is stopping", environment_.options.name));
-  }
-  wait_set_.wake();
-  if (result.wait_for(kTaskDeadline) != std::future_status::ready) {
-    return absl::DeadlineExceededError(fmt::format("{} does not answer", environment_.options.name));
-  }
-  return result.get();
+  return tasks_.run_and_wait(
+      environment_.options.name, kTaskDeadline, [this] { wait_set_.wake(); }, std::move(task));
 }
 
 absl::Status Shard::run_status_in_thread(std::function<absl::Status()> task) {
@@ -392,7 +382,7 @@ absl::StatusOr<std::vector<Mark>> Shard::marks() {
 }
 
 absl::StatusOr<Checkpoint> Shard::snapshot(Checkpoint memory) {
-  auto copy = std::make_shared<Checkpoint>(std::move(memory));  // shared, as the promise in run_in_thread()
+  auto copy = std::make_shared<Checkpoint>(std::move(memory));  // shared, as the promise in run_and_wait()
   GRADRAIL_RETURN_IF_ERROR(run_status_in_thread([this, copy] { return partition_.copy_to(*copy); }));
   return std::move(*copy);
 }

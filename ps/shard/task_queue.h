@@ -2,19 +2,41 @@
 
 #include <atomic>
 #include <functional>
+#include <future>
+#include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "base/clock.h"
 #include "base/mutex.h"
+#include "fmt/format.h"
 
 namespace gradrail::ps {
 
 /// Tasks that other threads hand to the shard's thread. They run in the order of push().
-/// Threads  push(), stop(): any thread. The rest: owner thread.
+/// Threads  push(), run_and_wait(), stop(): any thread. The rest: owner thread.
 class TaskQueue {
  public:
   /// False after stop(): the task will not run.
   [[nodiscard]] bool push(std::function<void()> task) ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Hands over a task, calls `wake`, and waits for the result of the task. `owner` begins the texts of errors.
+  /// Errors  UNAVAILABLE: after stop(). DEADLINE_EXCEEDED: the task has not ended within `limit`; it may still run.
+  template <typename Task, typename Wake>
+  auto run_and_wait(const std::string& owner, Duration limit, Wake wake, Task task)
+      -> absl::StatusOr<decltype(task())> ABSL_LOCKS_EXCLUDED(mutex_) {
+    // shared: the task may still run when this function has given up.
+    auto promise = std::make_shared<std::promise<decltype(task())>>();
+    std::future<decltype(task())> result = promise->get_future();
+    if (!push([promise, task = std::move(task)] { promise->set_value(task()); }))
+      return absl::UnavailableError(fmt::format("{} is stopping", owner));
+    wake();
+    if (result.wait_for(limit) != std::future_status::ready)
+      return absl::DeadlineExceededError(fmt::format("{} does not answer", owner));
+    return result.get();
+  }
   /// No task is accepted from now on. Those in the queue still run.
   void stop() ABSL_LOCKS_EXCLUDED(mutex_);
 

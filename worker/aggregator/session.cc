@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <future>
 #include <limits>
 #include <utility>
 
@@ -82,15 +81,10 @@ Session::~Session() {
 }
 
 absl::Status Session::admit(const GroupMember& member) {
-  auto promise = std::make_shared<std::promise<absl::Status>>();  // shared: the task may run when this has given up
-  std::future<absl::Status> result = promise->get_future();
-  const std::string& name = environment_.options.name;
-  if (!tasks_.push([this, promise, member] { promise->set_value(admit_in_thread(member)); }))
-    return absl::UnavailableError(fmt::format("{} is stopping", name));
-  wait_set_.wake();
-  if (result.wait_for(kTaskDeadline) != std::future_status::ready)
-    return absl::UnavailableError(fmt::format("{} does not answer", name));
-  return result.get();
+  const absl::StatusOr<absl::Status> admitted = tasks_.run_and_wait(
+      environment_.options.name, kTaskDeadline, [this] { wait_set_.wake(); },
+      [this, member] { return admit_in_thread(member); });
+  return admitted.ok() ? *admitted : absl::UnavailableError(std::string(message_of(admitted.status())));
 }
 
 absl::Status Session::admit_in_thread(const GroupMember& member) {

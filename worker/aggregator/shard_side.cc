@@ -58,13 +58,7 @@ absl::StatusOr<worker::OpenContext*> ShardSide::open_context(const ps::ShardEndp
   if (endpoint.address.starts_with(transport::rails::kLanesPrefix)) {
     GRADRAIL_ASSIGN_OR_RETURN(open->context, transport::rails::BundleContext::over(std::move(open->context)));
   }
-  using transport::Access;
-  const bool maps = open->context->capabilities().direct_map;
-  GRADRAIL_ASSIGN_OR_RETURN(open->parameters,
-                            transport::register_on(registered_, *open->context, parameters_,
-                                                   maps ? Access::remote_read_write : Access::remote_write));
-  GRADRAIL_ASSIGN_OR_RETURN(open->gradients, transport::register_on(registered_, *open->context, sums_,
-                                                                    maps ? Access::remote_read : Access::local));
+  GRADRAIL_RETURN_IF_ERROR(worker::register_model(*open, registered_, parameters_, sums_, /*shard_on_gpu=*/false));
   context_ = std::move(open);
   wait_set_.add(context_->context.get());
   return context_.get();

@@ -87,6 +87,12 @@ void Network::place_on_leaves() {
   }
 }
 
+void Network::send(const Message& message, Time departs_at) {
+  const uint32_t index = allocate();
+  messages_[index] = message;
+  events_.insert(departs_at, Event::Kind::departure, index);
+}
+
 uint32_t Network::allocate() {
   if (free_ == kNone) {
     messages_.emplace_back();

@@ -61,8 +61,9 @@ class Network {
  public:
   Network(const Cluster& cluster, EventQueue& events, uint64_t seed);
 
-  /// A free place for a message; its index stays valid until release().
-  uint32_t allocate();
+  /// The sending thread hands over the first bytes of the message at `departs_at`: an event of the message's index,
+  /// which stays valid until release(). Then depart() is called.
+  void send(const Message& message, Time departs_at);
   void release(uint32_t message);
   Message& message(uint32_t index) { return messages_[index]; }
 
@@ -87,6 +88,7 @@ class Network {
     uint32_t leaf = 0;
   };
 
+  uint32_t allocate();
   void add_link(double gbit, Cause cause);
   void add_hosts(uint32_t count, double gbit, Cause cause, std::vector<Host>& hosts);
   void place_on_leaves();

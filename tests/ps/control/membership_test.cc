@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/status.h"
+#include "tests/ps/control/membership_fixture.h"
 
 namespace gradrail::ps {
 namespace {
@@ -12,17 +13,6 @@ using namespace std::chrono_literals;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-
-class MembershipTest : public ::testing::Test {
- protected:
-  static TimePoint at(Duration time) { return TimePoint() + time; }
-  void join(WorkerIndex worker) {
-    const absl::Status joined = membership_.join(worker, 100 + worker, "host:" + std::to_string(worker), at(0s));
-    ASSERT_TRUE(joined.ok()) << joined;
-  }
-
-  Membership membership_{{.worker_names = {"host:0", "host:1", "host:2"}, .heartbeat_timeout = 10s}};
-};
 
 TEST_F(MembershipTest, OneIncarnationOfAWorkerIsLive) {
   join(1);

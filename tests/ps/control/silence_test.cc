@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "ps/control/membership.h"
+#include "tests/ps/control/membership_fixture.h"
 
 namespace gradrail::ps {
 namespace {
@@ -9,16 +10,7 @@ namespace {
 using namespace std::chrono_literals;
 using ::testing::IsEmpty;
 
-class SilenceTest : public ::testing::Test {
- protected:
-  static TimePoint at(Duration time) { return TimePoint() + time; }
-  void join(WorkerIndex worker) {
-    const absl::Status joined = membership_.join(worker, 100 + worker, "host:" + std::to_string(worker), at(0s));
-    ASSERT_TRUE(joined.ok()) << joined;
-  }
-
-  Membership membership_{{.worker_names = {"host:0", "host:1", "host:2"}, .heartbeat_timeout = 10s}};
-};
+class SilenceTest : public MembershipTest {};
 
 TEST_F(SilenceTest, ALargeRunPingsRarelyAndAllowsTheSamePause) {
   for (WorkerIndex worker = 0; worker < 128; ++worker) join(worker);

@@ -103,7 +103,7 @@ TEST_P(ClientBackup, SyncEndsInTheBitsOfAnUndisturbedRun) {
                                                   {Push::int8, Return::fp32},       {Push::int4, Return::fp32},
                                                   {Push::fp32, Return::bf16},       {Push::int4, Return::delta},
                                                   {{Push::topk, 100}, Return::fp32}};
-  for (const auto [push, returns] : kFormats) {
+  for (const auto& [push, returns] : kFormats) {
     const Plan run{.transport = GetParam(),
                    .mode = ModeKind::sync,
                    .optimizer = {.kind = ps::OptimizerKind::adam, .learning_rate = 0.01f},

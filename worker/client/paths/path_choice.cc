@@ -92,10 +92,9 @@ absl::StatusOr<PathManager::Target> PathManager::target(ShardLink& link, size_t 
   return Target{name, lanes, has_rails ? OpenContext::Lanes::rails : OpenContext::Lanes::streams};
 }
 
-absl::StatusOr<std::unique_ptr<ShardPath>> PathManager::open_path(ShardLink& link, size_t candidate, GpuTransfer way,
-                                                                  TimePoint deadline) {
-  GRADRAIL_ASSIGN_OR_RETURN(const Target where, target(link, candidate, deadline));
-  GRADRAIL_ASSIGN_OR_RETURN(OpenContext* const context, open_context(where));
+absl::StatusOr<std::unique_ptr<ShardPath>> PathManager::open_path(ShardLink& link, size_t candidate,
+                                                                  OpenContext& context, const std::string& address,
+                                                                  GpuTransfer way, TimePoint deadline) {
   // The shard admits this connection by a proof with the token that the member has received when it joined.
   ps::proto::JoinPath join_path;
   *join_path.mutable_member() = identity_.member();
@@ -106,7 +105,7 @@ absl::StatusOr<std::unique_ptr<ShardPath>> PathManager::open_path(ShardLink& lin
     join.set_proof(ps::mac_of(key, {challenge}));
   };
   absl::StatusOr<std::unique_ptr<ShardPath>> path =
-      ShardPath::open(link, *context, where.address, join_path, prove, registered_, options_.place_memory,
+      ShardPath::open(link, context, address, join_path, prove, registered_, options_.place_memory,
                       {memory_.gpu(), way, options_.device.key}, deadline);
   // An aggregator that has started again, or has ended an idle session, listens elsewhere.
   if (!path.ok()) link.routes[link.route_of[candidate]].is_attached = false;
@@ -163,7 +162,8 @@ absl::Status PathManager::try_gpu_transfer(ShardLink& link, size_t candidate, Gp
   GRADRAIL_ASSIGN_OR_RETURN(OpenContext* const context, open_context(where));
   if (const absl::Status reached = reach_gpu(*context, way); !reached.ok()) return refuse(message_of(reached));
   if (memory_.gpu() != nullptr) drop_probes();  // invariant 2
-  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<ShardPath> path, open_path(link, candidate, way, deadline));
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<ShardPath> path,
+                            open_path(link, candidate, *context, where.address, way, deadline));
   const absl::Status checked = establish(*path, Phase::ready, deadline);
   if (!checked.ok()) link.routes[link.route_of[candidate]].is_attached = false;
   GRADRAIL_RETURN_IF_ERROR(failure_.status());

@@ -99,7 +99,7 @@ absl::StatusOr<std::unique_ptr<ShardPath>> PathManager::open_probe(ShardLink& li
       continue;
     }
     link.probe.way = way;
-    return open_path(link, candidate, way, Clock::now() + kProbeConnect);
+    return open_path(link, candidate, *context, where.address, way, Clock::now() + kProbeConnect);
   }
   link.probe.rejected.clear();  // the next probe begins with the best way again
   return absl::FailedPreconditionError("no path to and from GPU memory worked there the last time");

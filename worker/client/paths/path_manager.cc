@@ -67,21 +67,12 @@ absl::StatusOr<OpenContext*> PathManager::open_context(const Target& target) {
     if (context->transport == target.transport && context->lanes == target.lanes && context->hosts == target.hosts)
       return context.get();
   }
-  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::Context> context, open_transport(target));
-  using transport::Access;
-  // Shards read this memory only over a transport that maps it: the gradients, and parameters to check the mapping.
-  // Elsewhere workers push gradients. A shard's GPU reads them by itself, and its driver pins nothing that cannot be
-  // written.
-  const bool maps = context->capabilities().direct_map;
-  const Access mapped_gradients = shard_on_gpu_ ? Access::remote_read_write : Access::remote_read;
-  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::MemoryRegion> parameters,
-                            transport::register_on(registered_, *context, memory_.parameter_span(),
-                                                   maps ? Access::remote_read_write : Access::remote_write));
-  GRADRAIL_ASSIGN_OR_RETURN(
-      std::unique_ptr<transport::MemoryRegion> gradients,
-      transport::register_on(registered_, *context, memory_.gradient_span(), maps ? mapped_gradients : Access::local));
-  contexts_.push_back(std::make_unique<OpenContext>(OpenContext{
-      target.transport, target.lanes, target.hosts, std::move(context), std::move(parameters), std::move(gradients)}));
+  auto open = std::make_unique<OpenContext>(
+      OpenContext{.transport = target.transport, .lanes = target.lanes, .hosts = target.hosts});
+  GRADRAIL_ASSIGN_OR_RETURN(open->context, open_transport(target));
+  GRADRAIL_RETURN_IF_ERROR(
+      register_model(*open, registered_, memory_.parameter_span(), memory_.gradient_span(), shard_on_gpu_));
+  contexts_.push_back(std::move(open));
   // Only now: a context without registered memory must not be polled.
   wait_set_.add(contexts_.back()->context.get());
   return contexts_.back().get();

@@ -132,8 +132,8 @@ class PathManager {
   // path_choice.cc
   absl::Status connect(ShardLink& link, TimePoint deadline);
   absl::Status try_candidates(ShardLink& link, TimePoint deadline);
-  absl::StatusOr<std::unique_ptr<ShardPath>> open_path(ShardLink& link, size_t candidate, GpuTransfer way,
-                                                       TimePoint deadline);
+  absl::StatusOr<std::unique_ptr<ShardPath>> open_path(ShardLink& link, size_t candidate, OpenContext& context,
+                                                       const std::string& address, GpuTransfer way, TimePoint deadline);
   absl::Status establish(ShardPath& path, ShardPath::Phase until, TimePoint deadline);
   absl::Status try_candidate(ShardLink& link, size_t candidate, TimePoint deadline);
   absl::Status try_gpu_transfer(ShardLink& link, size_t candidate, GpuTransfer way, TimePoint deadline);

@@ -19,18 +19,24 @@ constexpr auto kAttachDeadline = std::chrono::seconds(2);
 /// The candidates of one aggregator are tried one after the other: one failure counts for all of them.
 constexpr auto kAttachAgain = std::chrono::seconds(1);
 
+/// The offers in a reply that describes transports.
+template <typename Transports>
+std::vector<transport::PeerTransport> offers_of(const Transports& transports) {
+  std::vector<transport::PeerTransport> offers;
+  for (const auto& transport : transports) offers.push_back({transport.name(), transport.refused()});
+  return offers;
+}
+
 }  // namespace
 
 void PathManager::set_server(ShardLink& link, const ps::proto::DescribeReply& described) {
   const std::string host_id = transport::host_id();
-  std::vector<transport::PeerTransport> theirs;
-  for (const auto& transport : described.transports()) theirs.push_back({transport.name(), transport.refused()});
   link.host_id = described.host_id();
   link.ipc_refused = why_not_ipc(options_, described, host_id == described.host_id(), link.server);
   link.candidates.clear();
   link.routes.clear();
   link.route_of.clear();
-  // The groups begin at different aggregators. Behind its own one each group tries the others in their order.
+  // Each group has an aggregator of its own first. The other aggregators follow in the order of the list.
   const size_t count = options_.aggregators.size();
   const size_t first = count == 0 ? 0 : options_.task_index / options_.sum_group % count;
   for (size_t i = 0; i < count; ++i) {
@@ -41,8 +47,9 @@ void PathManager::set_server(ShardLink& link, const ps::proto::DescribeReply& de
     }
   }
   link.routes.emplace_back();  // to the shard
-  for (transport::Candidate& candidate : transport::rank_candidates(
-           options_.transports, theirs, host_id, described.host_id(), options_.security.encrypt_data)) {
+  for (transport::Candidate& candidate :
+       transport::rank_candidates(options_.transports, offers_of(described.transports()), host_id, described.host_id(),
+                                  options_.security.encrypt_data)) {
     link.candidates.push_back(std::move(candidate));
     link.route_of.push_back(count);
   }
@@ -66,10 +73,9 @@ absl::Status PathManager::attach(ShardLink& link, size_t route_index, TimePoint 
   route.endpoints.clear();
   for (const auto& endpoint : reply->endpoints())
     route.endpoints.push_back({endpoint.transport(), endpoint.address(), endpoint.rails()});
-  std::vector<transport::PeerTransport> theirs;
-  for (const auto& transport : reply->transports()) theirs.push_back({transport.name(), transport.refused()});
-  const std::vector<transport::Candidate> ranked = transport::rank_candidates(
-      options_.transports, theirs, transport::host_id(), reply->host_id(), options_.security.encrypt_data);
+  const std::vector<transport::Candidate> ranked =
+      transport::rank_candidates(options_.transports, offers_of(reply->transports()), transport::host_id(),
+                                 reply->host_id(), options_.security.encrypt_data);
   for (size_t i = 0, next = 0; i < link.candidates.size(); ++i) {
     if (link.route_of[i] != route_index) continue;
     GRADRAIL_CHECK(next < ranked.size());

@@ -252,6 +252,22 @@ std::string ShardPath::left_out_text() const {
   return left_out.empty() ? "" : "; left out: " + left_out;
 }
 
+absl::Status register_model(OpenContext& open, transport::RegistrationBudget& budget, MemorySpan parameters,
+                            MemorySpan gradients, bool shard_on_gpu) {
+  using transport::Access;
+  // Shards read this memory only over a transport that maps it: the gradients, and parameters to check the mapping.
+  // Elsewhere workers push gradients. A shard's GPU reads them by itself, and its driver pins nothing that cannot be
+  // written.
+  const bool maps = open.context->capabilities().direct_map;
+  const Access mapped_gradients = shard_on_gpu ? Access::remote_read_write : Access::remote_read;
+  GRADRAIL_ASSIGN_OR_RETURN(open.parameters,
+                            transport::register_on(budget, *open.context, parameters,
+                                                   maps ? Access::remote_read_write : Access::remote_write));
+  GRADRAIL_ASSIGN_OR_RETURN(open.gradients, transport::register_on(budget, *open.context, gradients,
+                                                                   maps ? mapped_gradients : Access::local));
+  return absl::OkStatus();
+}
+
 std::string ShardPath::mapped_text() const {
   if (!gradients_mapped_ || way_ != GpuTransfer::staged) return "";
   return link_.returns == ps::ReturnFormat::fp32 ? ", memory mapped both ways" : ", gradients mapped";

@@ -39,6 +39,11 @@ struct OpenContext {
   std::unique_ptr<transport::MemoryRegion> gpu[2];  ///< by NicGpuTransfer: the block of GPU memory; null: not reached
 };
 
+/// Registers the memory of a model with open.context. `shard_on_gpu`: a GPU of a shard may map the gradients.
+/// Errors  as Context::register_memory().
+absl::Status register_model(OpenContext& open, transport::RegistrationBudget& budget, MemorySpan parameters,
+                            MemorySpan gradients, bool shard_on_gpu);
+
 /// The GPU memory that a path offers to its shard, and the way on which the shard may reach it.
 struct GpuOffer {
   GpuVariables* variables = nullptr;  ///< null: they are in host memory
