@@ -30,6 +30,8 @@ nlohmann::json run_server(const ExchangeLoad& load, RunShared& shared, uint32_t 
                          .worker_names = worker_names(load.workers),
                          .wait = wait_of(load),
                          .device = load.ps_device,
+                         // Hundreds of workers on a few cores wait for their turn. A killed one is found at once.
+                         .heartbeat_timeout = start_up(load),
                          .marks = load.stages ? kMarks : 0,
                          .ablation = load.ablation,
                          .security = security_of(load)});
@@ -113,7 +115,6 @@ absl::StatusOr<std::string> RankMember::serve(const ExchangeLoad& load, uint32_t
 
 absl::Status RankMember::work(const ExchangeLoad& load, uint32_t task) {
   GRADRAIL_RETURN_IF_ERROR(begin());
-  page_->get()->iterations = load.iterations;
   return member_->work(load, task);
 }
 

@@ -16,7 +16,7 @@
 namespace gradrail::bench {
 namespace {
 
-// The first exchanges contain page faults; the fastest of five does not.
+// The first exchange contains page faults. The median of five does not.
 constexpr uint64_t kProbes = 5;
 // The time on an oversubscribed host: processes wait for their core several times in an exchange.
 constexpr double kSlowestExchange_s = 0.02;
@@ -189,7 +189,7 @@ void run_there(ExchangeLoad load, ExchangeResult& result, Recordings& recordings
       result.figure.failed = probed.figure.failed;
       return;
     }
-    load.iterations = exchanges_within(load.seconds, over_workers(probed.workers).min_us);
+    load.iterations = exchanges_within(load.seconds, over_workers(probed.workers).p50_us);
   }
   run_tasks(servers, workers, load, result, recordings);
 }
@@ -238,8 +238,8 @@ Duration time_limit(const ExchangeLoad& load) {
   const double backward_s = load.layers.empty() ? 0.0 : load.layers.back().ready_us * 1e-6;
   const double bytes = 2.0 * static_cast<double>(load.bytes) * load.workers;
   const double step_s = backward_s + kSlowestExchange_s + bytes / kSlowestBytesPerSecond;
-  // Eight times the timed part: the run also has a warm-up and a check. The fastest exchange sets the number, and
-  // others may take several times as long.
+  // Eight times the timed part: the run also has a warm-up and a check. A few exchanges set the number, and others may
+  // take several times as long.
   const double seconds = 8 * load.seconds + (kCalibration + warmup + timed) * step_s;
   // A large number of exchanges must not overflow the clock.
   constexpr double kLongest_s = 1e8;

@@ -1,6 +1,8 @@
 #include "bench/suites/exchange_worker.h"
 
 #include <algorithm>
+#include <atomic>
+#include <numeric>
 #include <optional>
 #include <thread>
 
@@ -51,8 +53,8 @@ class Worker {
 
   nlohmann::json run() {
     const absl::Status status = measure();
-    // The others wait for this number: the value ends their wait at once.
-    if (!status.ok() && index_ == 0) shared_.iterations = UINT64_MAX;
+    // The others wait for these numbers: the value ends their wait at once.
+    if (!status.ok() && index_ == 0) shared_.warmup = shared_.iterations = UINT64_MAX;
     if (!status.ok()) return {{"failed", std::string(message_of(status))}};
     // A child sends its distribution and not its times, which are a million numbers at most.
     const Times times = Times::of(micros_);
@@ -75,13 +77,17 @@ class Worker {
     GRADRAIL_RETURN_IF_ERROR(join());
     join_seconds_ = seconds_since(joining);
     GRADRAIL_RETURN_IF_ERROR(write_gradient());
+    // In `async` the first worker would measure its exchanges before the others load the server.
+    GRADRAIL_RETURN_IF_ERROR(client_->barrier("joined"));
     // All workers take part in these exchanges: in `sync` no step ends without one of them.
     for (uint64_t i = 0; i < kCalibration; ++i) GRADRAIL_RETURN_IF_ERROR(one());
-    GRADRAIL_ASSIGN_OR_RETURN(const uint64_t count, agree_on_count());
+    GRADRAIL_ASSIGN_OR_RETURN(const uint64_t warmup, agree(shared_.warmup, warmup_given(), load_.seconds / 10));
+    micros_.clear();
+    for (uint64_t i = 0; i < warmup; ++i) GRADRAIL_RETURN_IF_ERROR(one());
+    GRADRAIL_ASSIGN_OR_RETURN(const uint64_t count, agree(shared_.iterations, iterations_given(), load_.seconds));
+    micros_.clear();
     // No allocation while the clock runs.
     micros_.reserve(count);
-    for (uint64_t i = warmup(count); i > 0; --i) GRADRAIL_RETURN_IF_ERROR(one());
-    micros_.clear();
     const ServerUse before = server_use();
     const TimePoint start = Clock::now();
     for (uint64_t i = 0; i < count; ++i) GRADRAIL_RETURN_IF_ERROR(one());
@@ -223,24 +229,33 @@ class Worker {
     return status;
   }
 
-  absl::StatusOr<uint64_t> agree_on_count() {
+  /// The number that is given, or that fills the time at the pace of the last exchanges of worker 0. All workers run
+  /// equally many: `sync` would wait forever for the gradient of one that runs fewer.
+  absl::StatusOr<uint64_t> agree(std::atomic<uint64_t>& number, std::optional<uint64_t> given, double seconds) {
+    if (given) return *given;
     if (index_ == 0) {
-      // The fastest: the first exchanges include page faults and would give too small a number.
-      const double fastest = *std::min_element(micros_.begin(), micros_.end());
-      shared_.iterations = load_.iterations > 0 ? load_.iterations : exchanges_within(load_.seconds, fastest);
+      // The mean: one worker of many on a core exchanges some times in a row, and then waits for its turn.
+      const double sum = std::accumulate(micros_.begin(), micros_.end(), 0.0);
+      number = exchanges_within(seconds, sum / static_cast<double>(micros_.size()));
     }
     const TimePoint deadline = Clock::now() + start_up(load_);
-    // All workers run equally many exchanges: `sync` would wait forever for the gradient of one that runs fewer.
-    while (shared_.iterations == 0) {
+    while (number == 0) {
       if (Clock::now() > deadline) return absl::DeadlineExceededError("worker 0 did not get as far as this one");
       // A sleep: worker 0 may still measure on the same core.
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
-    if (shared_.iterations == UINT64_MAX) return absl::AbortedError("worker 0 gave up");
-    return shared_.iterations.load();
+    if (number == UINT64_MAX) return absl::AbortedError("worker 0 gave up");
+    return number.load();
   }
 
-  uint64_t warmup(uint64_t count) const { return load_.warmup > 0 ? load_.warmup : count / 10; }
+  std::optional<uint64_t> warmup_given() const {
+    if (load_.warmup > 0) return load_.warmup;
+    return load_.iterations > 0 ? std::optional(load_.iterations / 10) : std::nullopt;
+  }
+
+  std::optional<uint64_t> iterations_given() const {
+    return load_.iterations > 0 ? std::optional(load_.iterations) : std::nullopt;
+  }
 
   /// Every parameter must be what that many updates make of it.
   absl::Status check() {

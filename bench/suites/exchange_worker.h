@@ -14,9 +14,10 @@ namespace gradrail::bench {
 
 /// Data that the processes of a run exchange beside the measurement, in memory that all of them map.
 struct RunShared {
-  std::atomic<int> port{0};             ///< of the server; 0: it does not listen yet
-  std::atomic<int> server{0};           ///< process of the server; 0: on another host
-  std::atomic<uint64_t> iterations{0};  ///< timed ones of each worker, said by worker 0; the highest: it gave up
+  std::atomic<int> port{0};    ///< of the server; 0: it does not listen yet
+  std::atomic<int> server{0};  ///< process of the server; 0: on another host
+  // Exchanges of each worker, said by worker 0. 0: not said yet. The highest value: worker 0 gave up.
+  std::atomic<uint64_t> warmup{0}, iterations{0};
 };
 
 /// Joining, the first touch of large regions and slow devices end within this time.
@@ -29,7 +30,7 @@ inline const ps::Security kOpen = {.insecure = true};
 inline ps::Security security_of(const ExchangeLoad& load) {
   return load.encrypted ? ps::Security{.secret = "secret of a bench", .encrypt_data = true} : kOpen;
 }
-inline constexpr uint64_t kCalibration = 5;  ///< the first exchanges: their times set the number of timed ones
+inline constexpr uint64_t kCalibration = 5;  ///< the first exchanges: their times set the length of the warm-up
 inline constexpr size_t kMarks = 16384;      ///< of a task: some thousands of small exchanges, ten of 64 MiB
 
 /// A worker of a run, from joining to leaving: {"figure", "seconds", "rank", "marks"} or {"failed"}.

@@ -1,16 +1,53 @@
 // N workers at one shard: what each of them gets, and how evenly.
 #include <algorithm>
+#include <utility>
+#include <vector>
 
 #include "base/status.h"
+#include "bench/driver/harness.h"
 #include "bench/driver/suite.h"
 #include "bench/suites/exchange_flags.h"
 #include "fmt/format.h"
+#include "ps/optimizer/optimizer.h"
 
 namespace gradrail::bench {
 namespace {
 
+/// Beyond the caches, the memory of more workers does not change the time.
+constexpr uint64_t kMostBytesOfBound = uint64_t{1} << 29;
+
+/// The load is the one of apply_bound_us().
+bool has_bound(const ExchangeLoad& load) {
+  return load.transport == "shm" && load.mode.kind == ps::ModeKind::async && load.optimizer == ps::OptimizerKind::sgd &&
+         load.push == ps::PushFormat::fp32 && load.returns == ps::ReturnFormat::fp32 && load.layers.empty() &&
+         !load.ablation.any();
+}
+
+/// The least time of the shard for one gradient in mapped memory. Each update reads the gradient of another worker, and
+/// stores the parameters into its memory. The memory of many workers does not fit into the caches.
+double apply_bound_us(const ExchangeLoad& load) {
+  const size_t count = load.bytes / sizeof(float);
+  const size_t workers = std::clamp<size_t>(kMostBytesOfBound / load.bytes, 1, load.workers);
+  std::vector<float> parameters(count, 0.0f), gradients(count * workers, 1.0f), targets(count * workers, 0.0f);
+  size_t updates = 0;
+  const auto update = [&] {
+    const size_t first = updates % workers * count;
+    const float* gradient[] = {&gradients[first]};
+    float* target[] = {&targets[first]};
+    ps::apply({.kind = load.optimizer, .learning_rate = 1.0f}, {.count = count,
+                                                                .parameters = parameters.data(),
+                                                                .gradients = gradient,
+                                                                .targets = target,
+                                                                .update_index = ++updates});
+  };
+  return measure(
+             load.seconds, [] {}, update)
+      .mean_us;
+}
+
 /// A row for all workers, then one for each.
-std::vector<Figure> rows_of(const ExchangeResult& result) {
+std::vector<Figure> rows_of(const ExchangeLoad& load) {
+  const ExchangeResult result = run_exchange(load);
   std::vector<Figure> rows = {result.figure};
   if (!result.figure.failed.empty()) return rows;
   double fastest = result.workers.front().p50_us, slowest = fastest, exchanges = 0.0;
@@ -33,6 +70,7 @@ std::vector<Figure> rows_of(const ExchangeResult& result) {
                        {"aggregate_GB/s", result.seconds > 0 ? bytes / result.seconds * 1e-9 : 0.0},
                        {"join_s", result.join_seconds}};
   for (const auto& one : result.shard) rows.front().more.push_back(one);
+  if (has_bound(load)) rows.front().more.emplace_back("bound_us", apply_bound_us(load));
   return rows;
 }
 
@@ -47,6 +85,7 @@ absl::StatusOr<int> run_incast_suite(const Options& options) {
   Report report(options, fmt::format("gradrail bench incast: {}", describe(load)));
   report.note("slowest/fastest: ratio of the workers' medians. aggregate: gradient bytes of all workers / time");
   report.note("shard_us, switches: time on a core and context switches of the shards for each gradient of a worker");
+  report.note("bound_us: an update with the gradient of one worker, stored into its memory; the workers take turns");
   add_ranks(load, choices, report);
   report.begin(Layout::sweep);
   std::vector<Contestant> contestants;
@@ -54,7 +93,7 @@ absl::StatusOr<int> run_incast_suite(const Options& options) {
     contestants.push_back({choice.title(), [&load, choice](uint64_t bytes) -> std::vector<Figure> {
                              if (!choice.unusable.empty())
                                return {not_measured(choice.title(), bytes, choice.unusable)};
-                             return rows_of(run_exchange(with(load, choice, bytes)));
+                             return rows_of(with(load, choice, bytes));
                            }});
   }
   take_turns(options, list, contestants, report);

@@ -141,6 +141,14 @@ class Bench(cluster.ClusterTest):
         for row in run["results"]:
             self.assertEqual(row["percentiles"]["iterations"], 2 * 2 * 7)  # rounds, workers
 
+    def test_many_workers_take_the_time_that_is_asked_for(self):
+        # Their first exchanges are short: the others have not started, or wait for a core.
+        for _ in range(3):
+            run = json.loads(self.bench("incast", "-b", "4K", "-e", "4K", "--workers", "48", "--block", "--rounds", "1",
+                                        "--seconds", "0.2", "--transport", "tcp", "--format", "json"))
+            times = run["results"][0]["percentiles"]
+            self.assertLess(times["iterations"] / 48 * times["mean_us"] * 1e-6, 3.0)
+
     def test_min_bw(self):
         ask = ["exchange", "-b", "64K", "-e", "64K", *QUICK, "--transport", "shm", "--min-bw"]
         self.bench(*ask, 0.000001)
