@@ -9,8 +9,11 @@ import cluster
 import four_hosts
 
 RATE = 100  # Mbit/s of a link in each direction
-FLOW_RATE = 200  # Mbit/s of a TCP connection in each direction
+FLOW_RATE = int(os.environ.get("GRADRAIL_FLOW_MBIT", "200"))  # Mbit/s of a TCP connection in each direction
+SIZE = os.environ.get("GRADRAIL_RATE_SIZE", "32M")  # of the gradients that measure a rate
+BUCKET_KIB = os.environ.get("GRADRAIL_RATE_BUCKET_KIB", "256")
 CLASSES = 256
+BURST = max(65536, FLOW_RATE * 256)  # bytes: 2 ms of the rate
 ATTEMPTS = 3
 
 
@@ -56,7 +59,7 @@ class TwoHosts(cluster.ClusterTest):
 
     def rate(self, *flags):
         """Returns the gradients of one worker in GB/s, and the name of the path."""
-        run = ["bench", "exchange", "--transport", "tcp", "--no-stages", "-b", "32M", "-e", "32M", "--bucket_kib", 256,
+        run = ["bench", "exchange", "--transport", "tcp", "--no-stages", "-b", SIZE, "-e", SIZE, "--bucket_kib", BUCKET_KIB,
                "--rounds", 1, "-n", 3, "-w", 1, "--format", "csv", *self.hosts_flags(), *flags]
         worker = subprocess.Popen(self.on(1, *run, "--job_name", "worker", "--task_index", 0), text=True,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
@@ -92,7 +95,7 @@ class Rates(TwoHosts):
             lines = ["qdisc add dev nic0 root handle 1: htb"]
             for i in range(CLASSES):
                 port = "sport" if side == 1 else "dport"
-                lines += [f"class add dev nic0 parent 1: classid 1:{i + 1:x} htb rate {FLOW_RATE}mbit burst 64k",
+                lines += [f"class add dev nic0 parent 1: classid 1:{i + 1:x} htb rate {FLOW_RATE}mbit burst {BURST} cburst {BURST}",
                           # The kernel gives even ports to connections: the lowest bit has no information.
                           f"filter add dev nic0 parent 1: protocol ip prio 1 u32 match ip {port} {2 * i} "
                           f"{2 * (CLASSES - 1):#06x} flowid 1:{i + 1:x}"]
