@@ -177,6 +177,8 @@ class AggregatorRuns(cluster.ClusterTest):
         aggregator = flags[1].split(",")[0]
         self.refused(cluster.CONFIGURATION, [rf"{aggregator}\): this is an aggregator, not a parameter server"], "--ps_hosts",
                      aggregator, "--worker_hosts", "127.0.0.1:1", "--job_name", "worker", "--task_index", 0, "--model", "linear")
+        watch = self.launch("top", [cluster.binary(), "top", "--once", "--ps_hosts", aggregator])
+        watch.wait_for("this is an aggregator, not a parameter server")
         common = self.addresses(1)
         self.train(*common, "--model", "linear", "--mode", "sync", "--job_name", "ps", "--task_index", 0)
         worker = self.train(*common, "--model", "linear", "--mode", "sync", "--aggregators", self.ps_addresses[0],

@@ -61,6 +61,11 @@ absl::StatusOr<Attachment> read(const ps::proto::AttachRequest& request) {
                     .group = worker / training.mode.sum_group};
 }
 
+grpc::Status no_parameter_server() {
+  return ps::to_grpc(absl::FailedPreconditionError(
+      "this is an aggregator, not a parameter server: name its address in --aggregators alone"));
+}
+
 std::map<std::string, ps::PathTraffic> add_traffic(std::map<std::string, ps::PathTraffic> all,
                                                    const std::vector<ps::PathTraffic>& more) {
   for (const ps::PathTraffic& each : more) {
@@ -159,8 +164,12 @@ class Aggregator::Impl final : public ps::proto::Control::Service {
 
   /// The first call of a worker to a parameter server.
   grpc::Status Describe(grpc::ServerContext*, const ps::proto::DescribeRequest*, ps::proto::DescribeReply*) override {
-    return ps::to_grpc(absl::FailedPreconditionError(
-        "this is an aggregator, not a parameter server: name its address in --aggregators alone"));
+    return no_parameter_server();
+  }
+
+  /// The call of `gradrail top`.
+  grpc::Status Stats(grpc::ServerContext*, const ps::proto::StatsRequest*, ps::proto::StatsReply*) override {
+    return no_parameter_server();
   }
 
   grpc::Status Attach(grpc::ServerContext*, const ps::proto::AttachRequest* request,
