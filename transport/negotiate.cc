@@ -78,11 +78,9 @@ std::string explain(const std::vector<Candidate>& candidates, std::string_view c
   return fmt::format("{} ({})", path, fmt::join(reasons, "; "));
 }
 
-std::string explain_none(const std::vector<Candidate>& candidates) {
+std::string explain_reasons(const std::vector<Candidate>& candidates) {
   std::vector<std::pair<std::string, std::string>> by_reason;  // names, why
-  bool tried_tcp = false;
   for (const Candidate& candidate : candidates) {
-    tried_tcp = tried_tcp || candidate.name == "tcp";
     const auto same = std::find_if(by_reason.begin(), by_reason.end(),
                                    [&](const auto& reason) { return reason.second == candidate.refused; });
     if (same == by_reason.end()) {
@@ -93,7 +91,13 @@ std::string explain_none(const std::vector<Candidate>& candidates) {
   }
   std::string text;
   for (const auto& [names, why] : by_reason) text += fmt::format("{}: {}; ", names, why);
-  return fmt::format("{}`gradrail doctor` reports what is missing{}", text,
+  return text;
+}
+
+std::string explain_none(const std::vector<Candidate>& candidates) {
+  const bool tried_tcp =
+      std::any_of(candidates.begin(), candidates.end(), [](const Candidate& each) { return each.name == "tcp"; });
+  return fmt::format("{}`gradrail doctor` reports what is missing{}", explain_reasons(candidates),
                      tried_tcp ? "" : ", and --transport auto falls back to tcp");
 }
 

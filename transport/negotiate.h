@@ -34,7 +34,10 @@ std::vector<Candidate> rank_candidates(const std::vector<std::string>& order, co
 /// `path`: Connection::path() of the chosen one, where it is known.
 std::string explain(const std::vector<Candidate>& candidates, std::string_view chosen, std::string_view path = "");
 
-/// Where none is left: "ucx, ofi: no RDMA device …; tcp: …", and what to do about it.
+/// The reasons against all: "ucx, ofi: no RDMA device …; tcp: …; ".
+std::string explain_reasons(const std::vector<Candidate>& candidates);
+
+/// Where none is left: these reasons, and what to do about it.
 std::string explain_none(const std::vector<Candidate>& candidates);
 
 }  // namespace gradrail::transport

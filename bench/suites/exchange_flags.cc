@@ -103,8 +103,8 @@ absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_wo
         fmt::format("there are {} ranks for workers: at most {}", workers, kMaxBenchWorkers));
   std::vector<std::string> aggregators;
   if (!options.aggregators.empty()) {
-    GRADRAIL_ASSIGN_OR_RETURN(aggregators, ps::parse_host_list(options.aggregators));
-    mode.sum_group = static_cast<uint32_t>((workers + aggregators.size() - 1) / aggregators.size());
+    GRADRAIL_ASSIGN_OR_RETURN(aggregators, ps::parse_aggregators(options.aggregators));
+    GRADRAIL_ASSIGN_OR_RETURN(mode.sum_group, ps::sum_group_of(aggregators.size(), workers));
     GRADRAIL_RETURN_IF_ERROR(ps::check_sum_group(mode));
   }
   return ExchangeLoad{

@@ -241,6 +241,22 @@ absl::StatusOr<std::vector<std::string>> parse_host_list(std::string_view list) 
   return hosts;
 }
 
+absl::StatusOr<std::vector<std::string>> parse_aggregators(std::string_view list) {
+  GRADRAIL_ASSIGN_OR_RETURN(std::vector<std::string> hosts, parse_host_list(list));
+  std::set<std::string> seen;
+  for (const std::string& host : hosts) {
+    GRADRAIL_ASSIGN_OR_RETURN(const HostPort address, parse_host_port(host));
+    if (address.port == 0)
+      return absl::InvalidArgumentError(
+          fmt::format("{}: no process listens at port 0: name the port that the "
+                      "aggregator prints",
+                      host));
+    if (!seen.insert(host).second)
+      return absl::InvalidArgumentError(fmt::format("{} is in the list twice: name each aggregator once", host));
+  }
+  return hosts;
+}
+
 absl::StatusOr<ClusterSpec> parse_cluster(std::string_view json, std::string_view source) {
   GRADRAIL_ASSIGN_OR_RETURN(const Json document, parse_object(json, source));
   // TF_CONFIG has the jobs inside "cluster", a cluster file at the top.

@@ -46,6 +46,10 @@ GRADRAIL_EXPORT std::string to_string(const HostPort& address);
 /// Errors  INVALID_ARGUMENT names the mistake, also for a list without an address.
 GRADRAIL_EXPORT absl::StatusOr<std::vector<std::string>> parse_host_list(std::string_view list);
 
+/// The same for aggregators, and the addresses are of different processes.
+/// Errors  INVALID_ARGUMENT: also for port 0, and for an address that is there twice.
+GRADRAIL_EXPORT absl::StatusOr<std::vector<std::string>> parse_aggregators(std::string_view list);
+
 /// {"ps": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222", …], "chief": […]}, bare or below "cluster"; lists may also be
 /// objects of index → address. The object of workers may have gaps, that of ps may not: a worker needs every ps.
 /// `source` names the text in errors.

@@ -112,5 +112,8 @@ GRADRAIL_EXPORT absl::Status check_bound(const Mode& mode);
 /// Whether the mode and the number of workers permit this sum_group.
 /// Errors  INVALID_ARGUMENT names the flags.
 GRADRAIL_EXPORT absl::Status check_sum_group(const Mode& mode);
+/// The sum_group with which each of the aggregators has one group.
+/// Errors  INVALID_ARGUMENT: there are more aggregators than workers.
+GRADRAIL_EXPORT absl::StatusOr<uint32_t> sum_group_of(size_t aggregators, size_t workers);
 
 }  // namespace gradrail::ps

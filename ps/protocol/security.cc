@@ -143,11 +143,10 @@ class SecretCheckOfCalls final : public grpc::AuthMetadataProcessor {
   const std::string mac_;
 };
 
-/// Every address of the name is local: a name may resolve to a local and to a public address.
-bool is_loopback(const std::string& host) {
-  const absl::StatusOr<std::vector<NetAddress>> found = resolve(host, 0);
-  return found.ok() &&
-         std::all_of(found->begin(), found->end(), [](const NetAddress& address) { return address.is_loopback(); });
+/// Every address of a name is local: a name may resolve to a local and to a public address.
+bool are_loopback(const std::vector<NetAddress>& addresses) {
+  return std::all_of(addresses.begin(), addresses.end(),
+                     [](const NetAddress& address) { return address.is_loopback(); });
 }
 
 }  // namespace
@@ -200,7 +199,15 @@ absl::Status check_exposure(const Security& security, const std::string& address
   // The flag only permits the missing protection; it does not switch off one that is set up.
   if (security.insecure || security.tls() || !security.secret.empty()) return absl::OkStatus();
   const absl::StatusOr<HostPort> parsed = parse_host_port(address);
-  if (!parsed.ok() || is_loopback(parsed->host)) return absl::OkStatus();  // a broken address fails at its use
+  if (!parsed.ok()) return absl::OkStatus();  // a broken address fails at its use
+  const absl::StatusOr<std::vector<NetAddress>> found = resolve(parsed->host, 0);
+  if (!found.ok()) {
+    return absl::FailedPreconditionError(fmt::format(
+        "{}: its host name cannot be resolved: {} (is it spelled correctly? A name that other hosts resolve "
+        "needs --secret-file FILE, TLS or --insecure, too)",
+        address, message_of(found.status())));
+  }
+  if (are_loopback(*found)) return absl::OkStatus();
   return absl::FailedPreconditionError(
       fmt::format("{} is reachable from other hosts without authentication: give all tasks --secret-file FILE or TLS "
                   "(--cert-file, --key-file, --trusted-ca-file), or --insecure in a trusted network",

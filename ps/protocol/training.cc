@@ -125,6 +125,14 @@ absl::Status check_bound(const Mode& mode) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<uint32_t> sum_group_of(size_t aggregators, size_t workers) {
+  if (aggregators <= workers) return static_cast<uint32_t>((workers + aggregators - 1) / aggregators);
+  return absl::InvalidArgumentError(
+      fmt::format("--aggregators names {} for {} workers: name at most one for each worker; with --sum_group the rest "
+                  "are spare ones",
+                  aggregators, workers));
+}
+
 absl::Status check_sum_group(const Mode& mode) {
   if (mode.sum_group == 0) return absl::OkStatus();
   if (mode.kind != ModeKind::sync) {
@@ -301,7 +309,8 @@ std::string difference(const Training& ours, const Training& theirs, const Sides
   if (ours.push != theirs.push) return say("push", push_format_name(ours.push), push_format_name(theirs.push));
   if (ours.returns != theirs.returns)
     return say("return", return_format_name(ours.returns), return_format_name(theirs.returns));
-  if (ours.mode.sum_group != theirs.mode.sum_group) return say("sum_group", ours.mode.sum_group, theirs.mode.sum_group);
+  if (ours.mode.sum_group != theirs.mode.sum_group)
+    return say("the workers of a group (--aggregators, --sum_group)", ours.mode.sum_group, theirs.mode.sum_group);
   if (ours.bucket_bytes != theirs.bucket_bytes) return say("bucket_bytes", ours.bucket_bytes, theirs.bucket_bytes);
   return "";
 }

@@ -20,6 +20,8 @@ constexpr auto kMappingDeadline = std::chrono::seconds(5);
 constexpr auto kCheckDeadline = std::chrono::seconds(10);
 /// A worker changes to this connection between two of its steps, and a step may be long.
 constexpr auto kValidatedDeadline = std::chrono::minutes(2);
+/// An aggregator closes the connection behind its message.
+constexpr auto kRegroupDeadline = std::chrono::seconds(1);
 constexpr size_t kChallengeBytes = 16;
 
 }  // namespace
@@ -45,6 +47,8 @@ void Handshake::on_message(ShardPeer& peer, absl::Span<const std::byte> bytes) {
     return parsed && message.has_join_path() ? accept_join_path(peer, message.join_path())
                                              : peers_.refuse(peer, "the first message is not a JoinPath");
   }
+  if (parsed && message.has_regroup() && peer.phase == Phase::active && peer.members.is_group)
+    return peers_.start_closing(peer, Clock::now() + kRegroupDeadline);
   if (parsed && message.has_ready() && peer.phase == Phase::validated) return activate(peer);
   if (parsed && message.has_backup_in_sync() && peer.phase == Phase::primary) return backup_.on_level();
   peers_.refuse(peer, "a message out of turn");

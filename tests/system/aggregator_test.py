@@ -48,6 +48,14 @@ class AggregatorRuns(cluster.ClusterTest):
         self.assert_says(self.workers[0], r"^Path: shard 0 at \S+: tcp through aggregator 127\.0\.0\.1:\d+")
         self.assertNotEqual(self.whole_run()[0], "")
 
+    def test_a_worker_may_have_several_streams_to_its_aggregator(self):
+        expected, _ = self.whole_run(*FLAT)
+        _, flags = self.two()
+        found, tree = self.whole_run(*flags, "--streams", 2)
+        self.assertEqual(found, expected)
+        self.assertEqual(list(tree), ["tcp from aggregator"])
+        self.assert_says(self.workers[0], r"^Path: shard 0 at \S+: tcp.* 2 streams.* through aggregator")
+
     def test_a_killed_aggregator_moves_its_workers(self):
         expected, _ = self.whole_run(*FLAT, epochs=4)
         aggregators, flags = self.two()
@@ -59,6 +67,123 @@ class AggregatorRuns(cluster.ClusterTest):
         self.assert_ends(servers[0], cluster.GOOD)
         self.assert_says(workers[0], r"through aggregator \S+ was lost .*; continues over tcp .* through aggregator")
         self.assertEqual(cluster.hash_of(workers[0]), expected)
+
+    def stop_and_continue(self, transport, *flags, epochs):
+        """SIGSTOP to the aggregator of workers 0 and 1, and SIGCONT when they have left it."""
+        aggregators, two = self.two("--transport", transport)
+        servers, workers = self.start_run(*two, *flags, epochs=epochs)
+        workers[0].wait_for(r"Step: 10\b")
+        aggregators[0].signal(signal.SIGSTOP)
+        for worker in workers[:2]:
+            lost = worker.wait_for(r"through aggregator (\S+) was lost \(it has not answered for \d+\.\d s\); continues over "
+                                   rf"{transport} .* through aggregator (\S+)", 15 * cluster.PATIENCE)
+            self.assertNotEqual(lost[1], lost[2])
+        aggregators[0].signal(signal.SIGCONT)
+        return lost[1], servers[0], workers
+
+    def stopped_aggregator(self, transport):
+        flags = ("--transport", transport, "--path_timeout", 4)
+        expected, _ = self.whole_run(*FLAT, *flags, epochs=40)
+        _, server, workers = self.stop_and_continue(transport, *flags, "--failback_secs", 0, epochs=40)
+        for worker in workers:
+            self.assert_ends(worker, cluster.GOOD, 2 * cluster.FINISH)
+        self.assert_ends(server, cluster.GOOD)
+        self.assertEqual(cluster.hash_of(workers[0]), expected)
+        self.assertFalse(server.has("was lost"), server.transcript())
+
+    def test_a_stopped_aggregator_moves_its_workers_over_tcp(self):
+        self.stopped_aggregator("tcp")
+
+    def test_a_stopped_aggregator_moves_its_workers_over_shm(self):
+        self.stopped_aggregator("shm")
+
+    def test_workers_return_to_an_aggregator_that_continues(self):
+        address, server, workers = self.stop_and_continue("shm", "--transport", "shm", "--path_timeout", 4, "--failback_secs",
+                                                          0.5, epochs=3000)
+        for worker in workers[:2]:
+            worker.wait_for(rf"back on shm .* through aggregator {address}")
+        self.assert_goes_on(workers[0])
+        for worker in workers:
+            worker.signal(signal.SIGTERM)
+        for worker in workers:
+            self.assert_ends(worker, cluster.GOOD, 2 * cluster.FINISH)
+        self.assert_ends(server, cluster.GOOD)
+
+    def test_workers_that_wait_for_each_other_keep_their_aggregator(self):
+        """A worker that computes for longer than --path_timeout is no fault of the aggregator."""
+        _, flags = self.two()
+        servers, workers = self.start_run(*flags, "--path_timeout", 1, "--heartbeat-timeout", 60, epochs=3)
+        workers[0].wait_for(r"Step: 5\b")
+        workers[1].signal(signal.SIGSTOP)
+        workers[0].wait_for(r"waiting for .*worker 1", 30 * cluster.PATIENCE)
+        workers[1].signal(signal.SIGCONT)
+        for worker in workers:
+            self.assert_ends(worker, cluster.GOOD, 2 * cluster.FINISH)
+            self.assertFalse(worker.has("was lost"), worker.transcript())
+        self.assert_ends(servers[0], cluster.GOOD)
+
+    def test_a_ps_that_ends_is_not_tried_without_a_pause(self):
+        _, flags = self.two("--transport", "shm,tcp")
+        servers, workers = self.start_run(*flags, "--transport", "shm,tcp", "--rejoin-timeout", 4, epochs=300)
+        workers[0].wait_for(r"Step: 10\b")
+        servers[0].signal(signal.SIGTERM)
+        servers[0].code(2 * cluster.FINISH)
+        for worker in workers:
+            worker.code(2 * cluster.FINISH)
+            moves = [line.time for line in worker.lines() if re.search(r"was lost \(.*; continues over", line.text)]
+            for first, third in zip(moves, moves[2:]):
+                self.assertGreater(third - first, 1, worker.transcript())
+
+    def test_a_run_without_its_aggregators_says_so_once(self):
+        first, address = self.aggregator()
+        first.end()
+        servers, workers = self.start_run("--aggregators", address, "--sum_group", 4, "--failback_secs", 0.2, epochs=3000)
+        around = rf"gradients go around the aggregators.*tries them again every 0.2 s.*{address} refused: \S+"
+        for worker in workers:
+            worker.wait_for(around)
+        self.aggregator("--bind", address, name="aggregator again")
+        for worker in workers:
+            worker.wait_for("all gradients pass through aggregators again")
+            worker.signal(signal.SIGTERM)
+        for worker in workers:
+            self.assert_ends(worker, cluster.GOOD, 2 * cluster.FINISH)
+            self.assertEqual(len(re.findall("gradients go around", worker.text())), 1, worker.transcript())
+        self.assert_ends(servers[0], cluster.GOOD)
+
+    def test_a_joining_worker_is_no_warning_at_the_ps(self):
+        aggregators, flags = self.two()
+        servers, workers = self.start_run(*flags, epochs=300)
+        workers[3].wait_for(r"Step: 5\b")
+        workers[3].signal(signal.SIGTERM)
+        workers[3].code()
+        again = self.start_worker(3)
+        again.wait_for(r"Step: \d+")
+        for worker in (*workers[:3], again):
+            worker.signal(signal.SIGTERM)
+            self.assert_ends(worker, cluster.GOOD, 2 * cluster.FINISH)
+        self.assert_ends(servers[0], cluster.GOOD)
+        self.assertFalse(servers[0].has("lost .* to an aggregator"), servers[0].transcript())
+        self.assertFalse(any(task.has(" W ") for task in aggregators), aggregators[0].transcript())
+        self.assert_says(aggregators[0], r"^workers 0 to 1 at shard 0 of parameter server 0 \(\S+\): started$",
+                         r"^workers 0 to 1 at shard 0 of \S.*: 2 workers over tcp \S+ > \S+")
+
+    def test_an_address_of_another_kind_of_process_is_named(self):
+        _, flags = self.two()
+        servers, workers = self.start_run("--aggregators", "127.0.0.1:1", "--no-fallback", "--sum_group", 4)
+        self.assert_ends(workers[0], cluster.CONFIGURATION,
+                         says=[r"transport tcp through aggregator 127\.0\.0\.1:1 refused: .*refused.*fallback is forbidden"])
+        for task in (*servers, *workers):
+            task.end()
+        aggregator = flags[1].split(",")[0]
+        self.refused(cluster.CONFIGURATION, [rf"{aggregator}\): this is an aggregator, not a parameter server"], "--ps_hosts",
+                     aggregator, "--worker_hosts", "127.0.0.1:1", "--job_name", "worker", "--task_index", 0, "--model", "linear")
+        watch = self.launch("top", [cluster.binary(), "top", "--once", "--ps_hosts", aggregator])
+        watch.wait_for("this is an aggregator, not a parameter server")
+        common = self.addresses(1)
+        self.train(*common, "--model", "linear", "--mode", "sync", "--job_name", "ps", "--task_index", 0)
+        worker = self.train(*common, "--model", "linear", "--mode", "sync", "--aggregators", self.ps_addresses[0],
+                            "--job_name", "worker", "--task_index", 0)
+        worker.wait_for(rf"aggregator {self.ps_addresses[0]} refused: this is a parameter server, not an aggregator")
 
     def test_without_aggregators_the_workers_use_the_ps(self):
         expected, _ = self.whole_run(*FLAT)
@@ -140,6 +265,13 @@ class AggregatorRuns(cluster.ClusterTest):
                      "sync", "--ps_device", "gpu:0")
         self.refused(cluster.USAGE, ["a group has at most 64 workers"], *aggregators, "--mode", "sync", "--workers", 65)
         self.refused(cluster.USAGE, ["--aggregators --ps 0"], *aggregators, "--ps", 0)
+        self.refused(cluster.USAGE, ["no process listens at port 0"], "--aggregators", "127.0.0.1:0", "--mode", "sync")
+        self.refused(cluster.USAGE, ["127.0.0.1:1 is in the list twice"], "--aggregators", "127.0.0.1:1,127.0.0.1:1",
+                     "--mode", "sync")
+        self.refused(cluster.USAGE, ["--aggregators names 2 for 1 workers"], "--aggregators", "127.0.0.1:1,127.0.0.1:2",
+                     "--mode", "sync", "--workers", 1)
+        self.refused(cluster.CONFIGURATION, ["no-such-host.invalid:1: its host name cannot be resolved"], "--aggregators",
+                     "no-such-host.invalid:1", "--mode", "sync", "--model", "linear")
 
     def test_an_address_that_others_can_reach_needs_a_secret(self):
         task = self.launch("aggregator", [cluster.binary(), "aggregator", "--bind", "0.0.0.0:0"])

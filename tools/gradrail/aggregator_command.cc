@@ -12,6 +12,8 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/cluster_spec.h"
+#include "tools/monitor/metrics_server.h"
+#include "tools/monitor/task_metrics.h"
 #include "tools/train/signal_thread.h"
 #include "tools/train/train_options.h"
 #include "transport/negotiate.h"
@@ -60,6 +62,7 @@ void add_aggregator_flags(CLI::App& command, AggregatorFlags& flags) {
   add_security_flags(command, flags.security);
   command.add_flag("--encrypt-data,--encrypt_data", flags.security.security.encrypt_data,
                    "encrypt gradients and parameters between hosts; needs --secret-file or TLS, equal in all tasks");
+  add_metrics_flags(command, flags.monitoring);
 }
 
 absl::Status run_aggregator(const AggregatorFlags& flags) {
@@ -68,7 +71,11 @@ absl::Status run_aggregator(const AggregatorFlags& flags) {
                                            .rdma_only = flags.transport == "auto",
                                            .ofi_provider = flags.ofi_provider,
                                            .path_timeout = std::chrono::seconds(flags.path_timeout_s),
-                                           .slot_bytes = uint64_t{flags.slot_mib} << 20};
+                                           .slot_bytes = uint64_t{flags.slot_mib} << 20,
+                                           .log = [](const std::string& text) {
+                                             print_text("{}\n", text);
+                                             std::fflush(stdout);
+                                           }};
   GRADRAIL_ASSIGN_OR_RETURN(options.security, read_security(flags.security));
   GRADRAIL_RETURN_IF_ERROR(use_plugin_dir(flags.plugin_dir));
   absl::StatusOr<std::vector<std::string>> order = transport::parse_transport_order(flags.transport);
@@ -81,6 +88,14 @@ absl::Status run_aggregator(const AggregatorFlags& flags) {
   GRADRAIL_ASSIGN_OR_RETURN(const ps::HostPort address, ps::parse_host_port(flags.bind));
   fmt::print("aggregator listens on {}\n", ps::to_string({address.host, served->port()}));
   std::fflush(stdout);
+  std::unique_ptr<MetricsServer> metrics;
+  if (flags.monitoring.metrics_port.has_value()) {
+    GRADRAIL_ASSIGN_OR_RETURN(metrics,
+                              MetricsServer::start(flags.monitoring.metrics_bind, *flags.monitoring.metrics_port,
+                                                   [&served] { return aggregator_metrics(served->stats()); }));
+    print_text("Metrics: {}\n", metrics->url());
+    std::fflush(stdout);
+  }
   while (!signals.stop().load()) {
     std::this_thread::sleep_for(kTick);
     served->end_idle_sessions();

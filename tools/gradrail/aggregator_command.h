@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "tools/monitor/flags.h"
 #include "tools/security_flags.h"
 
 namespace CLI {
@@ -20,6 +21,7 @@ struct AggregatorFlags {
   uint32_t slot_mib = 32;
   std::string plugin_dir;
   SecurityFlags security;
+  MonitoringFlags monitoring;  ///< the endpoint for Prometheus alone
 };
 
 void add_aggregator_flags(CLI::App& command, AggregatorFlags& flags);

@@ -28,7 +28,7 @@ std::string must_be_an_address(const std::string& text) {
 
 }  // namespace
 
-void add_monitoring_flags(CLI::App& command, MonitoringFlags& flags) {
+void add_metrics_flags(CLI::App& command, MonitoringFlags& flags) {
   command.option_defaults()->group("Monitoring");
   command
       .add_option("--metrics_port,--metrics-port", flags.metrics_port,
@@ -41,6 +41,10 @@ void add_monitoring_flags(CLI::App& command, MonitoringFlags& flags) {
       ->check(must_be_an_address)
       ->capture_default_str()
       ->take_last();
+}
+
+void add_monitoring_flags(CLI::App& command, MonitoringFlags& flags) {
+  add_metrics_flags(command, flags);
   command
       .add_option(
           "--logs_path,--logs-path", flags.logs_path,

@@ -26,6 +26,8 @@ struct MonitoringFlags {
   size_t marks() const;
 };
 
+/// The flags of the endpoint for Prometheus, in the group "Monitoring".
+void add_metrics_flags(CLI::App& command, MonitoringFlags& flags);
 void add_monitoring_flags(CLI::App& command, MonitoringFlags& flags);
 
 /// `alone`: without a parameter server. INVALID_ARGUMENT names the flag.

@@ -26,10 +26,11 @@ absl::Status set_sum_group(TrainOptions& options) {
     return absl::InvalidArgumentError(fmt::format("--aggregators needs --return fp32, not {}", flags.returns));
   if (flags.ps_device != "host")
     return absl::InvalidArgumentError(fmt::format("{} needs --ps_device host, not {}", flag, flags.ps_device));
-  const size_t count = aggregators_of(flags).size();
-  const size_t workers = std::max<size_t>(1, options.mode.worker_count);
   options.mode.sum_group = flags.sum_group;
-  if (flags.sum_group == 0) options.mode.sum_group = static_cast<uint32_t>((workers + count - 1) / count);
+  if (flags.sum_group == 0) {
+    const size_t workers = std::max<size_t>(1, options.mode.worker_count);
+    GRADRAIL_ASSIGN_OR_RETURN(options.mode.sum_group, ps::sum_group_of(aggregators_of(flags).size(), workers));
+  }
   return ps::check_sum_group(options.mode);
 }
 

@@ -227,7 +227,7 @@ void add_cluster_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
       NumberIn(0u, 1u));
   add("aggregators", flags.aggregators,
       "comma-separated host:port list of aggregators (gradrail aggregator); sync only",
-      accepted_by(ps::parse_host_list));
+      accepted_by(ps::parse_aggregators));
   add("sum_group", flags.sum_group, "sync: gradients are summed in groups of so many workers; 0: one per aggregator",
       NumberIn(0u, ps::kMaxSumGroup));
   add("max-restarts", flags.max_restarts, "local cluster: how often it starts lost parameter servers again");

@@ -61,6 +61,20 @@ absl::StatusOr<Attachment> read(const ps::proto::AttachRequest& request) {
                     .group = worker / training.mode.sum_group};
 }
 
+grpc::Status no_parameter_server() {
+  return ps::to_grpc(absl::FailedPreconditionError(
+      "this is an aggregator, not a parameter server: name its address in --aggregators alone"));
+}
+
+std::map<std::string, ps::PathTraffic> add_traffic(std::map<std::string, ps::PathTraffic> all,
+                                                   const std::vector<ps::PathTraffic>& more) {
+  for (const ps::PathTraffic& each : more) {
+    ps::PathTraffic& sum = all[each.path];
+    sum = {each.path, sum.bytes_in + each.bytes_in, sum.bytes_out + each.bytes_out};
+  }
+  return all;
+}
+
 /// Workers with equal keys share a session.
 std::string key_of(const ps::proto::AttachRequest& request, uint32_t group) {
   ps::proto::AttachRequest common = request;
@@ -112,15 +126,50 @@ class Aggregator::Impl final : public ps::proto::Control::Service {
     return sessions_.size();
   }
 
+  AggregatorStats stats() const {
+    AggregatorStats stats;
+    std::vector<std::shared_ptr<Session>> sessions;
+    {
+      MutexLock lock(mutex_);
+      for (const auto& [key, session] : sessions_) sessions.push_back(session);
+      for (const auto& [path, traffic] : past_traffic_) stats.paths.push_back(traffic);
+    }
+    stats.sessions = sessions.size();
+    // Without the lock: a session answers late while it connects to its shard.
+    std::map<std::string, ps::PathTraffic> all = add_traffic({}, stats.paths);
+    for (const auto& session : sessions) {
+      const Session::Stats of_session = session->stats();
+      stats.workers += of_session.workers;
+      all = add_traffic(std::move(all), of_session.paths);
+    }
+    stats.paths.clear();
+    for (auto& [path, traffic] : all) stats.paths.push_back(std::move(traffic));
+    return stats;
+  }
+
   void end_idle_sessions() {
     std::vector<std::shared_ptr<Session>> ended;  // their threads end behind the lock
     MutexLock lock(mutex_);
     for (auto each = sessions_.begin(); each != sessions_.end();) {
       const TimePoint idle = each->second->idle_since();
       const bool is_over = idle != TimePoint::max() && Clock::now() - idle > kIdleLimit;
-      if (is_over) ended.push_back(std::move(each->second));
+      if (is_over) {
+        options_.log(fmt::format("{}: ended: it had no worker for a minute", each->second->name()));
+        past_traffic_ = add_traffic(std::move(past_traffic_), each->second->stats().paths);
+        ended.push_back(std::move(each->second));
+      }
       each = is_over ? sessions_.erase(each) : std::next(each);
     }
+  }
+
+  /// The first call of a worker to a parameter server.
+  grpc::Status Describe(grpc::ServerContext*, const ps::proto::DescribeRequest*, ps::proto::DescribeReply*) override {
+    return no_parameter_server();
+  }
+
+  /// The call of `gradrail top`.
+  grpc::Status Stats(grpc::ServerContext*, const ps::proto::StatsRequest*, ps::proto::StatsReply*) override {
+    return no_parameter_server();
   }
 
   grpc::Status Attach(grpc::ServerContext*, const ps::proto::AttachRequest* request,
@@ -161,6 +210,7 @@ class Aggregator::Impl final : public ps::proto::Control::Service {
     if (sessions_.size() >= kMaxSessions)
       return absl::ResourceExhaustedError(fmt::format("the limit is {} groups and shards", kMaxSessions));
     GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Session> session, Session::start(session_options(request, attachment)));
+    options_.log(fmt::format("{}: started", session->name()));
     return sessions_[key] = std::move(session);
   }
 
@@ -181,7 +231,9 @@ class Aggregator::Impl final : public ps::proto::Control::Service {
     ps::Mode mode = attachment.training.mode;
     mode.sum_group = 0;
     return {
-        .listen = {.name = fmt::format("group {} at shard {}", attachment.group, request.shard_index()),
+        .listen = {.name =
+                       fmt::format("workers {} to {} at shard {} of {}", attachment.group * group_size,
+                                   (attachment.group + 1) * group_size - 1, request.shard_index(), request.server()),
                    .transports = options_.transports,
                    .bind_host = host_,
                    .open = open,
@@ -195,14 +247,16 @@ class Aggregator::Impl final : public ps::proto::Control::Service {
                   .push = attachment.training.push},
         .target = std::move(target),
         .first_worker = attachment.group * group_size,
-        .group_size = group_size};
+        .group_size = group_size,
+        .log = options_.log};
   }
 
   const AggregatorOptions options_;
   std::string host_;
   mutable Mutex mutex_;
   std::map<std::string, std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mutex_);
-  std::unique_ptr<ps::GatedServer> server_;  ///< last: its calls use the rest
+  std::map<std::string, ps::PathTraffic> past_traffic_ ABSL_GUARDED_BY(mutex_);  ///< of ended sessions, by path
+  std::unique_ptr<ps::GatedServer> server_;                                      ///< last: its calls use the rest
 };
 
 absl::StatusOr<std::unique_ptr<Aggregator>> Aggregator::start(const AggregatorOptions& options) {
@@ -216,5 +270,6 @@ Aggregator::~Aggregator() = default;
 uint16_t Aggregator::port() const { return impl_->port(); }
 void Aggregator::end_idle_sessions() { impl_->end_idle_sessions(); }
 size_t Aggregator::session_count() const { return impl_->session_count(); }
+AggregatorStats Aggregator::stats() const { return impl_->stats(); }
 
 }  // namespace gradrail::aggregator

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "ps/protocol/security.h"
+#include "ps/shard/peer_table.h"
 #include "transport/wait_set.h"
 
 namespace gradrail::aggregator {
@@ -21,6 +23,14 @@ struct AggregatorOptions {
   transport::WaitPolicy wait = transport::kAdaptiveWait;
   uint64_t slot_bytes = uint64_t{32} << 20;  ///< as ServerOptions::slot_bytes
   ps::Security security = {};
+  /// Receives a line for each session that starts, connects to its shard, or ends. From any thread.
+  std::function<void(const std::string& text)> log = [](const std::string&) {};
+};
+
+struct AggregatorStats {
+  size_t sessions = 0;
+  size_t workers = 0;                  ///< attached now, counted once for each shard
+  std::vector<ps::PathTraffic> paths;  ///< from and to workers, and those "to shard", of ended sessions too
 };
 
 /// An aggregator: sums the gradients of groups of workers on their way to the shards, for any number of runs. It has no
@@ -37,6 +47,7 @@ class Aggregator {
   /// Ends the sessions that have had no worker for a minute. To be called now and then.
   void end_idle_sessions();
   size_t session_count() const;
+  AggregatorStats stats() const;
 
  private:
   class Impl;

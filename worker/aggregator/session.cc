@@ -17,6 +17,7 @@
 #include "fmt/format.h"
 #include "ps/optimizer/optimizer.h"
 #include "ps/protocol/control.pb.h"
+#include "ps/protocol/data_message.h"
 #include "ps/shard/shard.h"
 
 namespace gradrail::aggregator {
@@ -29,6 +30,10 @@ constexpr auto kLongWait = std::chrono::seconds(1);
 constexpr auto kBetweenAttempts = std::chrono::milliseconds(100);
 /// Shorter than the time for which a worker looks for another path (20 s).
 constexpr auto kGiveUp = std::chrono::seconds(6);
+/// A worker that was sent away would come back at once, and leave its other paths untried. Each return costs kGiveUp.
+/// The time therefore doubles until the shard is reached.
+constexpr Duration kFirstRefusal = std::chrono::seconds(1);
+constexpr Duration kLongestRefusal = std::chrono::seconds(64);
 constexpr Duration kFirstProbe = std::chrono::milliseconds(200);
 constexpr Duration kLongestProbe = std::chrono::seconds(5);
 constexpr size_t kCompletionsPerTurn = 64;
@@ -46,6 +51,7 @@ Session::Session(Options options)
       setup_(std::move(options.setup)),
       first_worker_(options.first_worker),
       group_size_(options.group_size),
+      log_(std::move(options.log)),
       idle_since_(Clock::now()),
       environment_{.options = std::move(options.listen)},
       wait_set_(environment_.options.wait),
@@ -87,9 +93,22 @@ absl::Status Session::admit(const GroupMember& member) {
   return admitted.ok() ? *admitted : absl::UnavailableError(std::string(message_of(admitted.status())));
 }
 
+Session::Stats Session::stats() {
+  const absl::StatusOr<Stats> read = tasks_.run_and_wait(
+      name(), kTaskDeadline, [this] { wait_set_.wake(); },
+      [this] {
+        Stats stats = {.workers = static_cast<size_t>(std::popcount(protocol_.active())), .paths = peers_.traffic()};
+        if (shard_traffic_.bytes_in + shard_traffic_.bytes_out > 0) stats.paths.push_back(shard_traffic_);
+        return stats;
+      });
+  return read.ok() ? *read : Stats();
+}
+
 absl::Status Session::admit_in_thread(const GroupMember& member) {
   const uint32_t slot = slot_of(member.worker);
   GRADRAIL_CHECK(slot < group_size_);
+  if (Clock::now() < reach_.refuse_until)
+    return absl::UnavailableError(fmt::format("it does not reach {}: {}", target_.server, reach_.why_not));
   std::optional<GroupMember>& known = members_[slot];
   if (known.has_value() && known->incarnation == member.incarnation && known->key != member.key)
     return absl::PermissionDeniedError(fmt::format("worker {} is here with another token", member.worker));
@@ -116,8 +135,8 @@ void Session::run() {
 
 TimePoint Session::next_deadline(TimePoint now) const {
   const bool is_urgent = peers_.has_unsettled() || !backlog_.empty() || (shard_->is_open() && !is_shard_active_);
-  TimePoint next = std::min(now + (is_urgent ? Duration(kShortWait) : Duration(kLongWait)), give_up_at_);
-  if (wants_shard_) next = std::min(next, open_at_);
+  TimePoint next = std::min(now + (is_urgent ? Duration(kShortWait) : Duration(kLongWait)), reach_.give_up_at);
+  if (reach_.is_wanted) next = std::min(next, reach_.open_at);
   return is_shard_active_ ? std::min(next, probing_.next) : next;
 }
 
@@ -156,6 +175,12 @@ void Session::dispatch(transport::Completion& completion) {
 void Session::on_message(ps::ShardPeer& peer, absl::Span<const std::byte> message) {
   using Phase = ps::ShardPeer::Phase;
   const bool was_active = peer.phase == Phase::active;
+  ps::proto::ToShard parsed;
+  if (was_active && parsed.ParseFromArray(message.data(), static_cast<int>(message.size())) && parsed.has_ping()) {
+    ps::proto::ToWorker pong;
+    pong.set_pong(true);
+    return ps::send_message(*peer.connection, pong).IgnoreError();  // without room: another ping follows
+  }
   handshake_.on_message(peer, message);
   if (was_active || peer.phase != Phase::active) return;
   protocol_.join(slot_of(peer.worker));
@@ -199,8 +224,8 @@ void Session::drive_shard(TimePoint now) {
     if (shard_->is_active() && !is_shard_active_) on_shard_active();
   }
   // A handshake under way ends first: workers that join one after the other must not prevent all of them.
-  if (wants_shard_ && now >= open_at_ && (!shard_->is_open() || is_shard_active_)) open_shard(now);
-  if (now >= give_up_at_) give_up("the shard cannot be reached");
+  if (reach_.is_wanted && now >= reach_.open_at && (!shard_->is_open() || is_shard_active_)) open_shard(now);
+  if (now >= reach_.give_up_at) give_up(fmt::format("the shard cannot be reached: {}", reach_.why_not));
   if (std::exchange(must_forward_all_, false)) {
     for (uint32_t bucket = 0; bucket < partition_.bucket_count(); ++bucket) forward(bucket);
   }
@@ -209,28 +234,31 @@ void Session::drive_shard(TimePoint now) {
 }
 
 void Session::want_shard(TimePoint now, Duration delay) {
-  open_at_ = wants_shard_ ? std::min(open_at_, now + delay) : now + delay;
-  wants_shard_ = true;
-  if (give_up_at_ == TimePoint::max()) give_up_at_ = now + kGiveUp;
+  reach_.open_at = reach_.is_wanted ? std::min(reach_.open_at, now + delay) : now + delay;
+  reach_.is_wanted = true;
+  if (reach_.give_up_at == TimePoint::max()) reach_.give_up_at = now + kGiveUp;
 }
 
 void Session::open_shard(TimePoint now) {
+  if (shard_->is_active()) shard_->regroup();
   if (shard_->is_open()) lose_shard("");
-  wants_shard_ = false;
+  reach_.is_wanted = false;
   std::vector<GroupMember> members;
   for_each_slot(protocol_.active(), [&](uint32_t slot) {
     const ps::ShardPeer::Member& member = peer_in(slot)->members.list.front();
     members.push_back({member.worker, member.incarnation, member.number, members_[slot]->key});
   });
   if (members.empty()) {  // they have left
-    give_up_at_ = TimePoint::max();
+    reach_.give_up_at = TimePoint::max();
     return;
   }
   connected_ = protocol_.active();
   first_incarnation_ = members.front().incarnation;
   const absl::Status opened = shard_->open(members);
   if (opened.ok()) return;
-  spdlog::info("{}: {}", environment_.options.name, message_of(opened));
+  if (reach_.why_not != message_of(opened))
+    spdlog::warn("{}: {}; tries again for {} s", name(), message_of(opened), kGiveUp / std::chrono::seconds(1));
+  reach_.why_not = message_of(opened);
   shard_->close();
   connected_ = 0;
   want_shard(now, kBetweenAttempts);
@@ -238,8 +266,11 @@ void Session::open_shard(TimePoint now) {
 
 void Session::on_shard_active() {
   is_shard_active_ = true;
-  give_up_at_ = TimePoint::max();
-  spdlog::info("{}: {} workers over {}", environment_.options.name, std::popcount(connected_), shard_->describe());
+  reach_.give_up_at = TimePoint::max();
+  reach_.refusal = Duration::zero();
+  reach_.why_not.clear();
+  shard_traffic_.path = shard_->path().connection_path() + " to shard";
+  log_(fmt::format("{}: {} workers over {}", name(), std::popcount(connected_), shard_->describe()));
   std::vector<std::optional<uint32_t>> before;
   for (uint32_t bucket = 0; bucket < partition_.bucket_count(); ++bucket)
     before.push_back(shard_->path().bucket_before(bucket));
@@ -249,7 +280,10 @@ void Session::on_shard_active() {
 
 /// `why` "": it is opened again at once.
 void Session::lose_shard(const std::string& why) {
-  if (!why.empty()) spdlog::info("{}: {} has ended: {}", environment_.options.name, shard_->describe(), why);
+  if (!why.empty()) {
+    spdlog::info("{}: {} has ended: {}", name(), shard_->describe(), why);
+    reach_.why_not = why;
+  }
   // A connection that never served is not repeated without a pause.
   const Duration pause = is_shard_active_ ? Duration::zero() : Duration(kBetweenAttempts);
   shard_->close();
@@ -265,8 +299,8 @@ void Session::give_up(const std::string& why) {
   spdlog::warn("{}: {}: its workers are sent to other paths", environment_.options.name, why);
   for_each_slot(protocol_.active(), [&](uint32_t slot) { drop_worker(first_worker_ + slot, why); });
   lose_shard("");
-  wants_shard_ = false;
-  give_up_at_ = TimePoint::max();
+  const Duration refusal = std::clamp(2 * reach_.refusal, kFirstRefusal, kLongestRefusal);
+  reach_ = {.refusal = refusal, .refuse_until = Clock::now() + refusal, .why_not = why};
 }
 
 /// Without a message: a refusal would end the run of the worker.
@@ -279,7 +313,7 @@ void Session::drop_worker(ps::WorkerIndex worker, const std::string& why) {
 
 /// Forwards what may leave in the place of this bucket.
 void Session::forward(uint32_t bucket) {
-  if (!is_shard_active_ || wants_shard_) return;
+  if (!is_shard_active_ || reach_.is_wanted) return;
   for (const uint32_t other : protocol_.at_place_of(bucket)) {
     if (const std::optional<GroupProtocol::Forward> next = protocol_.forward(other); next.has_value())
       send(other, *next);
@@ -312,6 +346,7 @@ void Session::send(uint32_t bucket, const GroupProtocol::Forward& next) {
             .base_version = next.base_version,
             .rate = rate,
             .members = {static_cast<uint32_t>(next.members), static_cast<uint32_t>(next.members >> 32)}};
+  shard_traffic_.bytes_out += payload_bytes + sizeof(header);
   if (has_crc && payload_bytes > 0) header.crc32c = crc32c(sum, payload_bytes);
   using Sent = worker::ShardPath::Sent;
   backlog_.push_back({bucket, payload_bytes == 0 || path.gradients_mapped() ? Sent::payload : Sent::nothing});
@@ -335,7 +370,7 @@ void Session::post_sums() {
 void Session::probe(TimePoint now) {
   probing_.next = now + probing_.interval;
   probing_.interval = std::min(2 * probing_.interval, kLongestProbe);
-  if (!is_shard_active_ || wants_shard_) return;
+  if (!is_shard_active_ || reach_.is_wanted) return;
   for (uint32_t bucket = 0; bucket < partition_.bucket_count(); ++bucket) {
     if (const std::optional<GroupProtocol::Forward> pull = protocol_.probe(bucket); pull.has_value())
       send(bucket, *pull);
@@ -350,6 +385,7 @@ void Session::on_answer(uint64_t immediate) {
   if (header.magic != ps::ReturnHeader::kMagic) return;
   const std::optional<uint64_t> members = protocol_.on_answer(bucket, header.step, header.version);
   const ps::ElementRange range = partition_.bucket_range(bucket);
+  shard_traffic_.bytes_in += range.count * sizeof(float) + sizeof(header);
   const float* const parameters =
       reinterpret_cast<const float*>(partition_.store().parameters().data) + partition_.offset(bucket);
   if (members.has_value() && header.has_crc != 0 && crc32c(parameters, range.count * sizeof(float)) != header.crc32c)

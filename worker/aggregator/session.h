@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,7 +39,7 @@ namespace gradrail::aggregator {
 /// Losses   A worker leaves with its connection. The connection to the shard has a fixed list of members: for a worker
 ///          that joins it is opened again. Requests without an answer are then summed and sent again. If the shard
 ///          cannot be reached, the connections of the workers end, and they take another path.
-/// Threads  start(), admit(), idle_since(): any thread.
+/// Threads  start(), admit(), stats(), idle_since(): any thread.
 class Session {
  public:
   struct Options {
@@ -48,16 +49,25 @@ class Session {
     ShardTarget target;
     uint32_t first_worker = 0;  ///< of the group
     uint32_t group_size = 0;    ///< workers of the group at most
+    std::function<void(const std::string& text)> log;
   };
 
   /// Errors  Those of ps::listen() and of memory.
   static absl::StatusOr<std::unique_ptr<Session>> start(Options options);
   ~Session();
 
+  const std::string& name() const { return environment_.options.name; }
   const std::vector<ps::ShardEndpoint>& endpoints() const { return endpoints_; }
   /// Admits the data connections of a worker.
-  /// Errors  PERMISSION_DENIED: the same incarnation has another key. UNAVAILABLE: the session does not answer.
+  /// Errors  PERMISSION_DENIED: the same incarnation has another key. UNAVAILABLE: the session does not answer, or has
+  ///         just sent its workers away.
   absl::Status admit(const GroupMember& member);
+  struct Stats {
+    size_t workers = 0;
+    std::vector<ps::PathTraffic> paths;  ///< of the workers, and the connection "to shard"
+  };
+  /// Empty while the session does not answer.
+  Stats stats();
   /// Since when there is no connection of a worker; max: there is one.
   TimePoint idle_since() const { return idle_since_.load(); }
 
@@ -107,6 +117,7 @@ class Session {
   const ps::ShardSetup setup_;
   const uint32_t first_worker_;
   const uint32_t group_size_;
+  const std::function<void(const std::string&)> log_;
   std::vector<ps::ShardEndpoint> endpoints_;
 
   // Any thread.
@@ -128,14 +139,20 @@ class Session {
   uint64_t connected_ = 0;          ///< slots of the members of the connection to the shard
   uint64_t first_incarnation_ = 0;  ///< of the first of them, for headers
   bool is_shard_active_ = false;
-  bool wants_shard_ = false;                 ///< a request waits for a connection with its worker
-  bool must_forward_all_ = false;            ///< a worker has left: requests of the others may be complete
-  TimePoint open_at_ = TimePoint::max();     ///< when the connection to the shard begins
-  TimePoint give_up_at_ = TimePoint::max();  ///< without a connection until then, the workers are sent away
+  bool must_forward_all_ = false;  ///< a worker has left: requests of the others may be complete
+  struct Reach {
+    bool is_wanted = false;                   ///< a request waits for a connection with its worker
+    TimePoint open_at = TimePoint::max();     ///< when the connection to the shard begins
+    TimePoint give_up_at = TimePoint::max();  ///< without a connection until then, the workers are sent away
+    Duration refusal{};                       ///< the last one, since the shard was reached
+    TimePoint refuse_until;                   ///< no worker is admitted
+    std::string why_not;                      ///< of the last attempt, or why the workers were sent away
+  } reach_;
   struct Pending {
     uint32_t bucket = 0;
     worker::ShardPath::Sent sent{};
   };
+  ps::PathTraffic shard_traffic_;
   std::deque<Pending> backlog_;  ///< sums without room on the way to the shard
   struct Probing {
     TimePoint next = TimePoint::max();

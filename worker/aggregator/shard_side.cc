@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/control.pb.h"
+#include "ps/protocol/data_message.h"
 #include "ps/protocol/mac.h"
 #include "ps/protocol/path_check.h"
 #include "transport/rails/bundle_context.h"
@@ -47,6 +48,13 @@ void ShardSide::close() {
   path_.reset();
   if (context_ != nullptr) wait_set_.remove(context_->context.get());
   context_.reset();
+}
+
+void ShardSide::regroup() {
+  GRADRAIL_CHECK(is_active());
+  ps::proto::ToShard message;
+  message.set_regroup(true);
+  ps::send_message(path_->connection(), message).IgnoreError();  // best effort: it only spares a warning
 }
 
 absl::StatusOr<worker::OpenContext*> ShardSide::open_context(const ps::ShardEndpoint& endpoint) {

@@ -53,6 +53,8 @@ class ShardSide {
   /// Begins a connection over the next transport. The former one is closed. Blocks while it connects, up to 1 s.
   absl::Status open(const std::vector<GroupMember>& members);
   void close();
+  /// Reports to the shard that a connection with other members follows. To be called before close(), while active.
+  void regroup();
 
   bool is_open() const { return path_ != nullptr; }
   bool is_active() const { return is_open() && path_->phase() == worker::ShardPath::Phase::active; }

@@ -6,6 +6,8 @@
 
 #include "base/status.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
+#include "ps/protocol/cluster_spec.h"
 #include "worker/client/client_impl.h"
 
 namespace gradrail::worker {
@@ -16,7 +18,13 @@ namespace {
 absl::Status set_sum_group(ClientOptions& options) {
   const size_t count = options.aggregators.size();
   const size_t workers = std::max<size_t>(1, options.cluster.workers.size());
-  if (options.sum_group == 0 && count > 0) options.sum_group = static_cast<uint32_t>((workers + count - 1) / count);
+  if (count > 0) {
+    const std::string list = fmt::format("{}", fmt::join(options.aggregators, ","));
+    GRADRAIL_ASSIGN_OR_RETURN(options.aggregators, ps::parse_aggregators(list));
+  }
+  if (options.sum_group == 0 && count > 0) {
+    GRADRAIL_ASSIGN_OR_RETURN(options.sum_group, ps::sum_group_of(count, workers));
+  }
   if (count > 0 && options.returns != ps::ReturnFormat::fp32) {
     return absl::InvalidArgumentError(
         fmt::format("--aggregators needs --return fp32, not {}", ps::return_format_name(options.returns)));

@@ -243,6 +243,7 @@ absl::Status Client::Impl::set_weight(float weight) {
 /// Nothing has arrived for half a second: the rare checks are free now.
 absl::Status Client::Impl::on_idle(Exchange::Index fragment) {
   const TimePoint now = Clock::now();
+  paths_.ping_aggregators(now);
   const bool is_overdue = now >= exchange_.begun_at(fragment) + kStopGrace;
   if (asked_to_stop(options_) && (is_interrupted(options_) || is_overdue)) {
     return absl::CancelledError(

@@ -166,6 +166,16 @@ TEST_F(AggregatorRuns, WithoutAWorkingAggregatorWorkersUseTheShards) {
   EXPECT_EQ(alone.traffic.from_aggregators, 0u);
 }
 
+TEST_F(AggregatorRuns, AnAggregatorStoresIntoMemoryOfItsPathAlone) {
+  const auto first = start_aggregator("shm");
+  GroupedRun tree{.transport = "shm", .aggregators = {address(*first)}};
+  tree.run();
+  EXPECT_THAT(tree.paths[0], testing::HasSubstr("gradients mapped"));
+  GroupedRun flat{.transport = "shm"};
+  flat.run();
+  EXPECT_THAT(flat.paths[0], testing::HasSubstr("memory mapped both ways"));
+}
+
 TEST_F(AggregatorRuns, OptionsThatDoNotFitAreRefused) {
   Cluster cluster({.worker_count = 1});
   const auto why = [&](const std::function<void(ClientOptions&)>& change) {
@@ -181,6 +191,10 @@ TEST_F(AggregatorRuns, OptionsThatDoNotFitAreRefused) {
   EXPECT_THAT(std::string(returns.message()), testing::HasSubstr("--aggregators needs --return fp32, not bf16"));
   const absl::Status large = why([](ClientOptions& options) { options.sum_group = 65; });
   EXPECT_THAT(std::string(large.message()), testing::HasSubstr("at most 64 workers"));
+  const absl::Status twice = why([](ClientOptions& options) { options.aggregators = {"127.0.0.1:1", "127.0.0.1:1"}; });
+  EXPECT_THAT(std::string(twice.message()), testing::HasSubstr("127.0.0.1:1 is in the list twice"));
+  const absl::Status many = why([](ClientOptions& options) { options.aggregators = {"127.0.0.1:1", "127.0.0.1:2"}; });
+  EXPECT_THAT(std::string(many.message()), testing::HasSubstr("--aggregators names 2 for 1 workers"));
   ClientOptions options = cluster.options(0, ps::ModeKind::sync);
   options.sum_group = 1;
   const auto client = join(options, odd_schema());

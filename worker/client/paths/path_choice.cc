@@ -63,12 +63,12 @@ absl::Status PathManager::try_candidates(ShardLink& link, TimePoint deadline) {
     }
     if (!options_.fallback) {
       return absl::FailedPreconditionError(
-          fmt::format("shard {} at {}: transport {} refused: {} (and fallback is forbidden)", link.shard_index,
-                      link.address, candidate.name, candidate.refused));
+          fmt::format("shard {} at {}: transport {}{} refused: {} (and fallback is forbidden)", link.shard_index,
+                      link.address, candidate.name, link.through(i), candidate.refused));
     }
   }
-  const std::string why = fmt::format("shard {} at {}: no transport can be used: {}", link.shard_index, link.address,
-                                      transport::explain_none(link.candidates));
+  const std::string why =
+      fmt::format("shard {} at {}: no transport can be used: {}", link.shard_index, link.address, explain_none(link));
   // Two lists without a common transport, or a missing device: another start would end in the same way.
   return may_change ? absl::UnavailableError(why) : absl::FailedPreconditionError(why);
 }
@@ -107,8 +107,13 @@ absl::StatusOr<std::unique_ptr<ShardPath>> PathManager::open_path(ShardLink& lin
   absl::StatusOr<std::unique_ptr<ShardPath>> path =
       ShardPath::open(link, context, address, join_path, prove, registered_, options_.place_memory,
                       {memory_.gpu(), way, options_.device.key}, deadline);
+  ShardLink::Route& route = link.routes[link.route_of[candidate]];
   // An aggregator that has started again, or has ended an idle session, listens elsewhere.
-  if (!path.ok()) link.routes[link.route_of[candidate]].is_attached = false;
+  if (!path.ok()) route.is_attached = false;
+  // A ps that does not answer is no longer a member of the run. An aggregator is, when it continues.
+  if (path.ok() && !route.aggregator.empty() && context.context->capabilities().direct_map) {
+    GRADRAIL_RETURN_IF_ERROR((*path)->store_apart(registered_, options_.place_memory, memory_.parameter_span().bytes));
+  }
   return path;
 }
 

@@ -46,6 +46,7 @@ void PathManager::switch_to_probe(ShardLink& link, TimePoint deadline) {
   telemetry_.count_return();
   link.transfers_refused = std::move(link.probe.refused);
   use(link, std::move(link.probe.path), link.probe.candidate);
+  report_routes();
 }
 
 bool PathManager::is_probing() const {

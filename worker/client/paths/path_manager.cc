@@ -33,6 +33,7 @@ absl::Status PathManager::connect_all(TimePoint deadline) {
     if (link->path != nullptr) continue;    // of an attempt that ended at another shard
     GRADRAIL_RETURN_IF_ERROR(connect(*link, deadline));
   }
+  report_routes();
   return absl::OkStatus();
 }
 
@@ -40,7 +41,7 @@ void PathManager::clear() {
   links_.clear();
   close_unused_contexts();
   GRADRAIL_CHECK(contexts_.empty());
-  shard_on_gpu_ = path_lost_ = false;
+  shard_on_gpu_ = path_lost_ = goes_around_ = false;
 }
 
 absl::StatusOr<std::unique_ptr<transport::Context>> PathManager::open_transport(const Target& target) const {
@@ -135,8 +136,8 @@ void PathManager::deliver(const transport::Completion& completion) {
       break;
     case Kind::message:
       path.on_message(completion.message);
-      // An active path carries no messages but a refusal: the shard ends the run of this worker.
-      if (is_active) {
+      // An active path carries pongs and a refusal, by which the shard ends the run of this worker.
+      if (is_active && path.phase() == ShardPath::Phase::failed) {
         failure_.fail(absl::FailedPreconditionError(fmt::format(
             "shard {} at {} refused this worker: {}", path.link().shard_index, path.link().address, path.why())));
       }

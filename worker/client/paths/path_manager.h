@@ -93,6 +93,8 @@ class PathManager {
 
   // Loss and return of paths.
   bool has_lost_path() const { return path_lost_; }
+  /// Pings the aggregators, and reports the path to a silent one as lost. For waits without events.
+  void ping_aggregators(TimePoint now);
   /// Blocks up to 20 s for each lost path.
   /// Errors  the run's failure, CANCELLED.
   absl::Status replace_lost_paths();
@@ -126,8 +128,9 @@ class PathManager {
 
   // routes.cc
   absl::Status attach(ShardLink& link, size_t route, TimePoint deadline);
+  void hold_off(const std::string& aggregator, const std::string& why);
   static const std::vector<ShardLink::Endpoint>& endpoints_of(const ShardLink& link, size_t candidate);
-  static std::string explain_path(const ShardLink& link);
+  void report_routes();
 
   // path_choice.cc
   absl::Status connect(ShardLink& link, TimePoint deadline);
@@ -173,6 +176,7 @@ class PathManager {
   bool shard_on_gpu_ = false;  ///< at least one shard computes on a GPU
   bool started_ = false;
   bool path_lost_ = false;                      ///< at least one path in use has failed
+  bool goes_around_ = false;                    ///< at least one path avoids the aggregators; it was logged
   TimePoint next_failback_ = TimePoint::max();  ///< when to look for better paths again
   transport::RegistrationBudget registered_;
 };

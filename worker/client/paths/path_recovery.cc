@@ -65,6 +65,7 @@ absl::Status PathManager::replace(ShardLink& link) {
         telemetry_.count_move();
         spdlog::warn("{}: {} was lost ({}); continues over {} after {:.2f} s", where, lost, cause,
                      link.path->describe() + link.through(candidate), seconds_since(start));
+        report_routes();
         // Also if a ps was lost at the same time: this path is in use, so that no later call repeats its pushes.
         events_.on_path_lost(link);
         return failure_.status();
@@ -95,6 +96,7 @@ absl::Status PathManager::connect_again(ShardLink& link, TimePoint deadline) {
   if (link.bucket_count == 0) return absl::OkStatus();
   GRADRAIL_RETURN_IF_ERROR(connect(link, deadline));
   GRADRAIL_CHECK(link.is_up());
+  report_routes();
   events_.on_path_lost(link);
   return absl::OkStatus();
 }

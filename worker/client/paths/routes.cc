@@ -6,6 +6,7 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "ps/protocol/control.pb.h"
+#include "ps/protocol/path_check.h"
 #include "spdlog/spdlog.h"
 #include "transport/registry.h"
 #include "worker/client/paths/gpu_transfers.h"
@@ -18,6 +19,8 @@ namespace {
 constexpr auto kAttachDeadline = std::chrono::seconds(2);
 /// The candidates of one aggregator are tried one after the other: one failure counts for all of them.
 constexpr auto kAttachAgain = std::chrono::seconds(1);
+/// The session of an aggregator does not answer while it connects to its shard (1 s), or sums large buckets.
+constexpr Duration kShortestSilence = std::chrono::seconds(4);
 
 /// The offers in a reply that describes transports.
 template <typename Transports>
@@ -25,6 +28,29 @@ std::vector<transport::PeerTransport> offers_of(const Transports& transports) {
   std::vector<transport::PeerTransport> offers;
   for (const auto& transport : transports) offers.push_back({transport.name(), transport.refused()});
   return offers;
+}
+
+std::vector<transport::Candidate> candidates_of(const ShardLink& link, size_t route) {
+  std::vector<transport::Candidate> found;
+  for (size_t i = 0; i < link.candidates.size(); ++i) {
+    if (link.route_of[i] == route) found.push_back(link.candidates[i]);
+  }
+  return found;
+}
+
+/// Why the aggregator of a route is not in use.
+std::string reason_against(const ShardLink& link, size_t route) {
+  const std::vector<transport::Candidate> candidates = candidates_of(link, route);
+  const auto reason = std::find_if(candidates.begin(), candidates.end(), [](const auto& each) { return !each.never; });
+  return reason == candidates.end() ? "no transport in common" : reason->refused;
+}
+
+/// The reasons against the aggregators before the route in use; "": there is none.
+std::string explain_refused(const ShardLink& link) {
+  std::vector<std::string> refused;
+  for (size_t i = 0; i < link.route_of[link.candidate]; ++i)
+    refused.push_back(fmt::format("aggregator {} refused: {}", link.routes[i].aggregator, reason_against(link, i)));
+  return fmt::format("{}", fmt::join(refused, "; "));
 }
 
 }  // namespace
@@ -67,6 +93,8 @@ absl::Status PathManager::attach(ShardLink& link, size_t route_index, TimePoint 
   if (!reply.ok()) {
     route.why_not = message_of(reply.status());
     route.attach_again = Clock::now() + kAttachAgain;
+    // The other links need not wait for it, too.
+    if (absl::IsDeadlineExceeded(reply.status())) hold_off(route.aggregator, route.why_not);
     return absl::UnavailableError(route.why_not);
   }
   route.is_attached = true;
@@ -84,30 +112,74 @@ absl::Status PathManager::attach(ShardLink& link, size_t route_index, TimePoint 
   return absl::OkStatus();
 }
 
+/// No link attaches to this aggregator for a moment.
+void PathManager::hold_off(const std::string& aggregator, const std::string& why) {
+  for (const auto& link : links_) {
+    for (ShardLink::Route& route : link->routes) {
+      if (route.aggregator != aggregator) continue;
+      route.is_attached = false;
+      route.why_not = why;
+      route.attach_again = Clock::now() + kAttachAgain;
+    }
+  }
+}
+
+/// A process that is stopped, or a host that vanishes, need not end its connections. Workers that wait for each other
+/// look the same, but for the answer to a ping.
+void PathManager::ping_aggregators(TimePoint now) {
+  for (const auto& link : links_) {
+    if (!link->is_up() || link->routes[link->route_of[link->candidate]].aggregator.empty()) continue;
+    const Duration silence = link->path->ping(now);
+    const Duration limit = std::max<Duration>(options_.path_timeout, kShortestSilence) +
+                           ps::allocation_time(link->range.count * sizeof(float));
+    if (silence < limit) continue;
+    const std::string why =
+        fmt::format("it has not answered for {:.1f} s", std::chrono::duration<double>(silence).count());
+    link->path->on_lost(why);
+    path_lost_ = true;
+    hold_off(link->routes[link->route_of[link->candidate]].aggregator, why);
+  }
+}
+
 const std::vector<ShardLink::Endpoint>& PathManager::endpoints_of(const ShardLink& link, size_t candidate) {
   const ShardLink::Route& route = link.routes[link.route_of[candidate]];
   return route.aggregator.empty() ? link.endpoints : route.endpoints;
 }
 
-/// The path in use, with the reasons against those that would have been preferred.
-std::string PathManager::explain_path(const ShardLink& link) {
-  std::vector<transport::Candidate> same_route;
-  std::vector<std::string> refused;
-  const size_t route_in_use = link.route_of[link.candidate];
-  for (size_t i = 0; i < link.candidates.size(); ++i) {
-    if (link.route_of[i] == route_in_use) same_route.push_back(link.candidates[i]);
-  }
-  for (size_t i = 0; i < route_in_use; ++i) {
-    const ShardLink::Route& route = link.routes[i];
-    const auto reason = std::find_if(link.candidates.begin(), link.candidates.end(), [&](const auto& candidate) {
-      return link.route_of[static_cast<size_t>(&candidate - link.candidates.data())] == i && !candidate.never;
-    });
-    const std::string why = reason == link.candidates.end() ? "no transport in common" : reason->refused;
-    refused.push_back(fmt::format("aggregator {} refused: {}", route.aggregator, why));
-  }
-  return fmt::format(
-      "{}{}{}", transport::explain(same_route, link.candidates[link.candidate].name, link.path->shown_path()),
-      link.through(link.candidate), refused.empty() ? "" : fmt::format(" ({})", fmt::join(refused, "; ")));
+std::string explain_path(const ShardLink& link) {
+  const std::vector<transport::Candidate> same_route = candidates_of(link, link.route_of[link.candidate]);
+  const std::string refused = explain_refused(link);
+  return fmt::format("{}{}{}",
+                     transport::explain(same_route, link.candidates[link.candidate].name, link.path->shown_path()),
+                     link.through(link.candidate), refused.empty() ? "" : fmt::format(" ({})", refused));
+}
+
+std::string explain_none(const ShardLink& link) {
+  if (link.routes.size() == 1) return transport::explain_none(link.candidates);
+  std::string text;
+  for (size_t i = 0; i + 1 < link.routes.size(); ++i)
+    text += fmt::format("through aggregator {}: {}", link.routes[i].aggregator,
+                        transport::explain_reasons(candidates_of(link, i)));
+  return fmt::format("{}without aggregators: {}", text,
+                     transport::explain_none(candidates_of(link, link.routes.size() - 1)));
+}
+
+/// The run goes on without the aggregators. Without a message its steps would only be slower.
+void PathManager::report_routes() {
+  const auto around = std::find_if(links_.begin(), links_.end(), [](const auto& link) {
+    return link->is_up() && link->routes.size() > 1 && link->route_of[link->candidate] + 1 == link->routes.size();
+  });
+  if (goes_around_ == (around != links_.end())) return;
+  goes_around_ = !goes_around_;
+  if (!goes_around_) return spdlog::warn("all gradients pass through aggregators again");
+  const std::string again =
+      options_.failback > Duration::zero() && options_.fallback
+          ? fmt::format("tries them again every {} s", std::chrono::duration<double>(options_.failback).count())
+          : "does not try them again (--failback_secs 0)";
+  spdlog::warn(
+      "shard {} at {}: gradients go around the aggregators, and its link carries those of each worker; this "
+      "worker {} ({})",
+      (*around)->shard_index, (*around)->address, again, explain_refused(**around));
 }
 
 }  // namespace gradrail::worker

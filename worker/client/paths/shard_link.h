@@ -85,4 +85,10 @@ struct ShardLink {
   bool is_up() const { return path != nullptr && path->phase() == ShardPath::Phase::active; }
 };
 
+// For people (routes.cc).
+/// The path in use, with the reasons against those that would have been preferred.
+std::string explain_path(const ShardLink& link);
+/// Why no candidate can be used, by route.
+std::string explain_none(const ShardLink& link);
+
 }  // namespace gradrail::worker
