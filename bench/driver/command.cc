@@ -20,6 +20,7 @@
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 #include "transport/plugin_loader.h"
+#include "transport/rails/rails_setting.h"
 
 namespace gradrail::bench {
 namespace {
@@ -184,6 +185,8 @@ int run_bench(BenchFlags flags, int argc, char** argv) {
     const absl::Status own = check_own_address(host);
     if (!own.ok()) return complain(absl::Status(own.code(), fmt::format("--bind-host {}", message_of(own))));
   }
+  if (const absl::Status lanes = transport::rails::check_lanes(flags.options.rails, flags.options.streams); !lanes.ok())
+    return complain(lanes);
   if (const std::string& folder = flags.options.plugin_dir; !folder.empty()) {
     if (absl::Status status = transport::set_plugin_dir(folder); !status.ok()) return complain(status);
     setenv("GRADRAIL_PLUGIN_DIR", folder.c_str(), 1);  // for the child processes

@@ -193,6 +193,8 @@ class Bench(cluster.ClusterTest):
                                  ("less than -b", ["put", "-b", "64", "-e", "8"]),
                                  ("--on gpu:x: must be host or gpu:N", ["apply", "--on", "gpu:x"]),
                                  ("-J /none/x: cannot be written", ["put", "-J", "/none/x"]),
+                                 ("--rails 10.0.0.1,10.1.0.1 --streams 64: 2 rails of 64 streams are 128 lanes, and 64 is",
+                                  ["exchange", "--rails", "10.0.0.1,10.1.0.1", "--streams", "64"]),
                                  ("SGD with one worker", ["peers", "--workers", "2"]),
                                  ("--workers: '1000' is not a whole number from 1 to 256", ["incast", "--workers", "1000"]),
                                  ("-c 0: only the results of a GPU are verified", ["apply", "-c", "0"]),

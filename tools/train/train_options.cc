@@ -466,6 +466,7 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   // Only a ps uses the flag, and a worker with a sparse description does not know all workers.
   if (options.task.job != "worker") GRADRAIL_RETURN_IF_ERROR(check_min_workers(flags, workers));
   GRADRAIL_ASSIGN_OR_RETURN(options.optimizer, optimizer_of(flags));
+  GRADRAIL_RETURN_IF_ERROR(usage_error(transport::rails::check_lanes(flags.rails, flags.streams)));
   // Before the list of transports: that list loads the plug-ins.
   GRADRAIL_RETURN_IF_ERROR(use_plugin_dir(flags.plugin_dir));
   absl::StatusOr<std::vector<std::string>> order = transport::parse_transport_order(flags.transport);
