@@ -44,10 +44,10 @@ class Predict(cluster.ClusterTest):
         self.assertLessEqual(without["goodput_share_min"], without["goodput_share_p5"])
 
     def test_flags_of_failures_need_mtbf(self):
-        for flag in ("--runs", "--restart_s", "--detect-s", "--takeover_s", "--save_secs", "--save_cost_s", "--run_hours"):
+        for flag in ("--runs", "--restart_s", "--detect_s", "--takeover_s", "--save_secs", "--save_cost_s", "--run_hours"):
             with self.subTest(flag=flag):
                 said = self.predict("--model", "1M", flag, 3, code=cluster.USAGE)
-                self.assertIn(f"{flag.replace('-s', '_s')}: has no effect without failures; give --mtbf HOURS", said)
+                self.assertIn(f"{flag}: has no effect without failures; give --mtbf HOURS", said)
         self.assertIn("--mtbf: has no effect with --check", self.predict("--check", "run.json", "--mtbf", 5, code=cluster.USAGE))
         self.predict("--model", "1M", "--runs", 3, "--sweep", "mtbf=0,500")
         self.predict("--model", "1M", "--mtbf", 500, "--sweep", "restart_s=0:60:+30")
