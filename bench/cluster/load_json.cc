@@ -33,6 +33,19 @@ ps::PushFormat push_of(const nlohmann::json& json) {
   throw std::out_of_range(std::string(push.status().message()));
 }
 
+/// A worker takes its row by its index.
+TrafficMatrix traffic_of(const nlohmann::json& json, uint32_t workers) {
+  TrafficMatrix matrix;
+  for (const nlohmann::json& row : json.at("traffic")) {
+    std::vector<uint64_t>& entries = matrix.emplace_back();
+    for (const nlohmann::json& bytes : row)
+      entries.push_back(bytes.get_ref<const nlohmann::json::number_unsigned_t&>());
+    if (entries.empty() || entries.size() != matrix.front().size()) throw std::out_of_range("traffic: uneven rows");
+  }
+  if (matrix.empty() || matrix.size() == workers) return matrix;
+  throw std::out_of_range(fmt::format("traffic: {} rows for {} workers", matrix.size(), workers));
+}
+
 }  // namespace
 
 nlohmann::json to_json(const ExchangeLoad& load) {
@@ -71,7 +84,8 @@ nlohmann::json to_json(const ExchangeLoad& load) {
           {"seconds", load.seconds},
           {"iterations", load.iterations},
           {"warmup", load.warmup},
-          {"layers", layers}};
+          {"layers", layers},
+          {"traffic", load.traffic}};
 }
 
 ExchangeLoad load_from(const nlohmann::json& json) {
@@ -107,6 +121,7 @@ ExchangeLoad load_from(const nlohmann::json& json) {
                     .warmup = whole<uint64_t>(json, "warmup")};
   for (const nlohmann::json& layer : json.at("layers"))
     load.layers.push_back({layer.at(0).get_ref<const nlohmann::json::number_unsigned_t&>(), layer.at(1)});
+  load.traffic = traffic_of(json, load.workers);
   return load;
 }
 

@@ -20,6 +20,7 @@
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 #include "transport/plugin_loader.h"
+#include "transport/rails/rails_setting.h"
 
 namespace gradrail::bench {
 namespace {
@@ -73,8 +74,14 @@ void add_paths_flags(CLI::App& app, Options& options) {
 }
 
 void add_replay_flags(CLI::App& app, Options& options) {
-  app.add_option("file", options.file, "a layer list, a Kineto or a Chakra trace, or the name of a built-in list")
-      ->required();
+  app.add_option("file", options.file, "a layer list, a Kineto or a Chakra trace, or the name of a built-in list");
+  CLI::Option* const matrix =
+      app.add_option("--matrix", options.matrix,
+                     "in the place of a list: a file with the bytes of each worker (row) to each shard (column)");
+  app.add_option("--line_gbit,--line-gbit", options.line_gbit,
+                 "--matrix: rate of a link in each direction in Gbit/s, for the column of_line")
+      ->transform(NumberIn(1e-3, 1e5))
+      ->needs(matrix);
   add_distributed_flags(app, options);
 }
 
@@ -184,11 +191,20 @@ int run_bench(BenchFlags flags, int argc, char** argv) {
     const absl::Status own = check_own_address(host);
     if (!own.ok()) return complain(absl::Status(own.code(), fmt::format("--bind-host {}", message_of(own))));
   }
+  if (const absl::Status lanes = transport::rails::check_lanes(flags.options.rails, flags.options.streams); !lanes.ok())
+    return complain(lanes);
   if (const std::string& folder = flags.options.plugin_dir; !folder.empty()) {
     if (absl::Status status = transport::set_plugin_dir(folder); !status.ok()) return complain(status);
     setenv("GRADRAIL_PLUGIN_DIR", folder.c_str(), 1);  // for the child processes
   } else if (absl::Status status = transport::check_plugin_variable(); !status.ok()) {
     return complain(status);
+  }
+  // Before the ranks meet: a rank with a wrong file does not wait for the others.
+  if (const std::string& file = flags.options.limits_file; !file.empty()) {
+    absl::StatusOr<std::vector<Limit>> limits =
+        read_limits(file, flags.options.tolerance_percent, config_of(flags.options));
+    if (!limits.ok()) return complain(limits.status());
+    flags.options.limits = *std::move(limits);
   }
   std::unique_ptr<RankCoordinator> coordinator;
   if (over_several_processes(flags.options.suite)) {
@@ -209,12 +225,6 @@ int run_bench(BenchFlags flags, int argc, char** argv) {
   // Before the measurement: a run of minutes must not be lost at its end.
   if (!flags.options.json.empty() && !std::ofstream(flags.options.json, std::ios::app))
     return complain(absl::InvalidArgumentError(fmt::format("-J {}: cannot be written", flags.options.json)));
-  if (const std::string& file = flags.options.limits_file; !file.empty()) {
-    absl::StatusOr<std::vector<Limit>> limits =
-        read_limits(file, flags.options.tolerance_percent, config_of(flags.options));
-    if (!limits.ok()) return complain(limits.status());
-    flags.options.limits = *std::move(limits);
-  }
   for (const Suite& suite : suites()) {
     if (flags.options.suite != suite.name) continue;
     const absl::StatusOr<int> code = suite.run(flags.options);

@@ -150,6 +150,7 @@ nlohmann::json config_of(const Options& o) {
           {"no_return", o.no_return},
           {"on", o.on},
           {"file", o.file},
+          {"matrix", o.matrix},
           {"part", o.part},
           {"pin", o.pin},
           {"realtime", o.realtime}};

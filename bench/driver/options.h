@@ -74,7 +74,9 @@ struct Options {
   bool encrypt_data = false;
   bool block = false;
   std::string on = "host";  ///< apply: "host" or "gpu:N"
-  std::string file;         ///< replay
+  std::string file;         ///< replay: "" with a matrix
+  std::string matrix;       ///< replay: file of a traffic matrix; "": none
+  double line_gbit = 0;     ///< replay of a matrix: rate of a link in each direction; 0: not given
   std::string part;         ///< peers: "exchange" or "put"; "": both
   bool pin = false;         ///< peers, puts: a core for each side
   bool realtime = false;    ///< peers, puts: real-time priority

@@ -60,6 +60,11 @@ absl::StatusOr<Prediction> prediction_of(const Description& description) {
 }  // namespace
 
 absl::StatusOr<bool> run_predict(const PredictFlags& flags) {
+  const Failures& failures = flags.failures;
+  if (!flags.check.empty() && (failures.mtbf_hours > 0 || !flags.failure_flag.empty()))
+    return absl::InvalidArgumentError(
+        fmt::format("{}: has no effect with --check, which compares steps without failures",
+                    failures.mtbf_hours > 0 ? "--mtbf" : flags.failure_flag));
   if (!flags.check.empty()) return run_check(flags);
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<Point> points, points_of(flags));
   // All of them first: a mistake in the last value must not end a run of minutes.
@@ -68,6 +73,10 @@ absl::StatusOr<bool> run_predict(const PredictFlags& flags) {
     GRADRAIL_ASSIGN_OR_RETURN(Description description, description_of(point.flags));
     descriptions.push_back(std::move(description));
   }
+  const auto fails = [](const Description& description) { return description.failures.mtbf_hours > 0; };
+  if (const std::string& flag = points.front().flags.failure_flag;
+      !flag.empty() && std::none_of(descriptions.begin(), descriptions.end(), fails))
+    return absl::InvalidArgumentError(fmt::format("{}: has no effect without failures; give --mtbf HOURS", flag));
   if (!flags.json) {
     print_assumptions(descriptions.front());
     print_header();

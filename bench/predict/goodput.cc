@@ -193,6 +193,7 @@ Goodput goodput_of(const Description& description, double step_s, bool has_backu
     *mean /= failures.runs;
   std::sort(shares.begin(), shares.end());
   goodput.share_p5 = shares[shares.size() / 20];
+  goodput.share_min = shares.front();
   goodput.steps_per_s = goodput.share / step_s;
   return goodput;
 }

@@ -145,27 +145,38 @@ void add_failure_options(CLI::App& app, PredictFlags& flags) {
   app.add_option("--mtbf", failures.mtbf_hours, "mean time between failures of a host, in hours; 0: no failures")
       ->transform(NumberIn(0.0, 1e9))
       ->capture_default_str();
+  // Not needs(): a sweep may set --mtbf.
+  const auto given = [&flags](const char* name) {
+    return [&flags, name](const std::string&) { flags.failure_flag = name; };
+  };
   app.add_option("--detect_s,--detect-s", failures.detect_s,
                  "from the failure of a host until its tasks count as lost, as --heartbeat-timeout of training")
       ->transform(NumberIn(0.0, 1e6))
+      ->each(given("--detect_s"))
       ->capture_default_str();
   app.add_option("--restart_s,--restart-s", failures.restart_s, "from then on until its tasks run again, anywhere")
       ->transform(NumberIn(0.0, 1e6))
+      ->each(given("--restart_s"))
       ->capture_default_str();
   app.add_option("--takeover_s,--takeover-s", failures.takeover_s, "from then on until the backup of a ps serves")
       ->transform(NumberIn(0.0, 1e6))
+      ->each(given("--takeover_s"))
       ->capture_default_str();
   app.add_option("--save_secs,--save-secs", failures.save_secs, "time between two saves of a checkpoint; 0: no saves")
       ->transform(NumberIn(0.0, 1e7))
+      ->each(given("--save_secs"))
       ->capture_default_str();
   app.add_option("--save_cost_s,--save-cost-s", flags.save_cost_s,
                  "for which a save delays the steps; default: a shard reads its parameters and state once")
-      ->transform(NumberIn(0.0, 1e6));
+      ->transform(NumberIn(0.0, 1e6))
+      ->each(given("--save_cost_s"));
   app.add_option("--run_hours,--run-hours", failures.run_hours, "length of a run")
       ->transform(NumberIn(0.01, 1e6))
+      ->each(given("--run_hours"))
       ->capture_default_str();
   app.add_option("--runs", failures.runs, "runs with random failures, from --seed")
       ->transform(NumberIn(1u, 1'000'000u))
+      ->each(given("--runs"))
       ->capture_default_str();
 }
 

@@ -29,7 +29,8 @@ struct PredictFlags {
   std::vector<std::string> costs;                              ///< files
   double message_us = -1, wake_us = -1, memory_gb_per_s = -1;  ///< replace those costs; -1: not given
   std::vector<std::string> sweep;
-  double save_cost_s = -1;  ///< -1: not given
+  double save_cost_s = -1;   ///< -1: not given
+  std::string failure_flag;  ///< a given flag that has an effect with --mtbf only; "": none
   std::string check;
   double tolerance = 0.1;
   bool json = false;

@@ -17,9 +17,9 @@ nlohmann::json step_times(const Outcome& o) {
 }
 
 nlohmann::json goodput_json(const Goodput& g) {
-  return {{"goodput", g.steps_per_s},   {"goodput_share", g.share}, {"goodput_share_p5", g.share_p5},
-          {"lost_steps", g.lost_steps}, {"returns", g.returns},     {"failures", g.failures},
-          {"stalled_s", g.stalled_s},   {"absent", g.absent}};
+  return {{"goodput", g.steps_per_s},         {"goodput_share", g.share},   {"goodput_share_p5", g.share_p5},
+          {"goodput_share_min", g.share_min}, {"lost_steps", g.lost_steps}, {"returns", g.returns},
+          {"failures", g.failures},           {"stalled_s", g.stalled_s},   {"absent", g.absent}};
 }
 
 nlohmann::json outcome_json(const Description& d, const Outcome& o) {
@@ -96,11 +96,12 @@ nlohmann::json outcome_json(const Description& d, const Outcome& o) {
 
 void print_goodput(const char* which, const Failures& failures, const Goodput& g) {
   fmt::print(
-      "    {}: goodput {:.5f} of the steps ({:.4g} steps/s), 5 % of the runs below {:.5f}; in {} h {:.1f} failures, "
+      "    {}: goodput {:.5f} of the steps ({:.4g} steps/s) in the mean, 5th percentile {:.5f}, worst run {:.5f}; in "
+      "{} h {:.1f} failures, "
       "{:.2f} "
       "returns to a checkpoint, {:.1f} lost steps, {:.0f} s stalled, {:.4f} of the gradients absent\n",
-      which, g.share, g.steps_per_s, g.share_p5, failures.run_hours, g.failures, g.returns, g.lost_steps, g.stalled_s,
-      g.absent);
+      which, g.share, g.steps_per_s, g.share_p5, g.share_min, failures.run_hours, g.failures, g.returns, g.lost_steps,
+      g.stalled_s, g.absent);
 }
 
 }  // namespace

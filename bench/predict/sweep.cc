@@ -41,8 +41,11 @@ absl::StatusOr<Sweep> parse_sweep(const std::string& text) {
   const std::optional<double> by = parse_number<double>(parts[2].substr(1));
   const bool multiplies = parts[2][0] == '*';
   // Written so that NaN is refused.
-  if (!first || !last || !by || !(*first > 0) || !(*last >= *first) || !(multiplies ? *by > 1 : *by > 0))
+  if (!first || !last || !by || !(*first >= 0) || !(*last >= *first) || !(multiplies ? *by > 1 : *by > 0))
     return wrong(text);
+  if (multiplies && *first == 0)
+    return absl::InvalidArgumentError(
+        fmt::format("--sweep {}: 0 stays 0 with each factor; give another FIRST, or +DIFFERENCE", escaped(text)));
   for (uint32_t i = 0;; ++i) {
     const double value = multiplies ? *first * std::pow(*by, i) : *first + *by * i;
     if (value > *last * (1 + kRounding)) break;

@@ -26,8 +26,15 @@ absl::Status validate(const Description& description) {
   if (cluster.aggregators > 0 && load.mode.kind != ps::ModeKind::sync)
     return wrong(fmt::format("--aggregators {}: needs --mode sync, and the mode is {}", cluster.aggregators,
                              ps::mode_text(load.mode)));
+  if (cluster.aggregators > 0 && load.returns != ps::ReturnFormat::fp32)
+    return wrong(fmt::format("--aggregators {}: needs --return fp32, not {}", cluster.aggregators,
+                             ps::return_format_name(load.returns)));
+  if (cluster.aggregators > 0 && cluster.rails > 1)
+    return wrong(fmt::format("--aggregators {} --rails {}: an aggregator uses one NIC; omit one of the flags",
+                             cluster.aggregators, cluster.rails));
   if (cluster.aggregators > cluster.workers)
-    return wrong(fmt::format("--aggregators {}: there are {} workers", cluster.aggregators, cluster.workers));
+    return wrong(fmt::format("--aggregators {}: there are {} workers, and each aggregator needs one; give at most {}",
+                             cluster.aggregators, cluster.workers, cluster.workers));
   if (cluster.aggregators > 0 && cluster.group_size() > kMostOfAGroup)
     return wrong(fmt::format("--aggregators {}: each has at most {} workers; {} workers need {}", cluster.aggregators,
                              kMostOfAGroup, cluster.workers, (cluster.workers + kMostOfAGroup - 1) / kMostOfAGroup));
@@ -43,6 +50,11 @@ absl::Status validate(const Description& description) {
         fmt::format("--workers {} with {} buckets: at most {} pairs of a worker and a bucket; larger buckets "
                     "(--bucket_kib) or a smaller --model have fewer",
                     cluster.workers, buckets, kMostExchanges));
+  const Failures& failures = description.failures;
+  if (const double run_s = failures.run_hours * 3600;
+      failures.mtbf_hours > 0 && failures.save_secs > 0 && failures.save_cost_s >= run_s)
+    return wrong(fmt::format("--save_cost_s {}: must be less than a run, which has {} s (--run_hours {})",
+                             failures.save_cost_s, run_s, failures.run_hours));
   if (const double events = goodput_events(description); description.failures.mtbf_hours > 0 && events > kMostFailures)
     return wrong(
         fmt::format("--mtbf {}: {:.1e} failures and saves in --runs {} of --run_hours {}, and at most {:.0e} are "

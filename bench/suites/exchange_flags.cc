@@ -175,6 +175,7 @@ void add_ranks(const ExchangeLoad& load, const std::vector<TransportChoice>& cho
     probe.iterations = probe.warmup = 1;
     // Without layers the probe does not wait for a backward pass.
     probe.layers.clear();
+    probe.traffic.clear();
     probe.stages = false;
     const ExchangeResult result = run_exchange(probe);
     if (!result.figure.failed.empty()) continue;

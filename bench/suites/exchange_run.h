@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "bench/layers/traffic_matrix.h"
 #include "bench/report/figure.h"
 #include "bench/report/report.h"
 #include "ps/protocol/mode.h"
@@ -61,6 +62,7 @@ struct ExchangeLoad {
     double ready_us = 0.0;
   };
   std::vector<Layer> layers;  ///< in the order in which they become ready
+  TrafficMatrix traffic;      ///< bytes of each worker to each shard of all servers; empty: `bytes` of each worker
 };
 
 struct ExchangeResult {

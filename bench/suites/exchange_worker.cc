@@ -9,6 +9,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "bench/driver/thread_cost.h"
+#include "bench/layers/traffic_matrix.h"
 #include "bench/suites/device_variables.h"
 #include "bench/suites/stages.h"
 #include "fmt/format.h"
@@ -24,6 +25,8 @@ namespace {
 
 // Longer than an exchange of any usual size: a wait never falls asleep within a measurement.
 constexpr Duration kSpin = std::chrono::seconds(1);
+// A barrier of some hundred workers on two cores takes about this time.
+constexpr double kBarrier_us = 2000;
 // The times of one worker then take 8 MB.
 constexpr uint64_t kMostIterations = 1'000'000;
 // Neighboring elements differ, so that bytes which arrive shifted are found. 3 does not divide 32: the two elements in
@@ -49,7 +52,9 @@ struct Pushes {
 /// A worker of a run.
 class Worker {
  public:
-  Worker(const ExchangeLoad& load, RunShared& shared, uint32_t index) : load_(load), shared_(shared), index_(index) {}
+  Worker(const ExchangeLoad& load, RunShared& shared, uint32_t index) : load_(load), shared_(shared), index_(index) {
+    if (!load.traffic.empty()) pieces_ = pieces_of(load.traffic);
+  }
 
   nlohmann::json run() {
     const absl::Status status = measure();
@@ -172,12 +177,16 @@ class Worker {
     return absl::OkStatus();
   }
 
-  size_t tensors() const { return std::max<size_t>(1, load_.layers.size()); }
+  size_t tensors() const { return std::max<size_t>(1, std::max(load_.layers.size(), pieces_.size())); }
 
   ps::Schema schema() const {
     ps::Schema schema;
     for (const ExchangeLoad::Layer& layer : load_.layers)
       schema.push_back({fmt::format("layer {}", schema.size()), {static_cast<int64_t>(layer.elements)}});
+    for (const TrafficPiece& piece : pieces_) {
+      const std::string name = fmt::format("shard {} from byte {}", piece.shard, piece.first);
+      schema.push_back({name, {static_cast<int64_t>(piece.bytes / sizeof(float))}, name});
+    }
     if (schema.empty()) schema.push_back({"gradient", {static_cast<int64_t>(load_.bytes / sizeof(float))}});
     return schema;
   }
@@ -216,6 +225,8 @@ class Worker {
 
   absl::Status one() {
     if (load_.touch) GRADRAIL_RETURN_IF_ERROR(write_gradient());
+    // A step of a matrix has all its entries: all workers begin it together.
+    if (!pieces_.empty()) GRADRAIL_RETURN_IF_ERROR(client_->barrier("step"));
     const TimePoint begin = Clock::now();
     for (size_t i = 0; i < load_.layers.size(); ++i) {
       // A layer keeps its core while it computes: a sleep would free the core and end late.
@@ -223,10 +234,18 @@ class Worker {
       }
       client_->ready(i);
     }
-    client_->exchange();
+    push();
     absl::Status status = client_->wait();
     micros_.push_back(static_cast<double>(nanoseconds_since(begin)) * 1e-3);
     return status;
+  }
+
+  void push() {
+    ++steps_;
+    if (pieces_.empty()) return client_->exchange();
+    // Each piece is a fragment.
+    for (uint32_t i = 0; i < pieces_.size(); ++i)
+      if (load_.traffic[index_][pieces_[i].shard] > pieces_[i].first) client_->exchange(i);
   }
 
   /// The number that is given, or that fills the time at the pace of the last exchanges of worker 0. All workers run
@@ -236,7 +255,9 @@ class Worker {
     if (index_ == 0) {
       // The mean: one worker of many on a core exchanges some times in a row, and then waits for its turn.
       const double sum = std::accumulate(micros_.begin(), micros_.end(), 0.0);
-      number = exchanges_within(seconds, sum / static_cast<double>(micros_.size()));
+      // The barrier of a step is not timed, and takes longer than a small exchange.
+      const double least = pieces_.empty() ? 0.0 : kBarrier_us;
+      number = exchanges_within(seconds, std::max(sum / static_cast<double>(micros_.size()), least));
     }
     const TimePoint deadline = Clock::now() + start_up(load_);
     while (number == 0) {
@@ -263,15 +284,25 @@ class Worker {
     GRADRAIL_RETURN_IF_ERROR(client_->barrier("measured"));
     GRADRAIL_RETURN_IF_ERROR(client_->pull());
     GRADRAIL_RETURN_IF_ERROR(client_->fetch());
-    const std::vector<float> wanted = expected();
+    std::vector<float> wanted;
     size_t first = 0;
     for (size_t tensor = 0; tensor < tensors(); ++tensor) {
+      if (tensor == 0 || !pieces_.empty()) wanted = expected(updates_of(tensor));
       const absl::Span<float> values = client_->parameters(tensor);
       for (size_t i = 0; i < values.size(); ++i)
         wrong_ += values[i] != wanted[computes_all() ? first + i : i % kPatterns] ? 1 : 0;
       first += values.size();
     }
     return client_->barrier("checked");
+  }
+
+  /// With a matrix, its entries decide the number: each worker has made as many steps.
+  uint64_t updates_of(size_t tensor) const {
+    if (pieces_.empty()) return client_->global_step();
+    const TrafficPiece& piece = pieces_[tensor];
+    return steps_ *
+           static_cast<uint64_t>(std::count_if(load_.traffic.begin(), load_.traffic.end(),
+                                               [&](const auto& row) { return row[piece.shard] > piece.first; }));
   }
 
   bool computes_all() const { return load_.push.kind == ps::PushFormat::topk; }
@@ -286,10 +317,10 @@ class Worker {
     return values;
   }
 
-  /// The parameters after all updates. Each worker packs its gradient with the rest of the push before. The sum has the
-  /// order of the workers.
+  /// The parameters after so many updates. Each worker packs its gradient with the rest of the push before. The sum has
+  /// the order of the workers.
   /// Shapes  [kPatterns], or [elements] in topk.
-  std::vector<float> expected() const {
+  std::vector<float> expected(uint64_t updates) const {
     std::vector<Pushes> pushes;
     // Floating-point sums depend on the order, and the check compares bits.
     for (uint32_t worker = 0; worker < (load_.mode.sums() ? load_.workers : 1); ++worker) {
@@ -299,7 +330,7 @@ class Worker {
     const size_t count = pushes[0].gradient.size();
     std::vector<float> parameters(count), mean(count), state[2] = {mean, mean};
     const float* const gradients[] = {mean.data()};
-    for (uint64_t update = 1; update <= client_->global_step(); ++update) {
+    for (uint64_t update = 1; update <= updates; ++update) {
       std::vector<const float*> buckets;
       for (Pushes& each : pushes) {
         each.next(load_.push);
@@ -333,13 +364,14 @@ class Worker {
   const ExchangeLoad& load_;
   RunShared& shared_;
   const uint32_t index_;
+  std::vector<TrafficPiece> pieces_;         ///< of a traffic matrix: the tensors, each a fragment; empty: no matrix
   std::unique_ptr<DeviceVariables> device_;  ///< null: in host memory. Outlives the client
   std::unique_ptr<worker::Client> client_;
   std::vector<double> micros_;
   std::string path_, why_;
   double seconds_ = 0.0, join_seconds_ = 0.0;
   nlohmann::json shard_ = nlohmann::json::object();
-  uint64_t wrong_ = 0;
+  uint64_t wrong_ = 0, steps_ = 0;
   std::vector<Mark> marks_;
 };
 

@@ -1,14 +1,157 @@
 // A model's backward pass replayed against the real server. Layer after layer becomes ready, and what the exchange adds
-// to the step is what it does not hide.
+// to the step is what it does not hide. Or the bytes of a traffic matrix.
+#include <algorithm>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "base/status.h"
+#include "bench/cluster/rank_coordinator.h"
 #include "bench/driver/suite.h"
+#include "bench/layers/traffic_matrix.h"
 #include "bench/suites/exchange_flags.h"
 #include "bench/suites/layer_list.h"
 #include "fmt/format.h"
 
 namespace gradrail::bench {
+namespace {
+
+uint64_t sum_of(const std::vector<uint64_t>& row) { return std::accumulate(row.begin(), row.end(), uint64_t{0}); }
+
+uint64_t sum_of(const TrafficMatrix& matrix) {
+  return std::accumulate(matrix.begin(), matrix.end(), uint64_t{0},
+                         [](uint64_t sum, const std::vector<uint64_t>& row) { return sum + sum_of(row); });
+}
+
+/// The task with the most bytes in a step, in each direction.
+struct BusiestTask {
+  std::string name;
+  uint64_t bytes = 0;
+  void offer(const std::string& task, uint64_t sum) {
+    if (sum > bytes) *this = {task, sum};
+  }
+};
+
+BusiestTask busiest_of(const TrafficMatrix& matrix, uint32_t shards_of_server) {
+  BusiestTask busiest;
+  std::vector<uint64_t> servers(matrix.front().size() / shards_of_server);
+  for (size_t worker = 0; worker < matrix.size(); ++worker) {
+    busiest.offer(fmt::format("worker/{}", worker), sum_of(matrix[worker]));
+    for (size_t shard = 0; shard < matrix[worker].size(); ++shard)
+      servers[shard / shards_of_server] += matrix[worker][shard];
+  }
+  for (size_t i = 0; i < servers.size(); ++i) busiest.offer(fmt::format("ps/{}", i), servers[i]);
+  return busiest;
+}
+
+/// The matrix decides the numbers of workers and shards. Over several processes they must agree with the ranks.
+absl::StatusOr<Options> options_of(const Options& options, const TrafficMatrix& matrix) {
+  const auto refuse = [&](const std::string& why) {
+    return absl::InvalidArgumentError(fmt::format("--matrix {}: {}", options.matrix, why));
+  };
+  if (options.stages) return refuse("--stages has no effect; omit it");
+  if (!options.mode.empty() && options.mode != "async")
+    return refuse(fmt::format("--mode {}: a worker can send nothing to a shard, and only async does not wait for it",
+                              options.mode));
+  if (options.push.starts_with("topk"))
+    return refuse(fmt::format("--push {}: its chunks are larger than the units of a matrix", options.push));
+  const auto rows = static_cast<uint32_t>(matrix.size()), columns = static_cast<uint32_t>(matrix.front().size());
+  Options chosen = options;
+  if (options.coordinator == nullptr) {
+    if (options.workers != 0 && options.workers != rows)
+      return refuse(fmt::format("{} rows, and --workers {}; omit the flag", rows, options.workers));
+    if (options.shards != 1 && options.shards != columns)
+      return refuse(fmt::format("{} columns, and --shards {}; omit the flag", columns, options.shards));
+    if (columns > kMaxShards)
+      return refuse(
+          fmt::format("{} columns, and a server has at most {} shards; start several servers (--cluster, "
+                      "srun)",
+                      columns, kMaxShards));
+    chosen.workers = rows;
+    chosen.shards = columns;
+    return chosen;
+  }
+  const size_t workers = options.coordinator->workers().size(), servers = options.coordinator->servers().size();
+  if (rows != workers) return refuse(fmt::format("{} rows, and there are {} ranks for workers", rows, workers));
+  if (columns != servers * options.shards)
+    return refuse(
+        fmt::format("{} columns, and there are {} servers of {} shards (--shards)", columns, servers, options.shards));
+  return chosen;
+}
+
+/// A row for the step, which ends with its slowest worker, then one for each worker.
+std::vector<Figure> rows_of_matrix(const ExchangeResult& result, const TrafficMatrix& matrix,
+                                   const BusiestTask& busiest, double line_gbit) {
+  const auto with_bytes = [&](uint64_t bytes) {
+    Figure figure = result.figure;
+    figure.bytes = bytes;
+    figure.count = bytes / sizeof(float);
+    figure.alg_bytes = static_cast<double>(bytes);
+    figure.bus_bytes = 2 * figure.alg_bytes;
+    return figure;
+  };
+  std::vector<Figure> rows = {with_bytes(sum_of(matrix))};
+  if (!result.figure.failed.empty()) return rows;
+  for (size_t i = 0; i < result.workers.size(); ++i) {
+    Figure one = with_bytes(sum_of(matrix[i]));
+    one.path = fmt::format("{} worker/{}", result.figure.path, i);
+    one.times = result.workers[i];
+    one.wrong = 0;  // counted in the row of the step
+    rows.push_back(std::move(one));
+  }
+  Figure& step = rows.front();
+  step.times = *std::max_element(result.workers.begin(), result.workers.end(),
+                                 [](const Times& a, const Times& b) { return a.p50_us < b.p50_us; });
+  const double rate = step.times.p50_us > 0 ? static_cast<double>(busiest.bytes) / step.times.p50_us * 1e-3 : 0.0;
+  step.more = {{"busiest_GB/s", rate}};
+  if (line_gbit > 0) step.more.emplace_back("of_line", rate * 8 / line_gbit);
+  return rows;
+}
+
+absl::StatusOr<int> run_matrix_replay(const Options& given) {
+  const absl::StatusOr<TrafficMatrix> matrix = read_traffic_matrix(given.matrix);
+  if (!matrix.ok())
+    return absl::Status(matrix.status().code(), fmt::format("--matrix {}", message_of(matrix.status())));
+  GRADRAIL_ASSIGN_OR_RETURN(const Options options, options_of(given, *matrix));
+  GRADRAIL_ASSIGN_OR_RETURN(ExchangeLoad load, load_of(options, options.workers, "async"));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> choices,
+                            choose_transports(options, !options.transports.empty()));
+  load.traffic = *matrix;
+  const BusiestTask busiest = busiest_of(*matrix, options.shards);
+  uint64_t model_bytes = 0;
+  for (const TrafficPiece& piece : pieces_of(*matrix)) model_bytes += piece.bytes;
+  const uint64_t total = sum_of(*matrix);
+  // As given: the recorded settings are those of the command line.
+  Report report(given, fmt::format("gradrail bench replay --matrix {}: {}", options.matrix, describe(load)));
+  report.note(fmt::format("{} bytes in a step and direction; busiest: {} with {}", total, busiest.name, busiest.bytes));
+  report.note("time: one step of all entries; a worker: until its last fresh parameter. Workers begin a step together");
+  report.note("busiest_GB/s: bytes of the busiest task in each direction / time of the step");
+  add_ranks(load, choices, report);
+  report.begin(Layout::sweep);
+  std::vector<Contestant> contestants;
+  for (const TransportChoice& choice : choices) {
+    contestants.push_back({choice.title(), [&, choice](uint64_t bytes) -> std::vector<Figure> {
+                             if (!choice.unusable.empty())
+                               return {not_measured(choice.title(), bytes, choice.unusable)};
+                             return rows_of_matrix(run_exchange(with(load, choice, model_bytes)), *matrix, busiest,
+                                                   options.line_gbit);
+                           }});
+  }
+  take_turns(options, {total}, contestants, report);
+  return report.finish(!options.transports.empty());
+}
+
+}  // namespace
 
 absl::StatusOr<int> run_replay_suite(const Options& options) {
+  if (options.file.empty() && options.matrix.empty())
+    return absl::InvalidArgumentError(
+        "replay: give a layer list, a trace, the name of a built-in list, or --matrix FILE");
+  if (!options.file.empty() && !options.matrix.empty())
+    return absl::InvalidArgumentError(
+        fmt::format("replay {} --matrix {}: give one of them", options.file, options.matrix));
+  if (!options.matrix.empty()) return run_matrix_replay(options);
   GRADRAIL_ASSIGN_OR_RETURN(const LayerList list, read_layer_list(options.file));
   GRADRAIL_ASSIGN_OR_RETURN(ExchangeLoad load, load_of(options, 1, "sync"));
   // The size of the run follows from the list: the flags -b and -e have no effect here.

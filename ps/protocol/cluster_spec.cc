@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_split.h"
 #include "base/net_address.h"
@@ -79,14 +80,17 @@ absl::StatusOr<ClusterSpec> checked(ClusterSpec cluster, std::string_view source
   // Each shard keeps an entry for every worker index.
   if (cluster.workers.size() > kMaxWorkers) return invalid(source, fmt::format("more than {} workers", kMaxWorkers));
   const auto unknown = [](const std::string& task) { return task == kUnknownAddress; };
-  const auto absent = std::find_if(cluster.ps.begin(), cluster.ps.end(), unknown);
-  if (absent != cluster.ps.end())
-    return invalid(source, fmt::format("job 'ps': task {} is missing (only the workers may have gaps)",
-                                       absent - cluster.ps.begin()));
+  for (const auto& [job, tasks] : {std::pair("ps", &cluster.ps), std::pair("aggregator", &cluster.aggregators)}) {
+    const auto absent = std::find_if(tasks->begin(), tasks->end(), unknown);
+    if (absent != tasks->end())
+      return invalid(source, fmt::format("job '{}': task {} is missing (only the workers may have gaps)", job,
+                                         absent - tasks->begin()));
+  }
   cluster.sparse = std::any_of(cluster.workers.begin(), cluster.workers.end(), unknown);
   std::set<std::string> seen;
   GRADRAIL_RETURN_IF_ERROR(normalise(cluster.ps, "ps", source, seen));
   GRADRAIL_RETURN_IF_ERROR(normalise(cluster.workers, "worker", source, seen));
+  GRADRAIL_RETURN_IF_ERROR(normalise(cluster.aggregators, "aggregator", source, seen));
   return cluster;
 }
 
@@ -131,9 +135,11 @@ absl::StatusOr<ClusterSpec> from_jobs(const Json& jobs, std::string_view source)
       cluster.workers = std::move(tasks);
     } else if (name == "chief" || name == "master") {
       chief = std::move(tasks);
+    } else if (name == "aggregator") {
+      cluster.aggregators = std::move(tasks);
     } else if (name != "evaluator") {
       // TensorFlow's evaluator takes no part in training and is ignored; any other name is a mistake.
-      return invalid(source, fmt::format("unknown job '{}' (there are: ps, worker, chief)", name));
+      return invalid(source, fmt::format("unknown job '{}' (there are: ps, worker, chief, aggregator)", name));
     }
   }
   if (chief.size() > 1) return invalid(source, "job 'chief' must have one task");

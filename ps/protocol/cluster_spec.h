@@ -21,6 +21,8 @@ constexpr char kUnknownAddress[] = "address not given";
 struct ClusterSpec {
   std::vector<std::string> ps;
   std::vector<std::string> workers;  ///< kUnknownAddress at the indexes that a sparse description leaves out
+  /// The job `aggregator` (docs/aggregators.md). It has no part in a run: workers may push through these tasks.
+  std::vector<std::string> aggregators = {};
   bool chief_job = false;
   bool sparse = false;  ///< the run may have more workers than are known here
 
@@ -50,8 +52,8 @@ GRADRAIL_EXPORT absl::StatusOr<std::vector<std::string>> parse_host_list(std::st
 /// Errors  INVALID_ARGUMENT: also for port 0, and for an address that is there twice.
 GRADRAIL_EXPORT absl::StatusOr<std::vector<std::string>> parse_aggregators(std::string_view list);
 
-/// {"ps": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222", …], "chief": […]}, bare or below "cluster"; lists may also be
-/// objects of index → address. The object of workers may have gaps, that of ps may not: a worker needs every ps.
+/// {"ps": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222", …], "chief": […], "aggregator": […]}, bare or below "cluster";
+/// lists may also be objects of index → address. Only the object of workers may have gaps: a worker needs every ps.
 /// `source` names the text in errors.
 /// Errors  INVALID_ARGUMENT: `source`, the place, and the mistake (not JSON, no ps, no worker, unknown job, not an
 ///         address, the same address twice).

@@ -41,7 +41,8 @@ TEST(LoadAsJson, NothingIsLost) {
                           .seconds = 0.25,
                           .iterations = 7,
                           .warmup = 2,
-                          .layers = {{4, 1.5}, {8, 2.5}}};
+                          .layers = {{4, 1.5}, {8, 2.5}},
+                          .traffic = {{256, 0}, {0, 512}, {256, 256}}};
   // Everything is in the text, and the text makes the same text again.
   const nlohmann::json json = to_json(load);
   EXPECT_EQ(to_json(load_from(nlohmann::json::parse(json.dump()))), json);
@@ -56,6 +57,14 @@ TEST(LoadAsJson, AnUnknownPushIsRefused) {
   EXPECT_THROW(load_from(json), std::out_of_range);
   json["push"] = 5;
   EXPECT_THROW(load_from(json), std::exception);
+}
+
+TEST(LoadAsJson, AMatrixOfAnotherShapeIsRefused) {
+  for (const char* text : {"[[1], [2]]", "[[1, 2], [3], [4, 5]]", "[[], [], []]", "[[1], [-1], [2]]", "5"}) {
+    nlohmann::json json = to_json(ExchangeLoad{.workers = 3});
+    json["traffic"] = nlohmann::json::parse(text);
+    EXPECT_THROW(load_from(json), std::exception) << text;
+  }
 }
 
 TEST(LoadAsJson, AValueOutsideOfItsRangeIsRefusedByName) {

@@ -56,6 +56,44 @@ class AggregatorRuns(cluster.ClusterTest):
         self.assertEqual(list(tree), ["tcp from aggregator"])
         self.assert_says(self.workers[0], r"^Path: shard 0 at \S+: tcp.* 2 streams.* through aggregator")
 
+    def test_the_cluster_description_has_the_aggregators(self):
+        expected, _ = self.whole_run(*FLAT)
+        ports = cluster.free_ports(3)
+        jobs = {"ps": [f"127.0.0.1:{ports[0]}"], "worker": [f"localhost:{3000 + i}" for i in range(WORKERS)],
+                "aggregator": [f"127.0.0.1:{port}" for port in ports[1:]]}
+        file = self.write_json(jobs)
+        for index in range(2):
+            task = self.launch(f"aggregator/{index}", [cluster.binary(), "aggregator", "--cluster", file, "--task_index",
+                                                       str(index)])
+            task.wait_for(f"aggregator listens on {jobs['aggregator'][index]}")
+        found = {}
+        for mode in ("sync", "async"):
+            common = ["--cluster", file, "--model", "mlp", "--mode", mode, "--data_dir", self.data, "--epochs", 2,
+                      "--transport", "tcp", "--log_every", 1]
+            tasks = [("ps", 0), *(("worker", i) for i in range(WORKERS))]
+            ps, *workers = [self.train(*common, "--job_name", job, "--task_index", index, "--shards", 2, name=f"{job}/{index}")
+                            for job, index in tasks]
+            for task in (*workers, ps):
+                self.assert_ends(task, cluster.GOOD, 2 * cluster.FINISH)
+            found[mode] = workers
+        for i, address in ((0, jobs["aggregator"][0]), (3, jobs["aggregator"][1])):
+            self.assert_says(found["sync"][i], rf"^Path: shard 0 at \S+: tcp through aggregator {address}")
+        self.assertEqual(cluster.hash_of(found["sync"][0]), expected)
+        self.assertFalse(found["async"][0].has("through aggregator"), found["async"][0].transcript())
+
+    def test_an_aggregator_without_an_address(self):
+        file = self.write_json({"ps": ["a"], "worker": ["b"], "aggregator": ["127.0.0.1:2300"]})
+        either = "give either --bind HOST:PORT, or --cluster FILE and --task_index INDEX"
+        for flags, words, code in (
+                ([], either, cluster.USAGE), (["--bind", "127.0.0.1:0", "--cluster", file], either, cluster.USAGE),
+                (["--bind", "127.0.0.1:0", "--task_index", 0], "--task_index 0: has no effect with --bind", cluster.USAGE),
+                (["--cluster", file], "--task_index is missing", cluster.USAGE),
+                (["--cluster", file, "--task_index", 1], r"--task_index 1: .*cluster\.json has 1 task of job 'aggregator'",
+                 cluster.CONFIGURATION)):
+            with self.subTest(flags=flags):
+                task = self.launch("aggregator", [cluster.binary(), "aggregator", *map(str, flags)])
+                self.assert_ends(task, code, says=[words])
+
     def test_a_killed_aggregator_moves_its_workers(self):
         expected, _ = self.whole_run(*FLAT, epochs=4)
         aggregators, flags = self.two()

@@ -11,7 +11,8 @@ import unittest
 
 import cluster
 
-QUICK = ["--rounds", "1", "--seconds", "0.05", "-b", "4K", "-e", "4K", "--transport", "tcp"]
+QUICK = ["--rounds", "1", "--seconds", "0.05", "--transport", "tcp"]
+SIZE = ["-b", "4K", "-e", "4K"]
 
 
 class BenchCluster(cluster.ClusterTest):
@@ -29,7 +30,8 @@ class BenchCluster(cluster.ClusterTest):
         super().tearDown()
 
     def start(self, job, index, *flags, suite="exchange"):
-        process = subprocess.Popen([cluster.binary(), "bench", suite, *QUICK, *self.hosts, "--job_name", job,
+        process = subprocess.Popen([cluster.binary(), "bench", suite, *QUICK,
+                                    *([] if suite == "replay" else SIZE), *self.hosts, "--job_name", job,
                                     "--task_index", str(index), *map(str, flags)], stdout=subprocess.PIPE,
                                    stderr=subprocess.STDOUT, text=True)
         self.started.append(process)
@@ -53,6 +55,35 @@ class BenchCluster(cluster.ClusterTest):
         (row,) = run["results"]
         self.assertEqual((row["failed"], row["nwrong"], row["path"]), ("", 0, "tcp"))
         self.assertEqual(row["stages"][0][0], "post")
+
+    def test_limits_hold_for_ranks(self):
+        limits = self.folder / "limits.json"
+        for bound, code in ((1e9, cluster.GOOD), (1e-3, cluster.FAILED)):
+            limits.write_text(json.dumps([{"path": "tcp", "size": "4K", "max_us": bound}]))
+            workers = [self.start("worker", i, "--limits", limits) for i in range(2)]
+            said = self.text(self.start("ps", 0, "--limits", limits), code)
+            for worker in workers:
+                self.assertEqual(self.text(worker), "")
+            self.assertIn(f"# Limits               : 1, {0 if code == cluster.GOOD else 1} violation", said)
+        # A wrong file ends each rank at once: none waits for the others.
+        limits.write_text("[")
+        for job in ("ps", "worker"):
+            began = time.monotonic()
+            self.assertIn("parse error at line 1", self.text(self.start(job, 0, "--limits", limits), cluster.USAGE))
+            self.assertLess(time.monotonic() - began, cluster.START)
+
+    def test_a_traffic_matrix_over_several_processes(self):
+        matrix, file = self.folder / "matrix.csv", self.folder / "run.json"
+        matrix.write_text("64K,0\n4K,256K\n")
+        flags = ["--matrix", matrix, "--shards", 2]
+        workers = [self.start("worker", i, *flags, suite="replay") for i in range(2)]
+        said = self.text(self.start("ps", 0, *flags, "-J", file, suite="replay"))
+        for worker in workers:
+            self.assertEqual(self.text(worker), "")
+        rows = json.loads(file.read_text())["results"]
+        self.assertEqual([(row["path"], row["size"], row["nwrong"], row["failed"]) for row in rows],
+                         [("tcp", 331776, 0, ""), ("tcp worker/0", 65536, 0, ""), ("tcp worker/1", 266240, 0, "")])
+        self.assertIn("busiest: ps/0 with 331776", said)
 
     def test_matrix_has_each_pair(self):
         file = self.folder / "run.json"
@@ -122,7 +153,7 @@ class BenchCluster(cluster.ClusterTest):
             print("skipped: no mpirun (openmpi-bin)")
             sys.exit(77)
         environment = {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-        ran = subprocess.run(["mpirun", "-n", "3", "--oversubscribe", cluster.binary(), "bench", "incast", *QUICK,
+        ran = subprocess.run(["mpirun", "-n", "3", "--oversubscribe", cluster.binary(), "bench", "incast", *QUICK, *SIZE,
                               "--rendezvous", f"tcp://{self.meet}"], capture_output=True, text=True, env=environment,
                              timeout=2 * cluster.FINISH)
         self.assertEqual(ran.returncode, 0, ran.stdout + ran.stderr)
@@ -138,7 +169,7 @@ class BenchCluster(cluster.ClusterTest):
         for words, flags in ((r"2 workers", ["--job_name", "worker", "--task_index", "2"]),
                              (r"job", ["--job_name", "boss", "--task_index", "0"])):
             with self.subTest(words=words):
-                process = subprocess.run([cluster.binary(), "bench", "exchange", *QUICK, *self.hosts, *flags],
+                process = subprocess.run([cluster.binary(), "bench", "exchange", *QUICK, *SIZE, *self.hosts, *flags],
                                          capture_output=True, text=True, timeout=cluster.FINISH)
                 self.assertEqual(process.returncode, cluster.USAGE, process.stderr)
                 self.assertRegex(process.stderr, words)

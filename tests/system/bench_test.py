@@ -194,6 +194,40 @@ class Bench(cluster.ClusterTest):
         self.assertRegex(self.bench("apply", "-b", "64K", "-e", "64K", "--limits", file, "--tolerance", 5, code=cluster.USAGE),
                          r'\(suite "put" / "apply"\); use the same flags')
 
+    def matrix(self, text):
+        file = self.folder / "matrix.csv"
+        file.write_text(text)
+        return file
+
+    def test_a_traffic_matrix_is_replayed(self):
+        record = self.folder / "run.json"
+        file = self.matrix("shard 0,shard 1,shard 2\n256K,0,4K\n0,0,0\n100,64K,64K\n")
+        said = self.bench("replay", "--matrix", file, "--rounds", 1, "--seconds", 0.05, *BUILT_IN, "-J", record, "--line_gbit", 100)
+        rows = {row["path"]: row for row in json.loads(record.read_text())["results"]}
+        sizes = {"": 256 * 1024 + 4096 + 256 + 128 * 1024, " worker/0": 260 * 1024, " worker/1": 0, " worker/2": 128 * 1024 + 256}
+        for path in ("shm mapped", "tcp"):
+            for row, size in sizes.items():
+                self.assertEqual((rows[path + row]["size"], rows[path + row]["nwrong"], rows[path + row]["failed"]), (size, 0, ""))
+            more, step = rows[path]["more"], rows[path]["percentiles"]["p50_us"]
+            self.assertAlmostEqual(more["of_line"], more["busiest_GB/s"] * 8 / 100)
+            self.assertAlmostEqual(more["busiest_GB/s"], sizes[""] / step * 1e-3)
+            self.assertLess(rows[f"{path} worker/1"]["percentiles"]["p50_us"], rows[f"{path} worker/0"]["percentiles"]["p50_us"])
+        self.assertIn(f"{sizes['']} bytes in a step and direction; busiest: ps/0 with {sizes['']}", said)
+
+    def test_matrices_that_cannot_be_replayed(self):
+        good = self.matrix("4K,8K\n4K,0\n")
+        for words, flags in ((r"--stages has no effect", ["--stages"]), ("--mode sync: .* only async", ["--mode", "sync"]),
+                             ("2 rows, and --workers 3", ["--workers", 3]), ("2 columns, and --shards 3", ["--shards", 3]),
+                             ("--push topk:1: ", ["--push", "topk:1"]), ("give one of them", ["resnet50"])):
+            with self.subTest(flags=flags):
+                self.assertRegex(self.bench("replay", "--matrix", good, *flags, code=cluster.USAGE), words)
+        self.assertIn("or --matrix FILE", self.bench("replay", code=cluster.USAGE))
+        self.assertIn("--line_gbit requires --matrix", self.bench("replay", "resnet50", "--line_gbit", 5, code=cluster.USAGE))
+        bad = self.matrix("4K,8K\n4K,eight\n")
+        self.assertRegex(self.bench("replay", "--matrix", bad, code=cluster.CONFIGURATION),
+                         r"--matrix .*matrix.csv: row 2 \(line 2\), column 2: 'eight' is no number of bytes")
+        self.assertRegex(self.bench("replay", "--matrix", "/none/x", code=cluster.CONFIGURATION), "--matrix .*/none/x.*No such file")
+
     def test_what_cannot_be_asked(self):
         for words, arguments in (("-b x: a positive multiple of 4", ["exchange", "-b", "x"]),
                                  ("-b 6: a positive multiple of 4", ["exchange", "-b", "6"]),
@@ -201,6 +235,8 @@ class Bench(cluster.ClusterTest):
                                  ("less than -b", ["put", "-b", "64", "-e", "8"]),
                                  ("--on gpu:x: must be host or gpu:N", ["apply", "--on", "gpu:x"]),
                                  ("-J /none/x: cannot be written", ["put", "-J", "/none/x"]),
+                                 ("--rails 10.0.0.1,10.1.0.1 --streams 64: 2 rails of 64 streams are 128 lanes, and 64 is",
+                                  ["exchange", "--rails", "10.0.0.1,10.1.0.1", "--streams", "64"]),
                                  ("SGD with one worker", ["peers", "--workers", "2"]),
                                  ("--workers: '1000' is not a whole number from 1 to 256", ["incast", "--workers", "1000"]),
                                  ("-c 0: only the results of a GPU are verified", ["apply", "-c", "0"]),

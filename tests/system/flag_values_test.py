@@ -16,7 +16,7 @@ ODD_HOSTS = ("-1", "99999999999999999999", "0x10", "a:b:c", "h:70000", ",")
 
 # A path or a name can be any other text. A wrong one is an error of the run, after the parser.
 FREE = {"--bind-host", "--cert-file", "--check", "--checkpoint_dir", "--cluster", "--costs", "--data_dir", "--from", "--gpu", "--json",
-        "--key-file", "--limits", "--logs_path", "--model", "--nic", "--ofi-provider", "--ofi_provider", "--out", "--plugin-dir", "--plugin_dir", "--record",
+        "--key-file", "--limits", "--logs_path", "--matrix", "--model", "--nic", "--ofi-provider", "--ofi_provider", "--out", "--plugin-dir", "--plugin_dir", "--record",
         "--require", "--root", "--secret-file", "--svg", "--timeline_filename", "--topology", "--transport",
         "--trusted-ca-file", "cluster", "file", "first", "FOLDER", "second"}
 # The other texts have a grammar: some values that do not follow it.

@@ -31,7 +31,7 @@ class Predict(cluster.ClusterTest):
         alone = json.loads(self.predict("--workers", 16, "--ps", 2, "--model", "4M", "--nic", 1, "--json"))
         self.assertEqual(alone["step_time_s"], flat["step_time_s"])
         self.assertNotIn("flat", alone)
-        self.assertIn("--mode sync", self.predict("--aggregators", 2, "--mode", "async", code=cluster.CONFIGURATION))
+        self.assertIn("--mode sync", self.predict("--aggregators", 2, "--mode", "async", code=cluster.USAGE))
 
     def test_goodput_with_and_without_backups(self):
         flags = ("--workers", 8, "--ps", 2, "--model", "4M", "--compute_ms", 100, "--mtbf", 50)
@@ -40,7 +40,17 @@ class Predict(cluster.ClusterTest):
         self.assertGreater(without["lost_steps"], 100 * backed["lost_steps"])
         self.assertLess(without["goodput_share"], backed["goodput_share"])
         self.assertAlmostEqual(backed["goodput"], backed["goodput_share"] / said["step_time_s"]["mean"])
-        self.assertRegex(self.predict(*flags), r"with a backup ps: goodput 0\.\d+ of the steps")
+        self.assertRegex(self.predict(*flags), r"with a backup ps: goodput 0\.\d+ of the steps .* 5th percentile 0\.\d+, worst run 0")
+        self.assertLessEqual(without["goodput_share_min"], without["goodput_share_p5"])
+
+    def test_flags_of_failures_need_mtbf(self):
+        for flag in ("--runs", "--restart_s", "--detect_s", "--takeover_s", "--save_secs", "--save_cost_s", "--run_hours"):
+            with self.subTest(flag=flag):
+                said = self.predict("--model", "1M", flag, 3, code=cluster.USAGE)
+                self.assertIn(f"{flag}: has no effect without failures; give --mtbf HOURS", said)
+        self.assertIn("--mtbf: has no effect with --check", self.predict("--check", "run.json", "--mtbf", 5, code=cluster.USAGE))
+        self.predict("--model", "1M", "--runs", 3, "--sweep", "mtbf=0,500")
+        self.predict("--model", "1M", "--mtbf", 500, "--sweep", "restart_s=0:60:+30")
 
     def test_a_sweep_has_a_row_for_each_point(self):
         flags = ("--model", "4M", "--sweep", "workers=1:4:*2", "--sweep", "push=fp32,int8")
@@ -48,7 +58,7 @@ class Predict(cluster.ClusterTest):
         self.assertEqual([(p["point"]["workers"], p["point"]["push"]) for p in points],
                          [(w, p) for w in ("1", "2", "4") for p in ("fp32", "int8")])
         self.assertRegex(self.predict(*flags), r"\n  workers=4 push=int8 +\d")
-        self.assertIn("--sweep wokers=1", self.predict("--sweep", "wokers=1,2", code=cluster.CONFIGURATION))
+        self.assertIn("--sweep wokers=1", self.predict("--sweep", "wokers=1,2", code=cluster.USAGE))
 
     def test_a_model_by_its_layers(self):
         row = json.loads(self.predict("--model", "resnet50", "--json"))

@@ -86,6 +86,23 @@ class Run(cluster.ClusterTest):
         self.assertGreaterEqual(found[0], 16 << 20)
         self.assertTrue(4 << 20 <= found[4] < 6 << 20, found)
 
+    def test_aggregators_reach_the_program(self):
+        aggregator = self.launch("aggregator", [cluster.binary(), "aggregator", "--bind", "127.0.0.1:0"])
+        address = aggregator.wait_for(r"aggregator listens on (\S+)").group(1)
+        path = "if c.task_index == 1: print(c.stats()['paths'], c.parameters['w'].tobytes().hex(), flush=True)"
+        found = {}
+        for flags in (["--aggregators", address], ["--sum_group", 2], []):
+            task = self.run_program("--workers", 2, *flags, late=path)
+            self.assert_ends(task, cluster.GOOD, says=[r"task 1 step 300 w 3\.000 b 1\.000"])
+            found[flags[0] if flags else ""] = task.wait_for(r"\['shard 0 .*: (.*)'\] ([0-9a-f]{8})").groups()
+        self.assertRegex(found["--aggregators"][0], f"through aggregator {address}")
+        self.assertEqual(found["--aggregators"][1], found["--sum_group"][1])
+        self.assertNotIn("aggregator", found[""][0])
+
+    def test_aggregators_need_a_program_in_mode_sync(self):
+        task = self.run_program("--workers", 2, "--aggregators", "127.0.0.1:2300", mode="async")
+        self.assert_ends(task, 1, says=[r"--mode async: groups of gradients \(--aggregators, --sum_group\) need --mode sync"])
+
     def test_ranks_of_mpirun(self):
         if shutil.which("mpirun") is None:
             cluster.skip("no mpirun (openmpi-bin)")

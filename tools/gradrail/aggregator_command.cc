@@ -12,6 +12,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/cluster_spec.h"
+#include "tools/exit_codes.h"
 #include "tools/monitor/metrics_server.h"
 #include "tools/monitor/task_metrics.h"
 #include "tools/train/signal_thread.h"
@@ -25,6 +26,25 @@ namespace {
 /// Idle sessions end after a minute.
 constexpr auto kTick = std::chrono::milliseconds(200);
 
+/// "host:port" at which the workers reach this task.
+absl::StatusOr<std::string> address_of(const AggregatorFlags& flags) {
+  if (flags.bind.empty() == flags.cluster.empty())
+    return usage_error(absl::InvalidArgumentError(
+        "aggregator: give either --bind HOST:PORT, or --cluster FILE and --task_index INDEX"));
+  if (!flags.bind.empty() && flags.task_index >= 0)
+    return usage_error(absl::InvalidArgumentError(
+        fmt::format("--task_index {}: has no effect with --bind; omit one of them", flags.task_index)));
+  if (!flags.bind.empty()) return flags.bind;
+  if (flags.task_index < 0)
+    return usage_error(absl::InvalidArgumentError("--task_index is missing (which task of job 'aggregator' is this?)"));
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::ClusterSpec cluster, ps::read_cluster_file(flags.cluster));
+  const auto index = static_cast<uint64_t>(flags.task_index);
+  if (index < cluster.aggregators.size()) return cluster.aggregators[index];
+  return absl::InvalidArgumentError(fmt::format("--task_index {}: {} has {} task{} of job 'aggregator', counted from 0",
+                                                flags.task_index, flags.cluster, cluster.aggregators.size(),
+                                                cluster.aggregators.size() == 1 ? "" : "s"));
+}
+
 }  // namespace
 
 void add_aggregator_flags(CLI::App& command, AggregatorFlags& flags) {
@@ -37,8 +57,15 @@ void add_aggregator_flags(CLI::App& command, AggregatorFlags& flags) {
   command
       .add_option("--bind", flags.bind,
                   "host:port at which workers reach this aggregator; port 0: any, which it prints")
-      ->required()
       ->transform(accepted_by(ps::parse_host_port))
+      ->take_last();
+  command
+      .add_option("--cluster", flags.cluster,
+                  "in the place of --bind: cluster description with the address of this task in the job aggregator")
+      ->take_last();
+  command
+      .add_option(both("task_index"), flags.task_index, "--cluster: index of this task in the job aggregator, from 0")
+      ->transform(NumberIn<int64_t>(0))
       ->take_last();
   command.option_defaults()->group("Transport");
   command.add_option("--transport", flags.transport, "auto, or a list in order of preference: ucx,tcp")
@@ -67,7 +94,8 @@ void add_aggregator_flags(CLI::App& command, AggregatorFlags& flags) {
 
 absl::Status run_aggregator(const AggregatorFlags& flags) {
   block_signals();  // before any library starts a thread
-  aggregator::AggregatorOptions options = {.listen_address = flags.bind,
+  GRADRAIL_ASSIGN_OR_RETURN(const std::string listen_address, address_of(flags));
+  aggregator::AggregatorOptions options = {.listen_address = listen_address,
                                            .rdma_only = flags.transport == "auto",
                                            .ofi_provider = flags.ofi_provider,
                                            .path_timeout = std::chrono::seconds(flags.path_timeout_s),
@@ -85,7 +113,7 @@ absl::Status run_aggregator(const AggregatorFlags& flags) {
   SignalThread signals(SignalThread::Task::kOwn);
   GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<aggregator::Aggregator> served,
                             aggregator::Aggregator::start(options));
-  GRADRAIL_ASSIGN_OR_RETURN(const ps::HostPort address, ps::parse_host_port(flags.bind));
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::HostPort address, ps::parse_host_port(listen_address));
   fmt::print("aggregator listens on {}\n", ps::to_string({address.host, served->port()}));
   std::fflush(stdout);
   std::unique_ptr<MetricsServer> metrics;

@@ -14,7 +14,9 @@ class App;
 namespace gradrail::tools {
 
 struct AggregatorFlags {
-  std::string bind;
+  std::string bind;         ///< "": the address of the task in `cluster`
+  std::string cluster;      ///< file with the job "aggregator"
+  int64_t task_index = -1;  ///< in this job; -1: not given
   std::string transport = "auto";
   std::string ofi_provider;
   uint32_t path_timeout_s = 10;

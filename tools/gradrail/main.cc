@@ -64,6 +64,8 @@ int inspect(const CheckpointFlags& flags) {
 
 int predict(const bench::predict::PredictFlags& flags) {
   const absl::StatusOr<bool> holds = bench::predict::run_predict(flags);
+  // Files with other contents have other codes.
+  if (absl::IsInvalidArgument(holds.status())) return finish(usage_error(holds.status()));
   if (!holds.ok()) return finish(holds.status());
   return *holds ? kGood : kFailed;
 }

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/cluster_spec.h"
+#include "ps/protocol/exchange_layout.h"
 #include "tools/exit_codes.h"
 #include "tools/security_flags.h"
 #include "tools/train/etcd_task.h"
@@ -34,6 +35,14 @@ void add_run_flags(CLI::App& command, RunFlags& flags) {
   number("--shards", cluster.shards, "shards (threads) in each parameter server", 1, 256);
   number("--slot_mib,--slot-mib", cluster.slot_mib,
          "MiB of a shard for gradients of one worker on their way; 0: room for all", 0, kMaxSlotMib);
+  command
+      .add_option("--aggregators", cluster.aggregators,
+                  "host:port list of aggregators (gradrail aggregator) between workers and servers; the program uses "
+                  "mode sync")
+      ->transform(accepted_by(ps::parse_host_list))
+      ->take_last();
+  number("--sum_group,--sum-group", cluster.sum_group,
+         "gradients are summed in groups of so many workers; 0: one for each aggregator", 0, ps::kMaxSumGroup);
   number("--keep", cluster.keep, "number of complete checkpoints to keep; 0: all", 0, kNoLimit);
   number("--heartbeat-timeout", cluster.heartbeat_timeout_s, "seconds without a heartbeat until a worker is lost", 1,
          kNoLimit);
@@ -77,7 +86,10 @@ absl::StatusOr<TrainOptions> check_run_flags(const RunFlags& flags) {
     return usage_error(absl::InvalidArgumentError(fmt::format(
         "run --rendezvous {}: etcd has no ranks for programs; the form is tcp://HOST:PORT", flags.cluster.rendezvous)));
   }
-  GRADRAIL_ASSIGN_OR_RETURN(TrainOptions options, check_train_flags(flags.cluster));
+  TrainFlags cluster = flags.cluster;
+  // The program chooses its mode, and its join() compares. Groups have no other mode.
+  if (!cluster.aggregators.empty() || cluster.sum_group > 0) cluster.mode = "sync";
+  GRADRAIL_ASSIGN_OR_RETURN(TrainOptions options, check_train_flags(cluster));
   if (flags.program.empty()) {
     return usage_error(absl::InvalidArgumentError(
         "run: no program is given; example: gradrail run --ps 1 --workers 3 -- python train.py"));

@@ -462,10 +462,13 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   const size_t workers = options.local ? flags.workers : options.cluster.workers.size();
   options.mode.worker_count = static_cast<uint32_t>(workers);
   GRADRAIL_RETURN_IF_ERROR(ps::check_bound(options.mode));
+  if (options.task.job == "worker" && options.mode.kind == ps::ModeKind::sync && flags.aggregators.empty())
+    options.flags.aggregators = fmt::format("{}", fmt::join(options.cluster.aggregators, ","));
   GRADRAIL_RETURN_IF_ERROR(usage_error(set_sum_group(options)));
   // Only a ps uses the flag, and a worker with a sparse description does not know all workers.
   if (options.task.job != "worker") GRADRAIL_RETURN_IF_ERROR(check_min_workers(flags, workers));
   GRADRAIL_ASSIGN_OR_RETURN(options.optimizer, optimizer_of(flags));
+  GRADRAIL_RETURN_IF_ERROR(usage_error(transport::rails::check_lanes(flags.rails, flags.streams)));
   // Before the list of transports: that list loads the plug-ins.
   GRADRAIL_RETURN_IF_ERROR(use_plugin_dir(flags.plugin_dir));
   absl::StatusOr<std::vector<std::string>> order = transport::parse_transport_order(flags.transport);

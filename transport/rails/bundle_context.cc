@@ -16,6 +16,7 @@
 #include "transport/common/byte_codec.h"
 #include "transport/rails/bundle_region.h"
 #include "transport/rails/link_speed.h"
+#include "transport/rails/rails_setting.h"
 
 namespace gradrail::transport::rails {
 namespace {
@@ -137,10 +138,10 @@ BundleConnection* BundleContext::add_single(Connection* connection, const std::s
 }
 
 absl::StatusOr<BundleContext::OpenRail> BundleContext::open_rail(const std::string& address, size_t number,
-                                                                 TimePoint deadline) {
+                                                                 uint32_t most_streams, TimePoint deadline) {
   GRADRAIL_ASSIGN_OR_RETURN(const size_t child, child_of(number));
   const Link link = link_towards(address);
-  const uint32_t streams = std::min(streams_ == 0 ? auto_streams(link.mbit_per_s) : streams_, kMaxLanes);
+  const uint32_t streams = streams_ == 0 ? std::min(auto_streams(link.mbit_per_s), most_streams) : streams_;
   OpenRail rail{.mbit_per_s = link.mbit_per_s / streams};
   for (uint32_t i = 0; i < streams; ++i) {
     const absl::StatusOr<Connection*> connection = children_[child]->connect(address, deadline);
@@ -158,6 +159,10 @@ absl::StatusOr<BundleContext::OpenRail> BundleContext::open_rail(const std::stri
 absl::StatusOr<Connection*> BundleContext::connect(const std::string& address, TimePoint deadline) {
   if (!address.starts_with(kLanesPrefix)) return connect_plain(address, deadline);
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<std::string> rails, split(address));
+  // Another attempt would have the same numbers. With this code, callers do not repeat it.
+  if (const absl::Status fits = check_lanes(rails.size(), streams_); !fits.ok())
+    return absl::FailedPreconditionError(fits.message());
+  const auto most_streams = static_cast<uint32_t>(kMaxLanes / rails.size());
   std::vector<size_t> order;
   for (size_t i = 0; i < rails.size(); ++i) order.push_back(i);
   std::stable_partition(order.begin(), order.end(), [&](size_t i) { return !failed_rails_.contains(rails[i]); });
@@ -170,7 +175,7 @@ absl::StatusOr<Connection*> BundleContext::connect(const std::string& address, T
     const Duration left = deadline - Clock::now();
     const TimePoint limit =
         rails.size() == 1 ? deadline : Clock::now() + left / static_cast<int>(order.size() - tried + 1);
-    absl::StatusOr<OpenRail> opened = open_rail(rails[i], i, limit);
+    absl::StatusOr<OpenRail> opened = open_rail(rails[i], i, most_streams, limit);
     if (opened.ok()) {
       open[i] = *std::move(opened);
       failed_rails_.erase(rails[i]);
@@ -199,9 +204,7 @@ absl::StatusOr<Connection*> BundleContext::connect(const std::string& address, T
 
 absl::Status BundleContext::greet(const std::vector<std::unique_ptr<Lane>>& lanes,
                                   const std::vector<uint32_t>& mbit_per_s) {
-  if (lanes.size() > kMaxLanes)
-    return absl::InvalidArgumentError(
-        fmt::format("{} lanes, and {} is the limit: ask for fewer streams", lanes.size(), kMaxLanes));
+  GRADRAIL_CHECK(lanes.size() <= kMaxLanes);
   Greeting greeting{.id = random_bytes(kBundleIdBytes), .lanes = static_cast<uint32_t>(lanes.size())};
   for (size_t i = 0; i < lanes.size(); ++i) {
     greeting.lane = static_cast<uint32_t>(i);

@@ -74,7 +74,8 @@ class BundleContext final : public Context {
     uint32_t mbit_per_s = 0;  ///< of each lane
   };
   absl::StatusOr<Connection*> connect_plain(const std::string& address, TimePoint deadline);
-  absl::StatusOr<OpenRail> open_rail(const std::string& address, size_t number, TimePoint deadline);
+  absl::StatusOr<OpenRail> open_rail(const std::string& address, size_t number, uint32_t most_streams,
+                                     TimePoint deadline);
   absl::Status greet(const std::vector<std::unique_ptr<Lane>>& lanes, const std::vector<uint32_t>& mbit_per_s);
   absl::StatusOr<size_t> child_of(size_t rail) const;
   BundleConnection* add_single(Connection* connection, const std::string& host);

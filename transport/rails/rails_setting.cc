@@ -10,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "base/net_address.h"
 #include "base/parse_number.h"
+#include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "transport/rails/greeting.h"
@@ -41,6 +42,22 @@ absl::StatusOr<uint32_t> parse_streams(std::string_view text) {
   const std::optional<uint32_t> number = parse_number<uint32_t>(text);
   if (number && *number >= 1 && *number <= kMaxLanes) return *number;
   return absl::InvalidArgumentError(fmt::format("'{}' is not auto or a number from 1 to {}", text, kMaxLanes));
+}
+
+absl::Status check_lanes(size_t rail_count, uint32_t streams) {
+  const uint64_t lanes = uint64_t{rail_count} * streams;
+  if (lanes <= kMaxLanes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("{} rail{} of {} streams are {} lanes, and {} is the limit; give --streams {} or less", rail_count,
+                  rail_count == 1 ? "" : "s", streams, lanes, kMaxLanes, kMaxLanes / rail_count));
+}
+
+absl::Status check_lanes(std::string_view rails, std::string_view streams) {
+  GRADRAIL_ASSIGN_OR_RETURN(const RailsSetting setting, parse_rails(rails));
+  GRADRAIL_ASSIGN_OR_RETURN(const uint32_t count, parse_streams(streams));
+  const absl::Status fits = check_lanes(setting.hosts.size(), count);
+  if (fits.ok()) return fits;
+  return absl::InvalidArgumentError(fmt::format("--rails {} --streams {}: {}", rails, streams, message_of(fits)));
 }
 
 std::vector<PhysicalLink> physical_links(int family, const std::string& sys) {
@@ -80,7 +97,8 @@ std::vector<std::string> explain_rails(const std::vector<PhysicalLink>& links) {
     const std::vector<std::string> rails = choose_rails(link.host, links);
     const std::string reason =
         link.mbit_per_s == 0 ? fmt::format("{} reports no speed", link.interface) : "no other link has a similar speed";
-    lines.push_back(fmt::format("a ps at {} ({}, {} Mb/s): {}", link.host, link.interface, link.mbit_per_s,
+    const std::string speed = link.mbit_per_s == 0 ? "unknown speed" : fmt::format("{} Mb/s", link.mbit_per_s);
+    lines.push_back(fmt::format("a ps at {} ({}, {}): {}", link.host, link.interface, speed,
                                 rails.empty() ? "one rail: " + reason : fmt::format("{}", fmt::join(rails, ", "))));
   }
   return lines;

@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace gradrail::transport::rails {
@@ -22,6 +23,13 @@ absl::StatusOr<RailsSetting> parse_rails(std::string_view text);
 /// "auto" (0) or 1 to kMaxLanes.
 /// Errors  INVALID_ARGUMENT: another text.
 absl::StatusOr<uint32_t> parse_streams(std::string_view text);
+
+/// The lanes of a worker to a shard: each rail has so many streams. `streams` 0: auto, which fits any number of rails.
+/// Errors  INVALID_ARGUMENT: more than kMaxLanes lanes; names the numbers.
+absl::Status check_lanes(size_t rail_count, uint32_t streams);
+/// The same for values that parse_rails() and parse_streams() accept.
+/// Errors  INVALID_ARGUMENT: names both flags as well.
+absl::Status check_lanes(std::string_view rails, std::string_view streams);
 
 /// An address of a network interface that belongs to a device.
 struct PhysicalLink {

@@ -42,6 +42,18 @@ TEST(PredictGoodput, WithoutABackupItIsThatOfYoungAndDaly) {
   const Goodput g = goodput_of(d, kStep, false);
   EXPECT_EQ(g.steps_per_s, g.share / kStep);
   EXPECT_LT(g.share_p5, g.share);
+  EXPECT_LT(g.share_min, g.share_p5);
+}
+
+TEST(PredictGoodput, TheMeanCanBeBelowThePercentile) {
+  Description d = failing(20'000);
+  d.failures.save_secs = 0;  // a failure of the ps host loses the whole run
+  d.failures.runs = 400;
+  d.failures.run_hours = 500;
+  const Goodput g = goodput_of(d, kStep, false);
+  EXPECT_NEAR(g.share_p5, 1, 1e-9);
+  EXPECT_LT(g.share, g.share_p5);
+  EXPECT_LT(g.share_min, 0.9) << "the worst run explains the mean";
 }
 
 TEST(PredictGoodput, TheBestIntervalIsThatOfYoung) {

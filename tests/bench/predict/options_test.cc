@@ -29,10 +29,18 @@ TEST(PredictOptions, MistakesNameTheirFlag) {
   EXPECT_THAT(error([](PredictFlags& f) { f.mode = "quorum:2,grace=auto"; }), HasSubstr("grace=auto"));
   EXPECT_THAT(error([](PredictFlags& f) { f.cluster.aggregators = 2, f.mode = "async"; }),
               HasSubstr("needs --mode sync"));
-  EXPECT_THAT(error([](PredictFlags& f) { f.cluster.aggregators = 5; }), HasSubstr("there are 4 workers"));
+  EXPECT_THAT(error([](PredictFlags& f) { f.cluster.aggregators = 2, f.returns = "bf16"; }),
+              HasSubstr("--aggregators 2: needs --return fp32, not bf16"));
+  EXPECT_THAT(error([](PredictFlags& f) { f.cluster.aggregators = 2, f.cluster.rails = 2; }),
+              HasSubstr("--aggregators 2 --rails 2: an aggregator uses one NIC"));
+  EXPECT_THAT(error([](PredictFlags& f) { f.cluster.aggregators = 5; }),
+              HasSubstr("--aggregators 5: there are 4 workers, and each aggregator needs one; give at most 4"));
   EXPECT_THAT(error([](PredictFlags& f) { f.cluster.workers = 129, f.cluster.aggregators = 2; }),
               HasSubstr("--aggregators 2: each has at most 64 workers; 129 workers need 3"));
   EXPECT_THAT(error([](PredictFlags& f) { f.failures.mtbf_hours = 1e-6; }), HasSubstr("--mtbf 1e-06"));
+  EXPECT_THAT(
+      error([](PredictFlags& f) { f.failures.mtbf_hours = 50, f.failures.run_hours = 1, f.save_cost_s = 3600; }),
+      HasSubstr("--save_cost_s 3600: must be less than a run, which has 3600 s (--run_hours 1)"));
   EXPECT_THAT(error([](PredictFlags& f) { f.cluster.workers = 65536, f.model = "64G"; }), HasSubstr("--bucket_kib"));
   EXPECT_THAT(error([](PredictFlags& f) { f.costs = {"missing.json"}; }), HasSubstr("missing.json"));
 }
@@ -63,9 +71,11 @@ TEST(PredictOptions, ASaveReadsParametersAndState) {
 TEST(PredictSweep, NumbersAndTexts) {
   EXPECT_THAT(parse_sweep("workers=1:16:*4")->values, ElementsAre("1", "4", "16"));
   EXPECT_THAT(parse_sweep("nic=0.1:0.3:+0.1")->values, ElementsAre("0.1", "0.2", "0.3"));
+  EXPECT_THAT(parse_sweep("loss=0:0.02:+0.01")->values, ElementsAre("0", "0.01", "0.02"));
+  EXPECT_THAT(error_of(parse_sweep("loss=0:0.02:*2").status()), HasSubstr("0 stays 0 with each factor"));
   EXPECT_THAT(parse_sweep("mode=sync,ssp:2")->values, ElementsAre("sync", "ssp:2"));
   for (const char* wrong : {"workers", "=1", "workers=", "workers=1:16:*1", "workers=16:1:*2", "workers=1:16:+0",
-                            "workers=nan:16:*2", "workers=1:1000000:+1"})
+                            "workers=nan:16:*2", "workers=-1:16:+1", "workers=1:1000000:+1"})
     EXPECT_THAT(error_of(parse_sweep(wrong).status()), HasSubstr("must be NAME=")) << wrong;
 }
 

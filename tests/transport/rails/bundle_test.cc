@@ -172,6 +172,18 @@ TEST_F(Rails, EachLaneCarriesWholeGroupsInBothDirections) {
   server_->close(to_client_);
 }
 
+TEST_F(Rails, MoreStreamsThanTheRailsOfAPeerAllowAreRefusedForGood) {
+  server_ = open_bundle(1);
+  client_ = open_bundle(33);
+  polled_ = {server_.get(), client_.get()};
+  const auto refused = client_->connect(server_->listen(kTwoRails).value(), Clock::now() + kRailsTimeout);
+  EXPECT_EQ(refused.status(),
+            absl::FailedPreconditionError(
+                "2 rails of 33 streams are 66 lanes, and 64 is the limit; give --streams 32 or less"));
+  turns(50ms);
+  EXPECT_TRUE(seen_[server_.get()].empty()) << "no lane was opened";
+}
+
 TEST_F(Rails, SeveralContextsHaveOneKey) {
   connect(1, 2);
   EXPECT_EQ(to_server_->lanes(), 2u);

@@ -108,6 +108,14 @@ TEST(RailsSetting, Texts) {
   for (const char* bad : {"", "0", "65", "-1", "two"}) EXPECT_FALSE(parse_streams(bad).ok()) << bad;
 }
 
+TEST(RailsSetting, RailsTimesStreamsHaveALimit) {
+  for (const char* rails : {"auto", "off", "10.0.0.1"}) EXPECT_TRUE(check_lanes(rails, "64").ok()) << rails;
+  for (const char* streams : {"auto", "1", "32"}) EXPECT_TRUE(check_lanes("10.0.0.1,10.1.0.1", streams).ok());
+  EXPECT_EQ(check_lanes("10.0.0.1,10.1.0.1,10.2.0.1", "22"),
+            absl::InvalidArgumentError("--rails 10.0.0.1,10.1.0.1,10.2.0.1 --streams 22: 3 rails of 22 streams are 66 "
+                                       "lanes, and 64 is the limit; give --streams 21 or less"));
+}
+
 TEST(RailsSetting, AutoTakesLinksOfSimilarSpeed) {
   const std::vector<PhysicalLink> links = {{"eth0", "10.0.0.1", 100'000},
                                            {"eth0", "10.0.0.9", 100'000},
@@ -122,7 +130,7 @@ TEST(RailsSetting, AutoTakesLinksOfSimilarSpeed) {
   ASSERT_EQ(lines.size(), links.size());
   EXPECT_EQ(lines[0], "a ps at 10.0.0.1 (eth0, 100000 Mb/s): 10.0.0.1, 10.1.0.1");
   EXPECT_EQ(lines[3], "a ps at 10.2.0.1 (eth2, 10000 Mb/s): one rail: no other link has a similar speed");
-  EXPECT_EQ(lines[4], "a ps at 10.3.0.1 (eth3, 0 Mb/s): one rail: eth3 reports no speed");
+  EXPECT_EQ(lines[4], "a ps at 10.3.0.1 (eth3, unknown speed): one rail: eth3 reports no speed");
 }
 
 TEST(RailsSetting, BindAndLoopbackMeanOneAddress) {
