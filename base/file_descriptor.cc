@@ -36,6 +36,14 @@ absl::Status allow_open_files(uint64_t count) {
   return absl::OkStatus();
 }
 
+void allow_many_open_files() {
+  // Some hosts have a hard limit of 10^9. No server has so many connections.
+  constexpr rlim_t kMany = rlim_t{1} << 20;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  allow_open_files(std::min(limit.rlim_max, kMany)).IgnoreError();  // the hard limit permits it
+}
+
 absl::StatusOr<Pipe> open_pipe() {
   std::array<int, 2> ends;
   if (pipe2(ends.data(), O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "pipe (ulimit -n)");

@@ -5,6 +5,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -73,6 +74,9 @@ TEST(OpenFiles, TheLimitFollowsTheNeedUpToTheHardLimit) {
     EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
     EXPECT_NE(refused.message().find("ulimit -Hn"), std::string::npos) << refused;
   }
+  allow_many_open_files();
+  getrlimit(RLIMIT_NOFILE, &raised);
+  EXPECT_EQ(raised.rlim_cur, std::min<rlim_t>(before.rlim_max, 1 << 20));
   setrlimit(RLIMIT_NOFILE, &before);
 }
 
