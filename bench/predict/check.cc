@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "base/status.h"
 #include "bench/predict/output.h"
@@ -33,6 +34,10 @@ absl::StatusOr<PredictFlags> flags_of(const nlohmann::json& run, PredictFlags fl
     flags.returns = config.at("return");
     flags.optimizer = config.at("optimizer");
     flags.bucket_kib = config.at("bucket_kib");
+    // Runs of earlier versions have no aggregators.
+    const auto aggregators = config.value("aggregators", std::string());
+    const auto commas = static_cast<uint32_t>(std::count(aggregators.begin(), aggregators.end(), ','));
+    flags.cluster.aggregators = aggregators.empty() ? 0 : commas + 1;
   } catch (const nlohmann::json::exception& error) {
     return absl::DataLossError(fmt::format("{}: {}", flags.check, error.what()));
   }

@@ -82,6 +82,13 @@ class Predict(cluster.ClusterTest):
         self.assertAlmostEqual(row["error"]["median"], row["predicted_s"]["median"] / measured - 1)
         # Two workers and 64 KiB each way take at least a second at 1 Mbit/s.
         self.assertGreater(row["predicted_s"]["median"], 1)
+        # An aggregator halves the bytes into the shard, but its own link is as slow.
+        run = json.loads(file.read_text())
+        run["config"]["aggregators"] = "10.0.0.1:2300"
+        through = self.folder / "aggregators.json"
+        through.write_text(json.dumps(run))
+        (tree,) = json.loads(self.predict("--check", through, "--nic", 0.001, "--json", code=cluster.FAILED))["rows"]
+        self.assertGreater(tree["predicted_s"]["median"], 1.2 * row["predicted_s"]["median"])
         # The same load over a fast one, with a wide tolerance.
         self.predict("--check", file, "--nic", 100, "--tolerance", 100)
 
