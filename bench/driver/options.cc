@@ -8,8 +8,6 @@
 #include "bench/driver/harness.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
-#include "ps/protocol/cluster_spec.h"
-#include "transport/rails/rails_setting.h"
 
 namespace gradrail::bench {
 
@@ -50,13 +48,6 @@ void add_flags(CLI::App& app, Options& o) {
       "transports in this order: tcp, shm, ucx, ofi, or the name of a plug-in; default: all");
   app.add_option("--ofi-provider", o.ofi_provider, "ofi: name of the libfabric provider");
   app.add_option("--bind-host", o.bind_host, "address of the interface to use");
-  app.add_option("--rails", o.rails, "exchange: addresses of the server's links over which tcp stripes the buckets")
-      ->transform(accepted_by(transport::rails::parse_rails));
-  app.add_option("--streams", o.streams, "exchange: TCP connections on each rail; auto: by the speed of the link")
-      ->transform(accepted_by(transport::rails::parse_streams));
-  app.add_option("--aggregators", o.aggregators,
-                 "exchange, mode sync: host:port list of aggregators between workers and servers")
-      ->transform(accepted_by(ps::parse_host_list));
   app.add_option("--plugin-dir", o.plugin_dir, "folder with transport plug-ins");
   app.add_flag("--block", o.block, "processes block instead of spinning");
   app.option_defaults()->group("Output");

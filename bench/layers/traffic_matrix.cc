@@ -57,8 +57,10 @@ absl::StatusOr<TrafficMatrix> matrix_of(const std::string& content) {
     absl::StripAsciiWhitespace(&line);
     if (line.empty()) continue;
     const std::vector<std::string> cells = cells_of(line);
-    const bool is_header = is_first && std::none_of(cells.begin(), cells.end(),
-                                                    [](const std::string& cell) { return entry_of(cell).has_value(); });
+    // A number with a wrong unit is a mistake, not a name.
+    const bool is_header = is_first && std::none_of(cells.begin(), cells.end(), [](const std::string& cell) {
+                             return !cell.empty() && (absl::ascii_isdigit(cell[0]) || cell[0] == '-');
+                           });
     is_first = false;
     if (is_header) continue;
     const std::string where = fmt::format("row {} (line {})", matrix.size() + 1, number);

@@ -67,7 +67,9 @@ absl::StatusOr<std::vector<Row>> rows_of(const nlohmann::json& run, const Predic
   GRADRAIL_ASSIGN_OR_RETURN(std::vector<Figure> figures, figures_of(run, flags.check));
   std::vector<Row> rows;
   for (Figure& measured : figures) {
-    if (!measured.failed.empty() || measured.path != "tcp" || measured.times.p50_us <= 0) continue;
+    if (!measured.failed.empty() || (measured.path != "tcp" && measured.path != "tcp through aggregator") ||
+        measured.times.p50_us <= 0)
+      continue;
     GRADRAIL_ASSIGN_OR_RETURN(Row row, row_of(std::move(measured), of_run));
     rows.push_back(std::move(row));
   }

@@ -211,7 +211,11 @@ void add_predict_flags(CLI::App& app, PredictFlags& flags) {
          "--sweep", flags.sweep,
          "a row for each value of a flag: workers=1:4096:*2, nic=25:100:+25 or mode=sync,async; may be repeated")
       ->transform(accepted_by(parse_sweep));
-  app.add_option("--check", flags.check, "compare with a run of `bench exchange -J`; the file has the load");
+  CLI::Option* const check =
+      app.add_option("--check", flags.check, "compare with a run of `bench exchange -J`; the file has the load");
+  for (const char* const of_file : {"--workers", "--ps", "--shards", "--aggregators", "--model", "--mode", "--push",
+                                    "--return", "--optimizer", "--bucket_kib", "--sweep"})
+    check->excludes(app.get_option(of_file));
   app.add_option("--tolerance", flags.tolerance, "--check: relative error of the median up to which the exit code is 0")
       ->transform(NumberIn(0.0, 100.0))
       ->capture_default_str();

@@ -39,6 +39,14 @@ void add_exchange_flags(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_option("--bucket_kib", options.bucket_kib, "size of a bucket in KiB; 0: the default of the client")
       ->transform(NumberIn(0u, kMaxBucketKib));
+  app.option_defaults()->group("Transport");
+  app.add_option("--rails", options.rails, "addresses of the server's links, over which the buckets are striped")
+      ->transform(accepted_by(transport::rails::parse_rails));
+  app.add_option("--streams", options.streams, "tcp: connections on each rail; auto: by the speed of the link")
+      ->transform(accepted_by(transport::rails::parse_streams));
+  app.add_option("--aggregators", options.aggregators,
+                 "mode sync: host:port list of aggregators between workers and servers")
+      ->transform(accepted_by(ps::parse_host_list));
   app.option_defaults()->group("Measurement");
   app.add_flag("--stages", options.stages, "measure the stages in a second run; the default of exchange");
   app.add_flag("--no-stages,--no_stages", options.no_stages, "exchange: skip the second run");

@@ -15,7 +15,7 @@ class App;
 
 namespace gradrail::bench {
 
-/// --workers, --shards, --mode, --optimizer, --bucket_kib, --touch.
+/// The flags of suites that exchange gradients: --workers, --mode, --push, --rails, --aggregators and others.
 void add_exchange_flags(CLI::App& app, Options& options);
 /// --cluster, --rendezvous and the other flags of a run over several processes (bench/cluster/ranks.h).
 void add_cluster_flags(CLI::App& app, Options& options);

@@ -156,6 +156,11 @@ class Worker {
     const worker::ClientStats stats = client_->stats();
     if (!stats.path_bytes.empty()) path_ = stats.path_bytes.front().path;
     if (!stats.paths.empty()) why_ = stats.paths.front();
+    if (!load_.aggregators.empty()) {
+      if (why_.find("through aggregator") == std::string::npos)
+        return absl::UnavailableError(fmt::format("the gradients go around the aggregators: {}", why_));
+      path_ += " through aggregator";
+    }
     if (device_ != nullptr) {
       path_ += fmt::format(", {}", load_.gpu);
       why_ += fmt::format("; {}", client_->gpu_text());

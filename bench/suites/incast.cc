@@ -16,16 +16,17 @@ namespace {
 /// Beyond the caches, the memory of more workers does not change the time.
 constexpr uint64_t kMostBytesOfBound = uint64_t{1} << 29;
 
-/// The load is the one of apply_bound_us().
-bool has_bound(const ExchangeLoad& load) {
+/// The load is the one of cold_update_us().
+bool has_cold_update(const ExchangeLoad& load) {
   return load.transport == "shm" && load.mode.kind == ps::ModeKind::async && load.optimizer == ps::OptimizerKind::sgd &&
          load.push == ps::PushFormat::fp32 && load.returns == ps::ReturnFormat::fp32 && load.layers.empty() &&
          !load.ablation.any();
 }
 
-/// The least time of the shard for one gradient in mapped memory. Each update reads the gradient of another worker, and
-/// stores the parameters into its memory. The memory of many workers does not fit into the caches.
-double apply_bound_us(const ExchangeLoad& load) {
+/// The time of an update alone in mapped memory. Each one reads the gradient of another worker, and stores the
+/// parameters into its memory. The memory of many workers does not fit into the caches. A shard can be faster: a
+/// worker that exchanges several times in a row stays in them.
+double cold_update_us(const ExchangeLoad& load) {
   const size_t count = load.bytes / sizeof(float);
   const size_t workers = std::clamp<size_t>(kMostBytesOfBound / load.bytes, 1, load.workers);
   std::vector<float> parameters(count, 0.0f), gradients(count * workers, 1.0f), targets(count * workers, 0.0f);
@@ -70,7 +71,7 @@ std::vector<Figure> rows_of(const ExchangeLoad& load) {
                        {"aggregate_GB/s", result.seconds > 0 ? bytes / result.seconds * 1e-9 : 0.0},
                        {"join_s", result.join_seconds}};
   for (const auto& one : result.shard) rows.front().more.push_back(one);
-  if (has_bound(load)) rows.front().more.emplace_back("bound_us", apply_bound_us(load));
+  if (has_cold_update(load)) rows.front().more.emplace_back("cold_us", cold_update_us(load));
   return rows;
 }
 
@@ -85,7 +86,7 @@ absl::StatusOr<int> run_incast_suite(const Options& options) {
   Report report(options, fmt::format("gradrail bench incast: {}", describe(load)));
   report.note("slowest/fastest: ratio of the workers' medians. aggregate: gradient bytes of all workers / time");
   report.note("shard_us, switches: time on a core and context switches of the shards for each gradient of a worker");
-  report.note("bound_us: an update with the gradient of one worker, stored into its memory; the workers take turns");
+  report.note("cold_us: an update with the gradient of one worker, stored into its memory; the workers take turns");
   add_ranks(load, choices, report);
   report.begin(Layout::sweep);
   std::vector<Contestant> contestants;

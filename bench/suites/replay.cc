@@ -54,6 +54,10 @@ absl::StatusOr<Options> options_of(const Options& options, const TrafficMatrix& 
   if (!options.mode.empty() && options.mode != "async")
     return refuse(fmt::format("--mode {}: a worker can send nothing to a shard, and only async does not wait for it",
                               options.mode));
+  if (options.line_gbit > 0 && (options.push != "fp32" || options.returns != "fp32"))
+    return refuse(
+        fmt::format("--line_gbit needs --push fp32 and --return fp32, not {} and {}: entries are bytes of fp32",
+                    options.push, options.returns));
   if (options.push.starts_with("topk"))
     return refuse(fmt::format("--push {}: its chunks are larger than the units of a matrix", options.push));
   const auto rows = static_cast<uint32_t>(matrix.size()), columns = static_cast<uint32_t>(matrix.front().size());

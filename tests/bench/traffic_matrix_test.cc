@@ -37,6 +37,7 @@ TEST(TrafficMatrix, MistakesNameRowAndColumn) {
   EXPECT_THAT(error("1,2000G\n"), HasSubstr("column 2: '2000G'"));
   EXPECT_THAT(error("1,2\n3\n"), HasSubstr("row 2 (line 2) has 1 column, and row 1 has 2"));
   EXPECT_THAT(error("0,0\n"), HasSubstr("all entries are 0"));
+  EXPECT_THAT(error("64KB,16KB\n32K,1K\n"), HasSubstr("row 1 (line 1), column 1: '64KB' is no number"));
   EXPECT_THAT(error("a,b\n"), HasSubstr("no row of numbers"));
   EXPECT_THAT(error("a,b\nc,d\n"), HasSubstr("row 1 (line 2), column 1: 'c'"));
   EXPECT_EQ(read_traffic_matrix("/none/x").status().code(), absl::StatusCode::kNotFound);

@@ -188,6 +188,21 @@ class AggregatorRuns(cluster.ClusterTest):
             self.assertEqual(len(re.findall("gradients go around", worker.text())), 1, worker.transcript())
         self.assert_ends(servers[0], cluster.GOOD)
 
+    def test_an_aggregator_that_cannot_reach_the_ps_takes_no_worker(self):
+        aggregator, address = self.aggregator("--transport", "shm")
+        common = [*self.addresses(WORKERS, 1), "--model", "mlp", "--mode", "sync", "--data_dir", self.data, "--epochs", 20,
+                  "--log_every", 1, "--aggregators", address, "--sum_group", 4, "--failback_secs", 0.3]
+        jobs = [("ps", 0, "tcp"), *(("worker", i, "shm,tcp") for i in range(WORKERS))]
+        ps, *workers = [self.train(*common, "--job_name", job, "--task_index", index, "--transport", transport,
+                                   name=f"{job}/{index}") for job, index, transport in jobs]
+        for task in (*workers, ps):
+            self.assert_ends(task, cluster.GOOD, 2 * cluster.FINISH)
+        for worker in workers:
+            self.assert_says(worker, "gradients go around the aggregators",
+                             rf"^Path: shard 0 at \S+: tcp .*\(aggregator {address} refused: it does not reach parameter server 0")
+            self.assertFalse(worker.has("pass through aggregators again|was lost"), worker.transcript())
+        self.assertEqual(len(re.findall("was not attached", aggregator.text())), WORKERS, aggregator.transcript())
+
     def test_a_joining_worker_is_no_warning_at_the_ps(self):
         aggregators, flags = self.two()
         servers, workers = self.start_run(*flags, epochs=300)

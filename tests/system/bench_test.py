@@ -218,7 +218,8 @@ class Bench(cluster.ClusterTest):
         good = self.matrix("4K,8K\n4K,0\n")
         for words, flags in ((r"--stages has no effect", ["--stages"]), ("--mode sync: .* only async", ["--mode", "sync"]),
                              ("2 rows, and --workers 3", ["--workers", 3]), ("2 columns, and --shards 3", ["--shards", 3]),
-                             ("--push topk:1: ", ["--push", "topk:1"]), ("give one of them", ["resnet50"])):
+                             ("--push topk:1: ", ["--push", "topk:1"]),
+                             ("--line_gbit needs --push fp32", ["--line_gbit", 10, "--push", "bf16"]), ("give one of them", ["resnet50"])):
             with self.subTest(flags=flags):
                 self.assertRegex(self.bench("replay", "--matrix", good, *flags, code=cluster.USAGE), words)
         self.assertIn("or --matrix FILE", self.bench("replay", code=cluster.USAGE))
@@ -257,13 +258,22 @@ class Bench(cluster.ClusterTest):
         self.assertRegex(self.bench("put", "--transport", "pigeon", code=cluster.CONFIGURATION), "pigeon")
 
     def test_flags_without_an_effect_are_refused(self):
-        refused = {"peers": ["--cluster", "--job_name", "--rendezvous", "--ps_hosts"], "apply": ["-w"],
+        refused = {"peers": ["--cluster", "--job_name", "--rendezvous", "--ps_hosts"], "apply": ["-w", "--aggregators"],
+                   "put": ["--rails", "--streams", "--aggregators"],
                    "register": ["-w", "-c"], "replay": ["-b", "-e", "-f"],
                    "publish": ["-w", "-c", "--transport"], "staged": ["-n", "-w", "-c"], "straggler": ["-n", "-w", "-c"]}
         for suite, flags in refused.items():
             for flag in flags:
                 with self.subTest(suite=suite, flag=flag):
                     self.assertIn(flag, self.bench(suite, flag, "1", code=cluster.USAGE))
+
+    def test_rows_through_aggregators_are_those_alone(self):
+        asked = ["exchange", "-b", "4K", "-e", "4K", "--workers", "2", "--mode", "sync", "--transport", "tcp", *QUICK, "--aggregators"]
+        (port,) = cluster.free_ports(1)
+        self.assertRegex(self.bench(*asked, f"127.0.0.1:{port}", code=cluster.FAILED), "the gradients go around the aggregators")
+        task = self.launch("aggregator", [cluster.binary(), "aggregator", "--bind", f"127.0.0.1:{port}", "--transport", "tcp"])
+        task.wait_for("aggregator listens")
+        self.assertRegex(self.bench(*asked, f"127.0.0.1:{port}"), r"tcp through aggregator +4096 ")
 
     def test_damaged_layer_lists(self):
         for line, words in (("conv 10 0", "multiple of 4"), ("conv 16", "name bytes microseconds"), ("conv 16 1 1", "name"),

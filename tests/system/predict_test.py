@@ -49,6 +49,8 @@ class Predict(cluster.ClusterTest):
                 said = self.predict("--model", "1M", flag, 3, code=cluster.USAGE)
                 self.assertIn(f"{flag}: has no effect without failures; give --mtbf HOURS", said)
         self.assertIn("--mtbf: has no effect with --check", self.predict("--check", "run.json", "--mtbf", 5, code=cluster.USAGE))
+        for flag in ("--workers=4", "--aggregators=1", "--mode=async", "--sweep=nic=10,25"):
+            self.assertIn(f"{flag.split('=')[0]} excludes --check", self.predict("--check", "run.json", flag, code=cluster.USAGE))
         self.predict("--model", "1M", "--runs", 3, "--sweep", "mtbf=0,500")
         self.predict("--model", "1M", "--mtbf", 500, "--sweep", "restart_s=0:60:+30")
 

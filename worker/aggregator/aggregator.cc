@@ -178,12 +178,21 @@ class Aggregator::Impl final : public ps::proto::Control::Service {
                       ps::proto::AttachReply* reply) override {
     reply->set_protocol_version(ps::kProtocolVersion);
     const absl::Status attached = attach(*request, *reply);
-    if (!attached.ok())
-      spdlog::warn("worker {} was not attached: {}", request->joined().member().task_index(), message_of(attached));
+    report(request->joined().member().task_index(), attached);
     return ps::to_grpc(attached);
   }
 
  private:
+  /// A worker tries again at each look for better paths: the same reason is not repeated.
+  void report(uint32_t worker, const absl::Status& attached) {
+    const std::string why(message_of(attached));
+    {
+      MutexLock lock(mutex_);
+      if (std::exchange(refused_[worker], why) == why) return;
+    }
+    if (!attached.ok()) spdlog::warn("worker {} was not attached: {}", worker, why);
+  }
+
   absl::Status attach(const ps::proto::AttachRequest& request, ps::proto::AttachReply& reply) {
     GRADRAIL_ASSIGN_OR_RETURN(const Attachment attachment, read(request));
     GRADRAIL_ASSIGN_OR_RETURN(const std::shared_ptr<Session> session, find_or_start(request, attachment));
@@ -257,6 +266,7 @@ class Aggregator::Impl final : public ps::proto::Control::Service {
   std::string host_;
   mutable Mutex mutex_;
   std::map<std::string, std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mutex_);
+  std::map<uint32_t, std::string> refused_ ABSL_GUARDED_BY(mutex_);  ///< by worker: why its last attempt failed
   std::map<std::string, ps::PathTraffic> past_traffic_ ABSL_GUARDED_BY(mutex_);  ///< of ended sessions, by path
   std::unique_ptr<ps::GatedServer> server_;                                      ///< last: its calls use the rest
 };

@@ -104,11 +104,26 @@ Session::Stats Session::stats() {
   return read.ok() ? *read : Stats();
 }
 
+/// A worker that is admitted leaves its other path. It must not wait here for a shard that cannot be reached.
+absl::Status Session::check_reach() {
+  const TimePoint now = Clock::now();
+  if (now >= reach_.refuse_until && !shard_->is_open() && now >= reach_.check_at) {
+    const absl::Status reached = shard_->reach();
+    if (reached.ok()) {
+      reach_.check_at = now + kFirstRefusal;
+    } else {
+      reach_.why_not = message_of(reached);
+      reach_.refuse_until = now + kFirstRefusal;
+    }
+  }
+  if (now >= reach_.refuse_until) return absl::OkStatus();
+  return absl::UnavailableError(fmt::format("it does not reach {}: {}", target_.server, reach_.why_not));
+}
+
 absl::Status Session::admit_in_thread(const GroupMember& member) {
   const uint32_t slot = slot_of(member.worker);
   GRADRAIL_CHECK(slot < group_size_);
-  if (Clock::now() < reach_.refuse_until)
-    return absl::UnavailableError(fmt::format("it does not reach {}: {}", target_.server, reach_.why_not));
+  GRADRAIL_RETURN_IF_ERROR(check_reach());
   std::optional<GroupMember>& known = members_[slot];
   if (known.has_value() && known->incarnation == member.incarnation && known->key != member.key)
     return absl::PermissionDeniedError(fmt::format("worker {} is here with another token", member.worker));

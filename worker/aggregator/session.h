@@ -79,6 +79,7 @@ class Session {
 
   absl::Status open();
   void run();
+  absl::Status check_reach();
   absl::Status admit_in_thread(const GroupMember& member);
   void dispatch(transport::Completion& completion);
   void on_message(ps::ShardPeer& peer, absl::Span<const std::byte> message);
@@ -146,6 +147,7 @@ class Session {
     TimePoint give_up_at = TimePoint::max();  ///< without a connection until then, the workers are sent away
     Duration refusal{};                       ///< the last one, since the shard was reached
     TimePoint refuse_until;                   ///< no worker is admitted
+    TimePoint check_at;                       ///< without a connection, the next worker that attaches asks for one
     std::string why_not;                      ///< of the last attempt, or why the workers were sent away
   } reach_;
   struct Pending {

@@ -57,19 +57,43 @@ void ShardSide::regroup() {
   ps::send_message(path_->connection(), message).IgnoreError();  // best effort: it only spares a warning
 }
 
-absl::StatusOr<worker::OpenContext*> ShardSide::open_context(const ps::ShardEndpoint& endpoint) {
+const ps::ShardEndpoint& ShardSide::endpoint_of(const transport::Candidate& candidate) const {
+  const auto endpoint = std::find_if(target_.endpoints.begin(), target_.endpoints.end(),
+                                     [&](const ps::ShardEndpoint& each) { return each.transport == candidate.name; });
+  GRADRAIL_CHECK(endpoint != target_.endpoints.end());  // rank_candidates() has compared the names
+  return *endpoint;
+}
+
+absl::StatusOr<std::unique_ptr<transport::Context>> ShardSide::open_transport(const ps::ShardEndpoint& endpoint) const {
   GRADRAIL_ASSIGN_OR_RETURN(const transport::Transport* const found, transport::find_transport(endpoint.transport));
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::Context> context, found->open(options_.open));
+  // A shard with a context for each rail gives the address of its first rail.
+  if (!endpoint.address.starts_with(transport::rails::kLanesPrefix)) return context;
+  GRADRAIL_ASSIGN_OR_RETURN(context, transport::rails::BundleContext::over(std::move(context)));
+  return context;
+}
+
+absl::StatusOr<worker::OpenContext*> ShardSide::open_context(const ps::ShardEndpoint& endpoint) {
   auto open = std::make_unique<worker::OpenContext>();
   open->transport = endpoint.transport;
-  GRADRAIL_ASSIGN_OR_RETURN(open->context, found->open(options_.open));
-  // A shard with a context for each rail gives the address of its first rail.
-  if (endpoint.address.starts_with(transport::rails::kLanesPrefix)) {
-    GRADRAIL_ASSIGN_OR_RETURN(open->context, transport::rails::BundleContext::over(std::move(open->context)));
-  }
+  GRADRAIL_ASSIGN_OR_RETURN(open->context, open_transport(endpoint));
   GRADRAIL_RETURN_IF_ERROR(worker::register_model(*open, registered_, parameters_, sums_, /*shard_on_gpu=*/false));
   context_ = std::move(open);
   wait_set_.add(context_->context.get());
   return context_.get();
+}
+
+absl::Status ShardSide::reach() const {
+  const TimePoint deadline = Clock::now() + kConnectDeadline;
+  absl::Status reached = absl::FailedPreconditionError(transport::explain_none(link_.candidates));
+  for (const transport::Candidate& candidate : link_.candidates) {
+    if (candidate.never) continue;
+    const ps::ShardEndpoint& endpoint = endpoint_of(candidate);
+    const absl::StatusOr<std::unique_ptr<transport::Context>> context = open_transport(endpoint);
+    reached = context.ok() ? (*context)->connect(endpoint.address, deadline).status() : context.status();
+    if (reached.ok()) break;
+  }
+  return reached;
 }
 
 absl::Status ShardSide::open(const std::vector<GroupMember>& members) {
@@ -81,10 +105,8 @@ absl::Status ShardSide::open(const std::vector<GroupMember>& members) {
     return absl::FailedPreconditionError(transport::explain_none(candidates));
   while (candidates[next_candidate_ % candidates.size()].never) ++next_candidate_;
   transport::Candidate& candidate = candidates[next_candidate_++ % candidates.size()];
-  const auto endpoint = std::find_if(target_.endpoints.begin(), target_.endpoints.end(),
-                                     [&](const ps::ShardEndpoint& each) { return each.transport == candidate.name; });
-  GRADRAIL_CHECK(endpoint != target_.endpoints.end());  // rank_candidates() has compared the names
-  GRADRAIL_ASSIGN_OR_RETURN(worker::OpenContext* const context, open_context(*endpoint));
+  const ps::ShardEndpoint& endpoint = endpoint_of(candidate);
+  GRADRAIL_ASSIGN_OR_RETURN(worker::OpenContext* const context, open_context(endpoint));
   ps::proto::JoinPath join_path;
   join_path.set_first_element(link_.range.first);
   for (const GroupMember& member : members) {
@@ -100,7 +122,7 @@ absl::Status ShardSide::open(const std::vector<GroupMember>& members) {
   };
   const TimePoint now = Clock::now();
   deadline_ = now + kHandshakeDeadline + ps::allocation_time(link_.range.count * sizeof(float));
-  GRADRAIL_ASSIGN_OR_RETURN(path_, worker::ShardPath::open(link_, *context, endpoint->address, join_path, prove,
+  GRADRAIL_ASSIGN_OR_RETURN(path_, worker::ShardPath::open(link_, *context, endpoint.address, join_path, prove,
                                                            registered_, nullptr, {}, now + kConnectDeadline));
   connection_ = &path_->connection();
   is_refused_ = false;

@@ -50,6 +50,8 @@ class ShardSide {
   ShardSide(const ShardSide&) = delete;
   ShardSide& operator=(const ShardSide&) = delete;
 
+  /// Whether the shard accepts a connection over one of the transports. The connection ends at once. Blocks up to 1 s.
+  absl::Status reach() const;
   /// Begins a connection over the next transport. The former one is closed. Blocks while it connects, up to 1 s.
   absl::Status open(const std::vector<GroupMember>& members);
   void close();
@@ -77,6 +79,8 @@ class ShardSide {
   std::vector<uint32_t> take_finished() { return std::exchange(finished_, {}); }
 
  private:
+  const ps::ShardEndpoint& endpoint_of(const transport::Candidate& candidate) const;
+  absl::StatusOr<std::unique_ptr<transport::Context>> open_transport(const ps::ShardEndpoint& endpoint) const;
   absl::StatusOr<worker::OpenContext*> open_context(const ps::ShardEndpoint& endpoint);
 
   const Options options_;

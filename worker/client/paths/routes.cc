@@ -177,8 +177,8 @@ void PathManager::report_routes() {
           ? fmt::format("tries them again every {} s", std::chrono::duration<double>(options_.failback).count())
           : "does not try them again (--failback_secs 0)";
   spdlog::warn(
-      "shard {} at {}: gradients go around the aggregators, and its link carries those of each worker; this "
-      "worker {} ({})",
+      "shard {} at {}: gradients go around the aggregators, and the link of the shard carries those of each "
+      "worker; this worker {} ({})",
       (*around)->shard_index, (*around)->address, again, explain_refused(**around));
 }
 
