@@ -43,6 +43,10 @@ class GrpcHeartbeat final : public HeartbeatStream,
     unfinished_ = 2;
     const bool is_first = !std::exchange(is_open_, true);
     if (is_first) {
+      {  // before gRPC hands this object to its threads: ThreadSanitizer does not see how it does so
+        MutexLock lock(mutex_);
+        ended_.reset();
+      }
       stub_.async()->Heartbeat(&context_, this);
       AddHold();  // later pings begin outside of its calls
     }
