@@ -218,7 +218,7 @@ class AggregatorRuns(cluster.ClusterTest):
         self.assertFalse(servers[0].has("lost .* to an aggregator"), servers[0].transcript())
         self.assertFalse(any(task.has(" W ") for task in aggregators), aggregators[0].transcript())
         self.assert_says(aggregators[0], r"^workers 0 to 1 at shard 0 of parameter server 0 \(\S+\): started$",
-                         r"^workers 0 to 1 at shard 0 of \S.*: 2 workers over tcp \S+ > \S+")
+                         r"^workers 0 to 1 at shard 0 of \S.*: 2 of them over tcp \S+ > \S+")
 
     def test_an_address_of_another_kind_of_process_is_named(self):
         _, flags = self.two()

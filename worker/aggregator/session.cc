@@ -285,7 +285,7 @@ void Session::on_shard_active() {
   reach_.refusal = Duration::zero();
   reach_.why_not.clear();
   shard_traffic_.path = shard_->path().connection_path() + " to shard";
-  log_(fmt::format("{}: {} workers over {}", name(), std::popcount(connected_), shard_->describe()));
+  log_(fmt::format("{}: {} of them over {}", name(), std::popcount(connected_), shard_->describe()));
   std::vector<std::optional<uint32_t>> before;
   for (uint32_t bucket = 0; bucket < partition_.bucket_count(); ++bucket)
     before.push_back(shard_->path().bucket_before(bucket));
