@@ -163,16 +163,24 @@ ExchangeLoad with(ExchangeLoad load, const TransportChoice& choice, uint64_t byt
   return load;
 }
 
-std::vector<Contestant> exchange_contestants(const ExchangeLoad& load, const std::vector<TransportChoice>& choices) {
+std::vector<Contestant> exchange_contestants(
+    const std::vector<TransportChoice>& choices,
+    const std::function<std::vector<Figure>(const TransportChoice& choice, uint64_t bytes)>& measure) {
   std::vector<Contestant> contestants;
   for (const TransportChoice& choice : choices) {
-    contestants.push_back({choice.title(), [load, choice](uint64_t bytes) -> std::vector<Figure> {
+    contestants.push_back({choice.title(), [measure, choice](uint64_t bytes) -> std::vector<Figure> {
                              if (!choice.unusable.empty())
                                return {not_measured(choice.title(), bytes, choice.unusable)};
-                             return {run_exchange(with(load, choice, bytes)).figure};
+                             return measure(choice, bytes);
                            }});
   }
   return contestants;
+}
+
+std::vector<Contestant> exchange_contestants(const ExchangeLoad& load, const std::vector<TransportChoice>& choices) {
+  return exchange_contestants(choices, [load](const TransportChoice& choice, uint64_t bytes) -> std::vector<Figure> {
+    return {run_exchange(with(load, choice, bytes)).figure};
+  });
 }
 
 void add_ranks(const ExchangeLoad& load, const std::vector<TransportChoice>& choices, Report& report) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,7 +28,11 @@ absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_wo
 /// "2 workers, 1 shard, sync, sgd".
 std::string describe(const ExchangeLoad& load);
 
-/// A row for each choice; those that cannot be opened keep theirs, with the reason.
+/// The rows of each choice. A choice that cannot be opened keeps one row, with the reason.
+std::vector<Contestant> exchange_contestants(
+    const std::vector<TransportChoice>& choices,
+    const std::function<std::vector<Figure>(const TransportChoice& choice, uint64_t bytes)>& measure);
+/// The same, with the row of an exchange.
 std::vector<Contestant> exchange_contestants(const ExchangeLoad& load, const std::vector<TransportChoice>& choices);
 ExchangeLoad with(ExchangeLoad load, const TransportChoice& choice, uint64_t bytes);
 

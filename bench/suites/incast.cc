@@ -89,15 +89,10 @@ absl::StatusOr<int> run_incast_suite(const Options& options) {
   report.note("cold_us: an update with the gradient of one worker, stored into its memory; the workers take turns");
   add_ranks(load, choices, report);
   report.begin(Layout::sweep);
-  std::vector<Contestant> contestants;
-  for (const TransportChoice& choice : choices) {
-    contestants.push_back({choice.title(), [&load, choice](uint64_t bytes) -> std::vector<Figure> {
-                             if (!choice.unusable.empty())
-                               return {not_measured(choice.title(), bytes, choice.unusable)};
-                             return rows_of(with(load, choice, bytes));
-                           }});
-  }
-  take_turns(options, list, contestants, report);
+  const auto measure = [&](const TransportChoice& choice, uint64_t bytes) {
+    return rows_of(with(load, choice, bytes));
+  };
+  take_turns(options, list, exchange_contestants(choices, measure), report);
   return report.finish(!options.transports.empty());
 }
 

@@ -69,8 +69,7 @@ absl::StatusOr<Options> options_of(const Options& options, const TrafficMatrix& 
       return refuse(fmt::format("{} columns, and --shards {}; omit the flag", columns, options.shards));
     if (columns > kMaxShards)
       return refuse(
-          fmt::format("{} columns, and a server has at most {} shards; start several servers (--cluster, "
-                      "srun)",
+          fmt::format("{} columns, and a server has at most {} shards; start several servers (--cluster, srun)",
                       columns, kMaxShards));
     chosen.workers = rows;
     chosen.shards = columns;
@@ -133,16 +132,10 @@ absl::StatusOr<int> run_matrix_replay(const Options& given) {
   report.note("busiest_GB/s: bytes of the busiest task in each direction / time of the step");
   add_ranks(load, choices, report);
   report.begin(Layout::sweep);
-  std::vector<Contestant> contestants;
-  for (const TransportChoice& choice : choices) {
-    contestants.push_back({choice.title(), [&, choice](uint64_t bytes) -> std::vector<Figure> {
-                             if (!choice.unusable.empty())
-                               return {not_measured(choice.title(), bytes, choice.unusable)};
-                             return rows_of_matrix(run_exchange(with(load, choice, model_bytes)), *matrix, busiest,
-                                                   options.line_gbit);
-                           }});
-  }
-  take_turns(options, {total}, contestants, report);
+  const auto measure = [&](const TransportChoice& choice, uint64_t) {
+    return rows_of_matrix(run_exchange(with(load, choice, model_bytes)), *matrix, busiest, options.line_gbit);
+  };
+  take_turns(options, {total}, exchange_contestants(choices, measure), report);
   return report.finish(!options.transports.empty());
 }
 
@@ -170,18 +163,13 @@ absl::StatusOr<int> run_replay_suite(const Options& options) {
   report.note("time: one step, until the last fresh parameter. exposed_us: part of it after the backward pass");
   add_ranks(load, choices, report);
   report.begin(Layout::sweep);
-  std::vector<Contestant> contestants;
-  for (const TransportChoice& choice : choices) {
-    contestants.push_back({choice.title(), [&, choice](uint64_t bytes) -> std::vector<Figure> {
-                             if (!choice.unusable.empty())
-                               return {not_measured(choice.title(), bytes, choice.unusable)};
-                             Figure figure = run_exchange(with(load, choice, bytes)).figure;
-                             // The backward pass has an exact length here: the rest of the step is due to the exchange.
-                             figure.more = {{"exposed_us", figure.times.p50_us - backward_us}};
-                             return {figure};
-                           }});
-  }
-  take_turns(options, {list.bytes()}, contestants, report);
+  const auto measure = [&](const TransportChoice& choice, uint64_t bytes) -> std::vector<Figure> {
+    Figure figure = run_exchange(with(load, choice, bytes)).figure;
+    // The backward pass has an exact length here: the rest of the step is due to the exchange.
+    figure.more = {{"exposed_us", figure.times.p50_us - backward_us}};
+    return {figure};
+  };
+  take_turns(options, {list.bytes()}, exchange_contestants(choices, measure), report);
   return report.finish(!options.transports.empty());
 }
 

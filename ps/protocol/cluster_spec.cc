@@ -254,9 +254,7 @@ absl::StatusOr<std::vector<std::string>> parse_aggregators(std::string_view list
     GRADRAIL_ASSIGN_OR_RETURN(const HostPort address, parse_host_port(host));
     if (address.port == 0)
       return absl::InvalidArgumentError(
-          fmt::format("{}: no process listens at port 0: name the port that the "
-                      "aggregator prints",
-                      host));
+          fmt::format("{}: no process listens at port 0: name the port that the aggregator prints", host));
     if (!seen.insert(host).second)
       return absl::InvalidArgumentError(fmt::format("{} is in the list twice: name each aggregator once", host));
   }

@@ -27,6 +27,14 @@ class AggregatorRuns(cluster.ClusterTest):
         return self.start_cluster(WORKERS, "--mode", "sync", "--data_dir", self.data, "--epochs", epochs, "--shards", 2,
                                   "--transport", "tcp", "--log_every", 1, *flags, ps=ps, model="mlp")
 
+    def stop(self, workers, server):
+        """SIGTERM to the workers. All tasks end well."""
+        for worker in workers:
+            worker.signal(signal.SIGTERM)
+        for worker in workers:
+            self.assert_ends(worker, cluster.GOOD, 2 * cluster.FINISH)
+        self.assert_ends(server, cluster.GOOD)
+
     def whole_run(self, *flags, **options):
         """Runs to the end. Returns the hash of the parameters and the bytes that the ps has received by path."""
         servers, workers = self.start_run(*flags, **options)
@@ -141,11 +149,7 @@ class AggregatorRuns(cluster.ClusterTest):
         for worker in workers[:2]:
             worker.wait_for(rf"back on shm .* through aggregator {address}")
         self.assert_goes_on(workers[0])
-        for worker in workers:
-            worker.signal(signal.SIGTERM)
-        for worker in workers:
-            self.assert_ends(worker, cluster.GOOD, 2 * cluster.FINISH)
-        self.assert_ends(server, cluster.GOOD)
+        self.stop(workers, server)
 
     def test_workers_that_wait_for_each_other_keep_their_aggregator(self):
         """A worker that computes for longer than --path_timeout is no fault of the aggregator."""
@@ -182,11 +186,9 @@ class AggregatorRuns(cluster.ClusterTest):
         self.aggregator("--bind", address, name="aggregator again")
         for worker in workers:
             worker.wait_for("all gradients pass through aggregators again")
-            worker.signal(signal.SIGTERM)
+        self.stop(workers, servers[0])
         for worker in workers:
-            self.assert_ends(worker, cluster.GOOD, 2 * cluster.FINISH)
             self.assertEqual(len(re.findall("gradients go around", worker.text())), 1, worker.transcript())
-        self.assert_ends(servers[0], cluster.GOOD)
 
     def test_an_aggregator_that_cannot_reach_the_ps_takes_no_worker(self):
         aggregator, address = self.aggregator("--transport", "shm")
@@ -273,11 +275,7 @@ class AggregatorRuns(cluster.ClusterTest):
         for worker in workers:
             worker.wait_for(r"back on tcp .* through aggregator")
         self.assert_goes_on(workers[0])
-        for worker in workers:
-            worker.signal(signal.SIGTERM)
-        for worker in workers:
-            self.assert_ends(worker, cluster.GOOD, 2 * cluster.FINISH)
-        self.assert_ends(servers[0], cluster.GOOD)
+        self.stop(workers, servers[0])
 
     def test_a_backup_takes_over_behind_aggregators(self):
         expected, _ = self.whole_run(*FLAT, epochs=6)

@@ -131,20 +131,19 @@ class Aggregator::Impl final : public ps::proto::Control::Service {
   AggregatorStats stats() const {
     AggregatorStats stats;
     std::vector<std::shared_ptr<Session>> sessions;
+    std::map<std::string, ps::PathTraffic> all;
     {
       MutexLock lock(mutex_);
       for (const auto& [key, session] : sessions_) sessions.push_back(session);
-      for (const auto& [path, traffic] : past_traffic_) stats.paths.push_back(traffic);
+      all = past_traffic_;
     }
     stats.sessions = sessions.size();
     // Without the lock: a session answers late while it connects to its shard.
-    std::map<std::string, ps::PathTraffic> all = add_traffic({}, stats.paths);
     for (const auto& session : sessions) {
       const Session::Stats of_session = session->stats();
       stats.workers += of_session.workers;
       all = add_traffic(std::move(all), of_session.paths);
     }
-    stats.paths.clear();
     for (auto& [path, traffic] : all) stats.paths.push_back(std::move(traffic));
     return stats;
   }
