@@ -138,8 +138,8 @@ absl::Status BackupHandler::follow_agreement(const proto::ReplicateRequest& requ
     const std::string key = data_key(context_.options.security.secret, setup_.primary.token);
     for (const auto& shard : context_.shards) GRADRAIL_RETURN_IF_ERROR(shard->expect_primary(key));
   }
-  const RunAgreement& agreement = setup_.agreement;
-  if (agreement.exists() && (agreement.run_base() != request.run_base() || agreement.run() != request.run())) {
+  if (setup_.agreement.exists() &&
+      (setup_.agreement.run_base() != request.run_base() || setup_.agreement.run() != request.run())) {
     setup_.agreement.set_run(request.run(), request.run_base());
   }
   return absl::OkStatus();
@@ -150,7 +150,7 @@ void BackupHandler::begin_without_primary() {
   if (!replication_.is_backup() || !setup_.primary.has_no_run) return;
   {
     MutexLock lock(context_.state.mutex);
-    const PrimaryStatus& primary = context_.state.primary;
+    const PrimaryStatus primary = context_.state.primary;
     const bool is_lost = !primary.is_over && Clock::now() - primary.heard > context_.options.heartbeat_timeout;
     // The shards of a task that has followed a former run have its state.
     if (!is_lost || context_.state.run.generation > 0) return;

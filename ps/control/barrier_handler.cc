@@ -41,28 +41,25 @@ BarrierHandler::~BarrierHandler() {
 uint64_t BarrierHandler::enter(const proto::BarrierRequest& request, proto::BarrierReply& reply, Done done) {
   const Membership::Member member = to_member(request.member());
   const TimePoint now = Clock::now();
-  absl::Status live;
   uint64_t number = 0;
   {
-    ControlState& state = context_.state;
-    const MutexLock lock(state.mutex);
+    MutexLock lock(context_.state.mutex);
+    Membership& membership = context_.state.membership;
     // A worker in a barrier counts as heard by its call, too.
-    live = state.membership.heard(member.worker, member.incarnation, now);
-    if (live.ok()) {
-      state.membership.enter_barrier(request.name(), request.generation(), member.worker, member.incarnation);
-      number = next_number_++;
-      waits_.push_back(
-          {.number = number,
-           .barrier = {.name = request.name(), .generation = request.generation(), .live_only = request.live_only()},
-           .deadline = now + std::chrono::milliseconds(std::min(request.timeout_ms(), kLongestBarrierWaitMs)),
-           .reply = &reply,
-           .done = std::move(done),
-           .status = absl::OkStatus()});
+    if (const absl::Status live = membership.heard(member.worker, member.incarnation, now); !live.ok()) {
+      lock.unlock();
+      done(live);
+      return 0;
     }
-  }
-  if (!live.ok()) {
-    done(live);
-    return 0;
+    membership.enter_barrier(request.name(), request.generation(), member.worker, member.incarnation);
+    number = next_number_++;
+    waits_.push_back(
+        {.number = number,
+         .barrier = {.name = request.name(), .generation = request.generation(), .live_only = request.live_only()},
+         .deadline = now + std::chrono::milliseconds(std::min(request.timeout_ms(), kLongestBarrierWaitMs)),
+         .reply = &reply,
+         .done = std::move(done),
+         .status = absl::OkStatus()});
   }
   context_.state.changed.notify_all();  // this entry may have completed the barrier
   return number;
@@ -81,10 +78,11 @@ void BarrierHandler::cancel(uint64_t number) {
 
 /// Takes the waits that have ended, with their results.
 BarrierHandler::Waits BarrierHandler::take_ended() {
-  const Membership& membership = context_.state.membership;
   // All of them may change during each wait.
   absl::Status failed = replication_.check_serving();
-  if (failed.ok() && !membership.aborted().empty()) failed = aborted_run(membership.aborted());
+  if (failed.ok() && !context_.state.membership.aborted().empty()) {
+    failed = aborted_run(context_.state.membership.aborted());
+  }
   const TimePoint now = Clock::now();
   std::map<Barrier, bool> is_complete;  // many wait at the same barrier
   Waits ended;
@@ -92,14 +90,17 @@ BarrierHandler::Waits BarrierHandler::take_ended() {
     const auto wait = next++;
     const Barrier& barrier = wait->barrier;
     const auto [known, is_new] = is_complete.try_emplace(barrier, false);
-    if (is_new) known->second = membership.missing_at(barrier.name, barrier.generation, barrier.live_only, 1).empty();
+    if (is_new) {
+      const auto missing = context_.state.membership.missing_at(barrier.name, barrier.generation, barrier.live_only, 1);
+      known->second = missing.empty();
+    }
     if (failed.ok() && !known->second && now < wait->deadline) continue;
     wait->status = failed;
     wait->reply->set_complete(known->second);
     // An incomplete barrier is not an error: the worker asks again and logs the missing ones.
     if (failed.ok() && !known->second) {
       for (std::string& name :
-           membership.barrier_missing(barrier.name, barrier.generation, barrier.live_only, kMostNames)) {
+           context_.state.membership.barrier_missing(barrier.name, barrier.generation, barrier.live_only, kMostNames)) {
         wait->reply->add_missing(std::move(name));
       }
     }
@@ -110,9 +111,13 @@ BarrierHandler::Waits BarrierHandler::take_ended() {
 
 void BarrierHandler::run() {
   pthread_setname_np(pthread_self(), "gradrail-wait");
-  ControlState& state = context_.state;
-  MutexLock lock(state.mutex);
+  MutexLock lock(context_.state.mutex);
   while (!is_ending_) {
+    // Replication has its link before the first call arrives. Without a call it is not asked.
+    if (waits_.empty()) {
+      context_.state.changed.wait(lock);
+      continue;
+    }
     const Waits ended = take_ended();
     if (!ended.empty()) {
       lock.unlock();
@@ -120,13 +125,9 @@ void BarrierHandler::run() {
       lock.lock();
       continue;  // the state may have changed meanwhile
     }
-    if (waits_.empty()) {
-      state.changed.wait(lock);
-      continue;
-    }
     TimePoint next = Clock::now() + kLookForRoleEvery;
     for (const Wait& wait : waits_) next = std::min(next, wait.deadline);
-    state.changed.wait_until(lock, next);
+    context_.state.changed.wait_until(lock, next);
   }
 }
 

@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/optimizer/optimizer.h"
+#include "ps/protocol/push_format.h"
 #include "ps/protocol/return_format.h"
 
 namespace gradrail::ps {
@@ -265,7 +266,7 @@ absl::Status ShardExchange::update(const Action& action, absl::Span<const Gradie
   const size_t count = partition_.bucket_range(action.bucket).count;
   if (const uint32_t group_size = partition_.mode().sum_group; group_size != 0) {
     const absl::Span<const float* const> sums = group_sum_.sum(terms, group_size, step.format, count);
-    step.format = PushFormat::fp32;
+    step.format = sum_format(step.format);
     step.divisor = action.contributors.size();
     return partition_.store().update(offset, count, sums, targets, step);
   }

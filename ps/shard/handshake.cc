@@ -94,7 +94,6 @@ bool Handshake::accept_group(ShardPeer& peer, const proto::JoinPath& join_path) 
     return false;
   };
   if (!partition_.is_set_up() || group_size == 0) return refuse("this run has no groups of workers (sum_group)");
-  if (partition_.return_format() != ReturnFormat::fp32) return refuse("aggregators need --return fp32");
   const uint32_t group = join_path.group(0).member().task_index() / group_size;
   std::vector<WorkerIndex> refused;
   for (const proto::JoinPath::GroupMember& each : join_path.group()) {

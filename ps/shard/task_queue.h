@@ -26,7 +26,7 @@ class TaskQueue {
   /// Errors  UNAVAILABLE: after stop(). DEADLINE_EXCEEDED: the task has not ended within `limit`; it may still run.
   template <typename Task, typename Wake>
   auto run_and_wait(const std::string& owner, Duration limit, Wake wake, Task task)
-      -> absl::StatusOr<decltype(task())> ABSL_LOCKS_EXCLUDED(mutex_) {
+      -> absl::StatusOr<decltype(task())> {
     // shared: the task may still run when this function has given up.
     auto promise = std::make_shared<std::promise<decltype(task())>>();
     std::future<decltype(task())> result = promise->get_future();

@@ -52,12 +52,13 @@ PeerBody hello_then(const std::function<void(Side&, Connection*, Channel&)>& the
 
 TEST_P(Conformance, waiting_blocks_until_the_deadline_without_burning_a_core) {
   const auto peer = start_peer(GetParam(), hello_then([](Side& side, Connection*, Channel& channel) {
-                                 for (int i = 0; i < 5; ++i) side.wait_a_little();
+                                 side.serve_until_stopped(channel);
                                  channel.receive();
                                }));
   Side side(*GetParam().transport);
   peer->channel().send(side.listen());
   side.await(Kind::message);
+  peer->channel().send("the hello came");
   for (int i = 0; i < 20; ++i) side.wait_a_little();  // the rest of the set-up
   WaitSet waits({});
   waits.add(&side.context());

@@ -5,13 +5,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <iterator>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/log.h"
@@ -32,6 +35,7 @@ struct Arguments {
   uint64_t faults = 0;           ///< runs until so many faults have happened
   bool trace = false;
   bool log = false;
+  Stress stress;
   uint64_t failures = 5;  ///< failed runs after which it stops
 };
 
@@ -52,7 +56,8 @@ int usage() {
                "usage: simulation [--seeds N] [--from SEED] [--faults N] [--failures N]   until N seeds or faults, or "
                "N failed runs\n"
                "       simulation --seed SEED [--trace] [--log]            one run, with its events\n"
-               "       simulation --replay SEED                            runs a seed twice, compares the two runs\n");
+               "       simulation --replay SEED                            runs a seed twice, compares the two runs\n"
+               "each: [--quorum] [--few-slots]   all runs in mode quorum; with 4 to 11 buckets that share places\n");
   return kUsage;
 }
 
@@ -64,31 +69,40 @@ void write_all(int fd, const void* data, size_t bytes) {
   }
 }
 
-void print_failure(uint64_t seed, const std::string& what) {
+std::string text_of(const Stress& stress) {
+  return fmt::format("{}{}", stress.quorum ? " --quorum" : "", stress.few_slots ? " --few-slots" : "");
+}
+
+/// The run of this process.
+struct Running {
+  uint64_t seed = 0;
+  Stress stress;
+} running;
+
+void print_failure(const std::string& what) {
   std::printf("violation: %s\n", what.c_str());
   std::printf("The last events:\n");
   for (const std::string& event : Scheduler::instance().last_events()) std::printf("  %s\n", event.c_str());
-  std::printf("Replay: build/release/tests/simulation --seed %llu --trace\n", static_cast<unsigned long long>(seed));
+  std::printf("Replay: build/release/tests/simulation --seed %llu%s --trace\n",
+              static_cast<unsigned long long>(running.seed), text_of(running.stress).c_str());
   std::fflush(stdout);
 }
-
-std::optional<uint64_t> running_seed;
 
 void on_abort(int signal) {
   // A broken invariant of the shipped code, or a crash: the events lead there.
   std::signal(signal, SIG_DFL);
-  std::printf("seed %llu\n", static_cast<unsigned long long>(*running_seed));
-  print_failure(*running_seed, fmt::format("stopped itself by signal {}", signal));
+  std::printf("seed %llu\n", static_cast<unsigned long long>(running.seed));
+  print_failure(fmt::format("stopped itself by signal {}", signal));
   std::raise(signal);
 }
 
 /// Runs in a child process: it begins from the same state as all others, and its memory ends with it.
 [[noreturn]] void run_child(uint64_t seed, const Arguments& arguments, int out) {
-  running_seed = seed;
+  running = {.seed = seed, .stress = arguments.stress};
   for (const int signal : {SIGABRT, SIGSEGV, SIGBUS, SIGFPE, SIGALRM}) std::signal(signal, on_abort);
   alarm(arguments.trace ? 0 : kRunSeconds);
   Scheduler::instance().print_trace = arguments.trace;
-  World world(seed, 0);
+  World world(seed, arguments.stress);
   const RunResult result = world.run();
   Wire wire{.hash = result.hash,
             .events = result.events,
@@ -101,7 +115,7 @@ void on_abort(int signal) {
   write_all(out, &wire, sizeof(wire));
   if (!result.violation.empty()) {
     std::printf("seed %llu: %s\n", static_cast<unsigned long long>(seed), result.shape.c_str());
-    print_failure(seed, result.violation);
+    print_failure(result.violation);
   }
   std::fflush(stdout);
   _exit(result.violation.empty() ? 0 : 1);
@@ -140,8 +154,14 @@ std::optional<Arguments> parse(int count, char** words) {
   Arguments arguments;
   for (int i = 1; i < count; ++i) {
     const std::string word = words[i];
-    if (word == "--trace" || word == "--log") {
-      (word == "--trace" ? arguments.trace : arguments.log) = true;
+    const std::pair<const char*, bool*> switches[] = {{"--trace", &arguments.trace},
+                                                      {"--log", &arguments.log},
+                                                      {"--quorum", &arguments.stress.quorum},
+                                                      {"--few-slots", &arguments.stress.few_slots}};
+    const auto* const found =
+        std::find_if(std::begin(switches), std::end(switches), [&](const auto& each) { return word == each.first; });
+    if (found != std::end(switches)) {
+      *found->second = true;
       continue;
     }
     const std::optional<uint64_t> number = i + 1 < count ? parse_number<uint64_t>(words[++i]) : std::nullopt;

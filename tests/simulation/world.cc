@@ -35,6 +35,12 @@ std::string folder_of(int pid) {
   return fmt::format("{}/gradrail-simulation-{}", std::filesystem::exists("/dev/shm") ? "/dev/shm" : "/tmp", pid);
 }
 
+void draw_grace(Random& random, ps::Grace& grace) {
+  const uint64_t choice = random.below(3);
+  grace.is_auto = choice == 1;
+  if (choice == 2) grace.seconds = 0.001 * static_cast<double>(1 + random.below(random.below(2) == 0 ? 50 : 3000));
+}
+
 Shape draw_shape(Random& random) {
   Shape shape;
   shape.mode = static_cast<ps::ModeKind>(random.below(5));
@@ -52,12 +58,7 @@ Shape draw_shape(Random& random) {
   shape.checkpoints = random.below(4) != 0;
   shape.buckets = 1 + static_cast<uint32_t>(random.below(6));
   shape.steps = 10 + static_cast<uint32_t>(random.below(50));
-  if (shape.mode == ps::ModeKind::quorum) {
-    const uint64_t choice = random.below(3);
-    shape.grace.is_auto = choice == 1;
-    if (choice == 2)
-      shape.grace.seconds = 0.001 * static_cast<double>(1 + random.below(random.below(2) == 0 ? 50 : 3000));
-  }
+  if (shape.mode == ps::ModeKind::quorum) draw_grace(random, shape.grace);
   return shape;
 }
 
@@ -79,9 +80,22 @@ void draw_options(Random random, Shape& shape) {
   if (random.below(16) == 0) shape.push = kTopk;
 }
 
-Shape shape_of(uint64_t seed, Random& random) {
+/// Drawn apart, too: the rest of the run is that of its seed.
+void apply(const Stress& stress, Random random, Shape& shape) {
+  if (stress.quorum && shape.mode != ps::ModeKind::quorum) {
+    shape.mode = ps::ModeKind::quorum;
+    shape.bound = 1 + static_cast<uint32_t>(random.below(shape.workers));
+    draw_grace(random, shape.grace);
+  }
+  if (!stress.few_slots) return;
+  shape.few_slots = true;
+  shape.buckets = std::max(shape.fragments, 4 + static_cast<uint32_t>(random.below(8)));
+}
+
+Shape shape_of(uint64_t seed, const Stress& stress, Random& random) {
   Shape shape = draw_shape(random);
   draw_options(Random(seed, 6), shape);
+  apply(stress, Random(seed, 7), shape);
   return shape;
 }
 
@@ -105,16 +119,16 @@ std::vector<int64_t> positions_of(const worker::Client& client, const Shape& sha
 
 }  // namespace
 
-World::World(uint64_t seed, uint32_t fault_limit)
+World::World(uint64_t seed, const Stress& stress)
     : seed_(seed),
       random_(seed, 5),
-      shape_(shape_of(seed, random_)),
+      shape_(shape_of(seed, stress, random_)),
       net_(seed),
       control_(net_),
       ledger_(shape_),
       // Relative: texts with this path are the same in each run of a seed.
       folder_("disk") {
-  faults_left_ = fault_limit != 0 ? fault_limit : 4 + static_cast<uint32_t>(random_.below(40));
+  faults_left_ = 4 + static_cast<uint32_t>(random_.below(40));
   fault_gap_ns_ = static_cast<int64_t>(50 + random_.below(1500)) * kMs;
   may_lose_workers_ = random_.below(2) == 0;
   has_disk_faults_ = random_.below(2) == 0;

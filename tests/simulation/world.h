@@ -56,12 +56,17 @@ struct RunResult {
   std::string violation;  ///< "": none
 };
 
+/// Properties of each run that a seed would draw rarely.
+struct Stress {
+  bool quorum = false;     ///< the mode
+  bool few_slots = false;  ///< 4 to 11 buckets share the places for gradients
+};
+
 /// One simulated run: servers and workers of a shape, each a process on a host of its own. A supervisor starts again
 /// what has crashed. A source of faults disturbs the run.
 class World {
  public:
-  /// `fault_limit`: faults of the run, beyond delays and those of the disk; 0: the seed decides.
-  World(uint64_t seed, uint32_t fault_limit);
+  World(uint64_t seed, const Stress& stress);
   RunResult run();
   /// Removes the files of the run in a process that has ended.
   static void remove_folder_of(int pid);

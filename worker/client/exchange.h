@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/check.h"
 #include "base/clock.h"
 #include "gpu/direct/staged_copies.h"
 #include "ps/protocol/exchange_layout.h"
@@ -64,7 +65,11 @@ class Exchange final : public PathEvents {
   /// One index for each fragment of the model, in the order of ps::Layout::fragments.
   using Index = uint32_t;
   Index fragment_count() const { return static_cast<Index>(fragments_.size()); }
-  Index fragment_of(size_t tensor_index) const { return memory_.layout().tensor_fragment[tensor_index]; }
+  Index fragment_of(size_t tensor_index) const {
+    const auto& fragments = memory_.layout().tensor_fragment;
+    GRADRAIL_CHECK(tensor_index < fragments.size());
+    return fragments[tensor_index];
+  }
 
   // One exchange: begin(), ready() for complete tensors (optional), push_all(), post_backlog() until outstanding() is
   // 0, finish().
@@ -82,7 +87,10 @@ class Exchange final : public PathEvents {
   absl::Status finish(Index fragment);
 
   bool is_under_way() const;
-  bool is_under_way(Index fragment) const { return fragments_[fragment].under_way; }
+  bool is_under_way(Index fragment) const {
+    GRADRAIL_CHECK(fragment < fragments_.size());
+    return fragments_[fragment].under_way;
+  }
   /// Whether all gradients of the exchange are complete: only then it ends.
   bool is_declared(Index fragment) const { return fragments_[fragment].undeclared == 0; }
   size_t outstanding(Index fragment) const { return fragments_[fragment].outstanding; }

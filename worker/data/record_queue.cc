@@ -1,6 +1,7 @@
 #include "worker/data/record_queue.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/check.h"
@@ -55,11 +56,11 @@ absl::Status RecordQueue::take(uint64_t number, RecordBatch& batch) {
   // A tower may be a step ahead of this one: its batches are read already.
   end_ = std::max(end_, end);
   // A tower may be one step behind this one. Other batches belong to steps that the worker has skipped.
-  std::erase_if(ready_, [&](auto& entry) {
-    const bool stale = entry.first + towers < step || entry.first >= end_;
-    if (stale) spare_.push_back(std::move(entry.second));
-    return stale;
-  });
+  for (auto entry = ready_.begin(); entry != ready_.end();) {
+    const bool stale = entry->first + towers < step || entry->first >= end_;
+    if (stale) spare_.push_back(std::move(entry->second));
+    entry = stale ? ready_.erase(entry) : std::next(entry);
+  }
   changed_.notify_all();
   // A failure belongs to the batch `next_`; the thread reads nothing after it.
   while (!ready_.contains(number) && failure_.ok()) changed_.wait(lock);

@@ -63,6 +63,7 @@ GRADRAIL_SIMULATED Result cuGraphLaunch(cuda::GraphExec executable, cuda::Stream
   }
   if (graph == nullptr) return cuda::kInvalidValue;
   ++Machine::get().started;
+  Machine::get().check_flush(stream_of(stream)->device());
   for (const std::function<void()>& operation : graph->operations) stream_of(stream)->enqueue(operation);
   return cuda::kSuccess;
 }

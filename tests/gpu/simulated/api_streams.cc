@@ -167,7 +167,10 @@ GRADRAIL_SIMULATED Result cuLaunchKernel(cuda::Function function, unsigned grid_
   const bool is_flat = grid_y == 1 && grid_z == 1 && block_y == 1 && block_z == 1 && shared_bytes == 0 && !extra;
   if (!is_flat || grid_x == 0 || block_x == 0 || block_x > 1024) return cuda::kInvalidValue;
   Device* device = ready.device;
-  if (!stream_of(handle)->is_captured()) ++Machine::get().started;
+  if (!stream_of(handle)->is_captured()) {
+    ++Machine::get().started;
+    Machine::get().check_flush(*device);
+  }
   enqueue(*stream_of(handle), [device, run = bind_kernel(function, arguments), grid_x, block_x] {
     Machine::get().count_launch(*device);
     if (device->error != cuda::kSuccess) return;

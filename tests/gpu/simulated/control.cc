@@ -48,7 +48,10 @@ int gradrail_simulated_launch(CUstream_st* handle, void (*operation)(void*), voi
   const Ready ready;
   if (const Result error = ready.error(); error != cuda::kSuccess) return error;
   Stream& stream = *stream_of(handle);
-  if (!stream.is_captured()) ++Machine::get().started;
+  if (!stream.is_captured()) {
+    ++Machine::get().started;
+    Machine::get().check_flush(stream.device());
+  }
   // Run even on a device that failed: peers of an all-reduce wait for it.
   stream.enqueue([&stream, operation, owned] {
     Machine::get().count_launch(stream.device());

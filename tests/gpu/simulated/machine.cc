@@ -127,10 +127,12 @@ void Machine::count_launch(Device& device) {
     return found != when.end() && found->second == launch;
   };
   if (due(configuration_.lose)) device.error = gpu::cuda::kUnknown;
-  // No simulation can find the bytes that the kernel would read too early. The missing flush is the error.
-  if (!configuration_.orders_writes() && device.unflushed) device.error = gpu::cuda::kIllegalAddress;
   if (due(configuration_.fault)) device.error = gpu::cuda::kIllegalAddress;
   if (due(configuration_.hang)) device.hangs = true;
+}
+
+void Machine::check_flush(Device& device) {
+  if (!configuration_.orders_writes() && device.unflushed) device.error = gpu::cuda::kIllegalAddress;
 }
 
 void Machine::drain(Device& device) {
