@@ -158,11 +158,11 @@ class StubMembers::Timer {
 void StubMembers::Heartbeat::OnReadDone(bool ok) {
   if (!ok) return;
   ++all_.answered_pings_;
-  const uint32_t interval_ms = reply_.next_ping_ms();
-  for (uint32_t seen = all_.interval_ms_; seen < interval_ms;)
-    all_.interval_ms_.compare_exchange_weak(seen, interval_ms);
+  const uint32_t interval_us = reply_.next_ping_us();
+  for (uint32_t seen = all_.interval_us_; seen < interval_us;)
+    all_.interval_us_.compare_exchange_weak(seen, interval_us);
   StartRead(&reply_);
-  all_.timer_->ping_at(Clock::now() + std::chrono::milliseconds(interval_ms), this);
+  all_.timer_->ping_at(Clock::now() + std::chrono::microseconds(interval_us), this);
 }
 
 StubMembers::StubMembers(Options options) : options_(std::move(options)), timer_(std::make_unique<Timer>()) {

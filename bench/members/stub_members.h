@@ -31,7 +31,7 @@ class StubMembers {
   uint64_t answered_pings() const { return answered_pings_; }
   uint32_t lost_heartbeats() const { return lost_heartbeats_; }
   /// The longest interval that a server has set.
-  Duration interval() const { return std::chrono::milliseconds(interval_ms_); }
+  Duration interval() const { return std::chrono::microseconds(interval_us_); }
 
  private:
   class Heartbeat;
@@ -41,7 +41,7 @@ class StubMembers {
   const Options options_;
   std::atomic<uint64_t> answered_pings_ = 0;
   std::atomic<uint32_t> lost_heartbeats_ = 0;
-  std::atomic<uint32_t> interval_ms_ = 0;
+  std::atomic<uint32_t> interval_us_ = 0;
   std::unique_ptr<Timer> timer_;
   std::vector<std::unique_ptr<Heartbeat>> heartbeats_;  ///< by member, then by server
 };

@@ -47,7 +47,7 @@ class MemberHeartbeat final : public grpc::ServerBidiReactor<proto::Ping, proto:
  private:
   /// The link has ended: on_stream_end() decides whether that is a loss.
   void end() {
-    if (member_.has_value()) handler_.on_stream_end(*member_, reply_.next_ping_ms());
+    if (member_.has_value()) handler_.on_stream_end(*member_, reply_.next_ping_us());
     Finish(grpc::Status::OK);
   }
 

@@ -10,11 +10,14 @@
 #include "ps/control/stats_handler.h"
 #include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/control.pb.h"
+#include "ps/protocol/control_channel.h"
 #include "spdlog/spdlog.h"
 
 namespace gradrail::ps {
 namespace {
 
+/// Looks for silent members in an interval of heartbeats. Each look reads all members.
+constexpr int kLooksPerInterval = 16;
 /// Pause between two housekeep() calls, beyond their timeout, that separates a suspended process from a busy one.
 constexpr auto kLongestPause = std::chrono::seconds(1);
 
@@ -28,11 +31,8 @@ void add_losses(const Membership& membership, proto::HeartbeatReply& reply) {
   }
 }
 
-}  // namespace
-
 /// Records each worker that another ps task has lost before it joined this one, and returns them.
-std::vector<WorkerIndex> HeartbeatHandler::learn_losses(const proto::Ping& ping) {
-  Membership& membership = context_.state.membership;
+std::vector<WorkerIndex> learn_losses(Membership& membership, const proto::Ping& ping) {
   std::vector<WorkerIndex> departed;
   for (const proto::LostWorker& lost : ping.lost()) {
     const auto [worker, incarnation] = to_member(lost.member());
@@ -47,6 +47,8 @@ std::vector<WorkerIndex> HeartbeatHandler::learn_losses(const proto::Ping& ping)
   return departed;
 }
 
+}  // namespace
+
 absl::Status HeartbeatHandler::on_ping(const proto::Ping& ping, proto::HeartbeatReply& reply) {
   const auto [worker, incarnation] = to_member(ping.member());
   // Before the membership: a worker of a replaced task must not be kept live here.
@@ -55,22 +57,23 @@ absl::Status HeartbeatHandler::on_ping(const proto::Ping& ping, proto::Heartbeat
   {
     ControlState& state = context_.state;
     MutexLock lock(state.mutex);
-    const absl::Status live = state.membership.heard(worker, incarnation, Clock::now());
+    const TimePoint now = Clock::now();
+    const absl::Status live = state.membership.heard(worker, incarnation, now);
     reply.set_aborted(state.membership.aborted());
     reply.set_epoch(state.membership.epoch());
     reply.set_chief(state.membership.chief());
     // A worker that returns can correct them after the join.
     reply.set_run_base(state.run.run_base);
     reply.set_run(state.run.run);
-    reply.set_next_ping_ms(
-        static_cast<uint32_t>(state.membership.plan_ping(worker, incarnation) / std::chrono::milliseconds(1)));
+    const Duration next_ping = state.membership.plan_ping(worker, incarnation, now);
+    reply.set_next_ping_us(static_cast<uint32_t>(next_ping / std::chrono::microseconds(1)));
     add_losses(state.membership, reply);
     // A member that has left pings until its Leave is answered: that is not an error.
     if (!live.ok() && reply.aborted().empty() && !state.membership.has_left(worker, incarnation)) return live;
-    if (live.ok()) departed = learn_losses(ping);
+    if (live.ok()) departed = learn_losses(state.membership, ping);
     // A run that was aborted applies no step without the lost workers.
     if (!state.membership.aborted().empty()) departed.clear();
-    if (live.ok() && ping.has_report()) state.reports.heard(worker, incarnation, ping.report(), Clock::now());
+    if (live.ok() && ping.has_report()) state.reports.heard(worker, incarnation, ping.report(), now);
   }
   if (!departed.empty()) {
     context_.shards.stop_expecting(departed);
@@ -82,9 +85,9 @@ absl::Status HeartbeatHandler::on_ping(const proto::Ping& ping, proto::Heartbeat
   return absl::OkStatus();
 }
 
-void HeartbeatHandler::on_stream_end(const Membership::Member& member, uint32_t next_ping_ms) {
+void HeartbeatHandler::on_stream_end(const Membership::Member& member, uint32_t next_ping_us) {
   // With rare pings the kernel detects a vanished host before its silence does. Its network may return.
-  const bool may_return = std::chrono::milliseconds(next_ping_ms) > kShortestHeartbeat;
+  const bool may_return = std::chrono::microseconds(next_ping_us) > kShortestHeartbeat;
   context_.losses.report({member, "its control connection ended", may_return});
 }
 
@@ -129,11 +132,13 @@ void HeartbeatHandler::housekeep(Duration timeout) {
     MutexLock lock(state.mutex);
     // Before silent_members(), which then allows for the pause.
     if (pause > kLongestPause) state.membership.add_pause(pause);
-    silent = state.membership.silent_members(now);
     state.membership.abort_if_deserted(now);
-    // An expiry may abort the run. Then no step may be applied without the expired members.
-    if (state.membership.expire_absent(now) && state.membership.aborted().empty()) {
-      departed = state.membership.departed();
+    if (now >= look_at_) {
+      look_at_ = now + heartbeat_interval(state.membership.live_count()) / kLooksPerInterval;
+      silent = state.membership.silent_members(now);
+      // An expiry may abort the run. Then no step may be applied without the expired members.
+      if (state.membership.expire_absent(now) && state.membership.aborted().empty())
+        departed = state.membership.departed();
     }
   }
   if (!departed.empty()) {

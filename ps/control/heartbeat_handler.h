@@ -26,8 +26,8 @@ class HeartbeatHandler {
   /// Threads  Any thread.
   /// Errors   As Membership::heard(). UNAVAILABLE: the backup serves instead.
   absl::Status on_ping(const proto::Ping& ping, proto::HeartbeatReply& reply);
-  /// The stream of a member has ended. Without Leave before, this is a loss. `next_ping_ms`: of the last reply, or 0.
-  void on_stream_end(const Membership::Member& member, uint32_t next_ping_ms);
+  /// The stream of a member has ended. Without Leave before, this is a loss. `next_ping_us`: of the last reply, or 0.
+  void on_stream_end(const Membership::Member& member, uint32_t next_ping_us);
   /// Threads  Any thread without ControlState::mutex.
   void declare_lost(const LossQueue::Loss& loss);
 
@@ -44,13 +44,12 @@ class HeartbeatHandler {
   std::vector<std::string> awaited();
 
  private:
-  std::vector<WorkerIndex> learn_losses(const proto::Ping& ping) ABSL_EXCLUSIVE_LOCKS_REQUIRED(context_.state.mutex);
-
   ControlContext& context_;
   Replication& replication_;
   BackupHandler& backup_;
   const StatsHandler& stats_;
   TimePoint housekept_ = Clock::now();  ///< main thread: begin of the last housekeep()
+  TimePoint look_at_;                   ///< main thread: of the next look for silent members
 };
 
 }  // namespace gradrail::ps

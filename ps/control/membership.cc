@@ -7,6 +7,19 @@
 #include "ps/protocol/altered_data.h"
 
 namespace gradrail::ps {
+namespace {
+
+/// In a large run the pings of this time come together: a server wakes once for a group of about 16.
+constexpr Duration kGroupTime = std::chrono::milliseconds(96);
+
+Duration time_to_ping(size_t members, TimePoint now) {
+  const Duration interval = heartbeat_interval(members);
+  if (interval == kShortestHeartbeat) return interval;
+  const Duration due = now.time_since_epoch() + interval + kGroupTime / 2;
+  return due - due % kGroupTime - now.time_since_epoch();
+}
+
+}  // namespace
 
 Membership::Worker* Membership::find_live(WorkerIndex worker, uint64_t incarnation) {
   const auto found = workers_.find(worker);
@@ -70,8 +83,8 @@ absl::Status Membership::heard(WorkerIndex worker, uint64_t incarnation, TimePoi
   return absl::OkStatus();
 }
 
-Duration Membership::plan_ping(WorkerIndex worker, uint64_t incarnation) {
-  const Duration interval = heartbeat_interval(live_count());
+Duration Membership::plan_ping(WorkerIndex worker, uint64_t incarnation, TimePoint now) {
+  const Duration interval = time_to_ping(live_count(), now);
   if (Worker* member = find_live(worker, incarnation); member != nullptr) member->ping_interval = interval;
   return interval;
 }

@@ -52,9 +52,10 @@ class Membership {
   ///          the ps process that ran here before.
   absl::Status heard(WorkerIndex worker, uint64_t incarnation, TimePoint now);
 
-  /// The interval to the next ping of a member. From now on its limit of silence is longer by the difference to the
+  /// The interval from `now` to the next ping of a member. In a large run several members ping at the same time: one
+  /// wake-up of the server then serves them all. From now on its limit of silence is longer by the difference to the
   /// shortest interval. The member may then pause for as long as in a small run.
-  Duration plan_ping(WorkerIndex worker, uint64_t incarnation);
+  Duration plan_ping(WorkerIndex worker, uint64_t incarnation, TimePoint now);
   /// It is live, no other member is live or away, and the run continues.
   bool is_last(WorkerIndex worker, uint64_t incarnation) const;
   /// The member has finished: it is live, or was lost by silence within its limit. Ignored for other incarnations.

@@ -42,11 +42,11 @@ enum class ControlCall : uint8_t {
 /// Time from the reply to a ping until the next ping, in runs of usual size.
 inline constexpr Duration kShortestHeartbeat = std::chrono::milliseconds(500);
 
-/// The same in a run with so many members. A ping takes the server about 0.1 ms of a core. In a large run its rate is
-/// 200 per second: the heartbeats of any number of members take about 2 % of a core.
+/// The same in a run with so many members. A ping takes the server 0.1 ms of a core. In a large run its rate is 167
+/// per second: the heartbeats of any number of members take about 2 % of a core.
 constexpr Duration heartbeat_interval(size_t members) {
   constexpr size_t kUsualMembers = 128;
-  constexpr Duration kPerMember = std::chrono::milliseconds(5);
+  constexpr Duration kPerMember = std::chrono::milliseconds(6);
   return members <= kUsualMembers ? kShortestHeartbeat : static_cast<Duration::rep>(members) * kPerMember;
 }
 

@@ -14,20 +14,26 @@ class SilenceTest : public MembershipTest {};
 
 TEST_F(SilenceTest, ALargeRunPingsRarelyAndAllowsTheSamePause) {
   for (WorkerIndex worker = 0; worker < 128; ++worker) join(worker);
-  EXPECT_EQ(membership_.plan_ping(0, 100), 500ms);
+  EXPECT_EQ(membership_.plan_ping(0, 100, at(48ms)), 500ms);
   for (WorkerIndex worker = 128; worker < 1000; ++worker) join(worker);
-  EXPECT_EQ(membership_.plan_ping(1, 101), 5s);
-  const std::vector<Membership::Silent> silent = membership_.silent_members(at(14500ms));
+  EXPECT_EQ(membership_.plan_ping(1, 101, at(48ms)), 6s);
+  const std::vector<Membership::Silent> silent = membership_.silent_members(at(15500ms));
   EXPECT_EQ(silent.size(), 999u) << "the others have not received another interval";
   EXPECT_EQ(silent[0].limit, 10s);
-  const std::vector<Membership::Silent> later = membership_.silent_members(at(14501ms));
+  const std::vector<Membership::Silent> later = membership_.silent_members(at(15501ms));
   ASSERT_EQ(later.size(), 1000u);
-  EXPECT_EQ(later[1].limit, 14500ms) << "the timeout, and the time by which the interval is longer than 0.5 s";
+  EXPECT_EQ(later[1].limit, 15500ms) << "the timeout, and the time by which the interval is longer than 0.5 s";
   membership_.leave(1, 101);
-  ASSERT_TRUE(membership_.join(1, 5, "host:1", at(15s)).ok());
-  const std::vector<Membership::Silent> last = membership_.silent_members(at(25001ms));
+  ASSERT_TRUE(membership_.join(1, 5, "host:1", at(16s)).ok());
+  const std::vector<Membership::Silent> last = membership_.silent_members(at(26001ms));
   ASSERT_EQ(last.size(), 1000u);
   EXPECT_EQ(last[1].limit, 10s) << "a new incarnation has received no interval yet";
+}
+
+TEST_F(SilenceTest, MembersOfALargeRunPingInGroups) {
+  for (WorkerIndex worker = 0; worker < 1000; ++worker) join(worker);
+  for (const Duration now : {0ms, 1ms, 95ms}) EXPECT_EQ(now + membership_.plan_ping(1, 101, at(now)), 6048ms);
+  for (const Duration now : {96ms, 191ms}) EXPECT_EQ(now + membership_.plan_ping(1, 101, at(now)), 6144ms);
 }
 
 TEST_F(SilenceTest, SilenceCountsFromTheLastMessage) {

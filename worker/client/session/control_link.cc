@@ -347,7 +347,7 @@ TimePoint ControlLink::beat() {
       return TimePoint::max();
     }
     beat.next = beat.answered +
-                std::max<Duration>(ps::kShortestHeartbeat, std::chrono::milliseconds(beat.reply.next_ping_ms()));
+                std::max<Duration>(ps::kShortestHeartbeat, std::chrono::microseconds(beat.reply.next_ping_us()));
   }
   if (Clock::now() < beat.next) return beat.next;
   if (fill_) fill_(beat.ping);
