@@ -141,6 +141,8 @@ Server::Impl::~Impl() {
 absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(const Options& options) {
   GRADRAIL_RETURN_IF_ERROR(allow_connections(options));
   GRADRAIL_RETURN_IF_ERROR(check_exposure(options.security, options.listen_address));
+  for (const std::string& rail : options.rails)
+    GRADRAIL_RETURN_IF_ERROR(check_exposure_of_host(options.security, rail, fmt::format("the rail {}", rail)));
   GRADRAIL_RETURN_IF_ERROR(check_encryption(options.security));
   auto impl = std::make_unique<Impl>();
   absl::StatusOr<std::string> checkpoint_folder = std::string();

@@ -26,6 +26,7 @@ struct Completion {
   Connection* connection = nullptr;
   uint64_t tag = 0;
   uint64_t immediate = 0;
+  uint32_t lane = 0;  ///< put_arrived: that of the put, below Connection::lanes()
   absl::Span<const std::byte> message;
   absl::Status cause;
   bool altered = false;  ///< peer_lost: encrypted data was altered on its way; a new connection is no remedy

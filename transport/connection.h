@@ -83,6 +83,9 @@ class Connection {
     return whole.substr(0, whole.find(' '));
   }
 
+  /// Adds to the bytes that a lane has received (Context::rail_traffic). Only headers of the owner have their number.
+  virtual void count_received(uint32_t /*lane*/, uint64_t /*bytes*/) {}
+
   /// Whether an RDMA device carries the bytes. May be known only after the first put.
   virtual bool uses_rdma() const { return false; }
 

@@ -11,6 +11,7 @@
 #include "transport/completion.h"
 #include "transport/connection.h"
 #include "transport/memory_region.h"
+#include "transport/rail_bytes.h"
 
 namespace gradrail::transport {
 
@@ -54,6 +55,9 @@ class Context {
   virtual int wait_fd() const = 0;
   /// Prepares to block on wait_fd. False: work is pending already, poll instead.
   virtual bool arm() = 0;
+
+  /// The bytes of each rail, also of connections that are closed; empty: no connection has had a greeting of lanes.
+  virtual RailTraffic rail_traffic() const { return {}; }
 };
 
 }  // namespace gradrail::transport

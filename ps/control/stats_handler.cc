@@ -14,6 +14,7 @@
 #include "ps/control/replication.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/trace_marks.h"
+#include "transport/rail_bytes.h"
 
 namespace gradrail::ps {
 namespace {
@@ -41,6 +42,7 @@ absl::Status StatsHandler::stats(const proto::StatsRequest& request, proto::Stat
 }
 
 absl::Status StatsHandler::add_shards(proto::StatsReply& reply) {
+  transport::RailTraffic rails;
   for (const auto& shard : context_.shards) {
     GRADRAIL_ASSIGN_OR_RETURN(Shard::Stats stats, shard->stats());
     reply.set_global_step(std::max<uint64_t>(reply.global_step(), stats.version));
@@ -51,11 +53,19 @@ absl::Status StatsHandler::add_shards(proto::StatsReply& reply) {
       reply.set_grace_window_s(std::max(reply.grace_window_s(), window_s));
     }
     for (const Shard::Stats::Path& path : stats.paths) add_path(path, reply);
+    transport::add_traffic(stats.rails, rails);
     if (!reply.waiting_for().empty()) continue;  // one shard is enough: all of them wait for the same workers
     MutexLock lock(context_.state.mutex);
     for (const WorkerIndex worker : stats.waiting_for) {
       reply.add_waiting_for(context_.state.membership.name_of(worker));
     }
+  }
+  for (const auto& [rail, bytes] : rails) {
+    proto::StatsReply::Rail& message = *reply.add_rails();
+    message.set_path(rail.path);
+    message.set_address(rail.address);
+    message.set_bytes_in(bytes.received);
+    message.set_bytes_out(bytes.sent);
   }
   return absl::OkStatus();
 }

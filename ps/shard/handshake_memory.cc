@@ -104,8 +104,8 @@ absl::Status Handshake::probe_mapping(const ShardPeer& peer) {
   if (peer.gradients_mapped != nullptr) {
     GRADRAIL_RETURN_IF_ERROR(
         peer.connection->get({peer.returns.region.get(), 0, bytes}, {peer.offer.gradients, last}, 0));
-    const PushFormat format = peer.push_format(partition_.push_format());
-    if (format == PushFormat::fp32) return absl::OkStatus();
+    const PushFormat format = partition_.push_format();
+    if (format == PushFormat::fp32 || peer.members.is_group) return absl::OkStatus();
     GRADRAIL_RETURN_IF_ERROR(peer.connection->get(
         {peer.returns.region.get(), 0, 1},
         {peer.offer.gradients, gradient_at(partition_.map().elements(), last_element, format)}, 0));

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "ps/protocol/exchange_layout.h"
 #include "ps/protocol/mode.h"
+#include "ps/protocol/push_format.h"
 #include "ps/replication/backup_receiver.h"
 #include "ps/shard/return_encoder.h"
 #include "ps/store/device_memory.h"
@@ -107,13 +108,15 @@ struct ShardPeer {
   uint64_t element_at(uint64_t element) const { return element - members.first_element; }
   /// The parameter of an element of the model. parameters_mapped is not null.
   float* mapped_parameter(uint64_t element) const { return parameters_mapped + element_at(element); }
-  /// The gradient of an element of the model in this format. gradients_mapped is not null.
+  /// The gradient of an element of the model in this format. Sums keep their place in fp32. gradients_mapped is not
+  /// null.
   const std::byte* mapped_gradient(uint64_t model_elements, uint64_t element, PushFormat format) const {
+    if (members.is_group) format = PushFormat::fp32;
     return reinterpret_cast<const std::byte*>(gradients_mapped) +
            gradient_at(model_elements, element_at(element), format);
   }
-  /// The format of gradients: sums are in fp32.
-  PushFormat push_format(PushFormat of_run) const { return members.is_group ? PushFormat(PushFormat::fp32) : of_run; }
+  /// The format of gradients.
+  PushFormat push_format(PushFormat of_run) const { return members.is_group ? sum_format(of_run) : of_run; }
 
   const SlotHeader* slot_headers() const { return reinterpret_cast<const SlotHeader*>(slots.memory.data()); }
   ReturnHeader* return_headers() const { return reinterpret_cast<ReturnHeader*>(returns.memory.data()); }

@@ -182,7 +182,9 @@ void Shard::dispatch(transport::Completion& completion) {
   switch (completion.kind) {
     case Kind::put_arrived:
       if (peer.phase == Phase::active) {
+        const uint64_t before = peer.bytes_in;
         exchange_.on_arrival(peer, completion.immediate);
+        completion.connection->count_received(completion.lane, peer.bytes_in - before);
       } else if (peer.phase == Phase::checking) {
         handshake_.on_pattern(peer, completion.immediate);
       } else if (peer.phase == Phase::primary) {
@@ -353,6 +355,7 @@ absl::StatusOr<Shard::Stats> Shard::stats() {
 Shard::Stats Shard::collect_stats() const {
   Stats stats;
   stats.paths = peers_.traffic();
+  for (const auto& context : environment_.contexts) transport::add_traffic(context->rail_traffic(), stats.rails);
   stats.backup = primary_.describe_backup();
   if (!partition_.is_set_up()) return stats;
   const ShardProtocol& protocol = partition_.protocol();

@@ -22,6 +22,7 @@
 #include "ps/shard/primary_role.h"
 #include "ps/shard/registered_parameters.h"
 #include "ps/shard/task_queue.h"
+#include "transport/rail_bytes.h"
 #include "transport/wait_set.h"
 
 namespace gradrail::ps {
@@ -52,6 +53,7 @@ class Shard {
     bool initialised = false;
     std::vector<WorkerIndex> waiting_for;
     std::vector<Path> paths;
+    transport::RailTraffic rails;
     std::string backup;  ///< connection to the backup; "": none
   };
 

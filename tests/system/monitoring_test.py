@@ -88,6 +88,7 @@ class Metrics(Monitored):
         fan_in = (value(families, "gradrail_bytes_total", direction="in", path="tcp")
                   / value(families, "gradrail_bytes_total", direction="out", path="tcp to shard"))
         self.assertAlmostEqual(fan_in, 2, delta=0.3)
+        self.wait_until_shown(r"^worker/[01] .* tcp to aggregator", self.ps_addresses)
 
     def test_counters_only_grow_and_the_run_does_not_mind(self):
         (_, server), (worker, url) = self.start_watched(1)
@@ -134,6 +135,9 @@ class Metrics(Monitored):
 
     def test_metrics_refusals(self):
         self.refused(cluster.USAGE, ["--metrics_bind: 'here' must be an address"], "--metrics_bind", "here")
+        self.refused(cluster.USAGE, ["--metrics_bind requires --metrics_port"], "--metrics_bind", "127.0.0.1")
+        aggregator = self.launch("aggregator", [cluster.binary(), "aggregator", "--bind", "127.0.0.1:0", "--metrics_bind", "::1"])
+        self.assert_ends(aggregator, cluster.USAGE, says=["--metrics_bind requires --metrics_port"])
         self.refused(cluster.CONFIGURATION, ["--metrics_port: with --ps 0 there is no exchange"], "--ps", 0,
                      "--metrics_port", 0)
         self.refused(cluster.USAGE, ["metrics_port"], "--metrics_port", 70000)

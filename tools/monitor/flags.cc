@@ -30,15 +30,17 @@ std::string must_be_an_address(const std::string& text) {
 
 void add_metrics_flags(CLI::App& command, MonitoringFlags& flags) {
   command.option_defaults()->group("Monitoring");
-  command
-      .add_option("--metrics_port,--metrics-port", flags.metrics_port,
-                  "serve Prometheus here, 0: any port; in a local cluster each task takes the next one")
-      ->transform(NumberIn<uint16_t>(0))
-      ->take_last();
+  CLI::Option* const port =
+      command
+          .add_option("--metrics_port,--metrics-port", flags.metrics_port,
+                      "serve Prometheus here, 0: any port; in a local cluster each task takes the next one")
+          ->transform(NumberIn<uint16_t>(0))
+          ->take_last();
   command
       .add_option("--metrics_bind,--metrics-bind", flags.metrics_bind,
                   "address to serve it on; 0.0.0.0: all of this host's")
       ->check(must_be_an_address)
+      ->needs(port)
       ->capture_default_str()
       ->take_last();
 }

@@ -1,5 +1,9 @@
 #include "tools/monitor/task_metrics.h"
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "ps/protocol/control.pb.h"
 
 namespace gradrail::tools {
@@ -53,10 +57,29 @@ Metric bytes_total() {
           .samples = {}};
 }
 
+/// From the view of this task: what a worker calls "out" is "in" at the ps.
+void add_directions(Metric& bytes, const std::vector<std::pair<std::string, std::string>>& labels, uint64_t in,
+                    uint64_t out) {
+  for (const auto& [direction, count] : {std::pair("in", in), std::pair("out", out)}) {
+    bytes.samples.push_back({.labels = {{"direction", direction}}, .value = static_cast<double>(count)});
+    auto& all = bytes.samples.back().labels;
+    all.insert(all.end(), labels.begin(), labels.end());
+  }
+}
+
 void add_path(Metric& bytes, const std::string& path, uint64_t in, uint64_t out) {
-  // From the view of this task: what a worker calls "out" is "in" at the ps.
-  bytes.samples.push_back({.labels = {{"direction", "in"}, {"path", path}}, .value = static_cast<double>(in)});
-  bytes.samples.push_back({.labels = {{"direction", "out"}, {"path", path}}, .value = static_cast<double>(out)});
+  add_directions(bytes, {{"path", path}}, in, out);
+}
+
+Metric rail_bytes_total() {
+  return {.name = "gradrail_rail_bytes_total",
+          .help = "Bytes over paths with several rails or streams, as this task sees their direction, by rail.",
+          .kind = Metric::Kind::counter,
+          .samples = {}};
+}
+
+void add_rail(Metric& bytes, const std::string& path, const std::string& rail, uint64_t in, uint64_t out) {
+  add_directions(bytes, {{"path", path}, {"rail", rail}}, in, out);
 }
 
 Metric fp32_bytes_total(const worker::ClientStats& stats) {
@@ -87,12 +110,16 @@ Metrics worker_metrics(const worker::ClientStats& stats, Duration under_way) {
   Metric bytes = bytes_total();
   for (const worker::ClientStats::PathBytes& path : stats.path_bytes)
     add_path(bytes, path.path, path.returned, path.pushed);
+  Metric rails = rail_bytes_total();
+  for (const worker::ClientStats::RailBytes& rail : stats.rail_bytes)
+    add_rail(rails, rail.path, rail.address, rail.returned, rail.pushed);
   // The age of the exchange under way lets an alert see one that does not end; a latency is known only afterwards.
   return {latency(stats.exchange),
           gauge("gradrail_exchange_under_way_seconds", "Age of the exchange under way; 0 between exchanges.",
                 std::chrono::duration<double>(under_way).count()),
           std::move(bytes),
           fp32_bytes_total(stats),
+          std::move(rails),
           staleness(stats),
           global_step(stats.global_step),
           counter("gradrail_fallbacks_total", "Paths lost during the run and replaced by another.",
@@ -109,13 +136,17 @@ Metrics ps_metrics(const ps::proto::StatsReply& stats) {
   Metric bytes = bytes_total();
   for (const ps::proto::StatsReply::Path& path : stats.paths())
     add_path(bytes, path.path(), path.bytes_in(), path.bytes_out());
+  Metric rails = rail_bytes_total();
+  for (const ps::proto::StatsReply::Rail& rail : stats.rails())
+    add_rail(rails, rail.path(), rail.address(), rail.bytes_in(), rail.bytes_out());
   Metrics metrics = {
       gauge("gradrail_workers_live", "Workers that have joined and neither left nor were lost.",
             stats.live_workers_size()),
       gauge("gradrail_workers_awaited", "Workers for which a synchronous step waits.", stats.waiting_for_size()),
       global_step(stats.global_step()),
       counter("gradrail_updates_total", "Updates of buckets, over all shards.", static_cast<double>(stats.updates())),
-      std::move(bytes)};
+      std::move(bytes),
+      std::move(rails)};
   // Absent before the first checkpoint: 0 would mean a fresh one.
   if (stats.has_checkpoint_age_s()) {
     metrics.push_back(

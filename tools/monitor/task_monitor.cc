@@ -14,9 +14,10 @@ namespace {
 /// Any process that can reach a ps can ask for dumps: it must not fill the disk.
 constexpr uint32_t kMostAnswers = 100;  // some 30 MB of files
 
-/// Null where nothing is to be served.
-absl::StatusOr<std::unique_ptr<MetricsServer>> serve(const MonitoringFlags& flags, const MonitoredTask& task,
-                                                     MetricsServer::Collect collect) {
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<MetricsServer>> serve_metrics(const MonitoringFlags& flags, const MonitoredTask& task,
+                                                             MetricsServer::Collect collect) {
   if (!flags.metrics_port.has_value()) return nullptr;
   // Tasks of one host share the flag: each adds its place to the port.
   // 0 stays 0: the kernel then assigns a free port to each task.
@@ -30,8 +31,6 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> serve(const MonitoringFlags& flag
   if (server.ok()) task.print(fmt::format("Metrics: {}", (*server)->url()));
   return server;
 }
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<PsMonitor>> PsMonitor::start(const MonitoringFlags& flags, const MonitoredTask& task,
                                                             ps::Server& server) {
@@ -48,7 +47,7 @@ absl::StatusOr<std::unique_ptr<PsMonitor>> PsMonitor::start(const MonitoringFlag
     for (Metric& metric : ps_metrics(*stats)) metrics.push_back(std::move(metric));
     return metrics;
   };
-  GRADRAIL_ASSIGN_OR_RETURN(monitor->metrics_, serve(flags, task, collect));
+  GRADRAIL_ASSIGN_OR_RETURN(monitor->metrics_, serve_metrics(flags, task, collect));
   return monitor;
 }
 
@@ -95,7 +94,7 @@ absl::StatusOr<std::unique_ptr<WorkerMonitor>> WorkerMonitor::start(const Monito
   // Two phases: the callback needs the address of the monitor, and the server calls it as soon as it listens.
   std::unique_ptr<WorkerMonitor> monitor(new WorkerMonitor(std::move(task)));
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<MetricsServer> metrics,
-                            serve(flags, monitor->task_, [raw = monitor.get()] { return raw->collect(); }));
+                            serve_metrics(flags, monitor->task_, [raw = monitor.get()] { return raw->collect(); }));
   monitor->metrics_ = std::move(metrics);
   return monitor;
 }

@@ -24,6 +24,11 @@ struct MonitoredTask {
   std::function<void(const std::string&)> print;
 };
 
+/// Serves metrics for Prometheus, and prints the address. Null without --metrics_port.
+/// Errors  as MetricsServer::start. INVALID_ARGUMENT: the port of this task is above 65535.
+absl::StatusOr<std::unique_ptr<MetricsServer>> serve_metrics(const MonitoringFlags& flags, const MonitoredTask& task,
+                                                             MetricsServer::Collect collect);
+
 /// The parts that show a running ps task to others.
 /// Threads  Owner thread; what it serves has its own.
 class PsMonitor {

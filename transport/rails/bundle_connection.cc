@@ -38,6 +38,12 @@ std::string path_text(const std::vector<std::unique_ptr<Lane>>& lanes, size_t ra
   return rails > 1 ? fmt::format("{} ({})", text, fmt::join(hosts, ", ")) : text;
 }
 
+absl::Status put_on(Lane& lane, const LocalSlice& source, const RemoteSlice& target, const PutOptions& options) {
+  absl::Status posted = lane.connection->put(source, target, options);
+  if (posted.ok() && lane.bytes != nullptr) lane.bytes->sent += source.bytes;
+  return posted;
+}
+
 }  // namespace
 
 BundleConnection::BundleConnection(BundleContext& context, std::vector<std::unique_ptr<Lane>> lanes,
@@ -52,7 +58,10 @@ BundleConnection::BundleConnection(BundleContext& context, std::vector<std::uniq
   // One unknown speed makes all of them equal: a comparison of 1 with megabits would be a guess.
   const bool is_known = std::find(mbit_per_s.begin(), mbit_per_s.end(), 0U) == mbit_per_s.end();
   for (const uint32_t speed : mbit_per_s) choice_.add(is_known ? speed : 1);
-  for (const auto& lane : lanes_) lane->bundle = this;
+  for (size_t i = 0; i < lanes_.size(); ++i) {
+    lanes_[i]->bundle = this;
+    lanes_[i]->number = static_cast<uint32_t>(i);
+  }
 }
 
 absl::StatusOr<RemoteRegion> BundleConnection::import(std::string_view key) {
@@ -92,7 +101,7 @@ absl::Status BundleConnection::check(const LocalSlice& source, const RemoteSlice
 absl::Status BundleConnection::put(LocalSlice source, RemoteSlice target, PutOptions options) {
   if (is_single()) options.lane.reset();
   if (is_single() && is_welcome_ && waiting_.empty()) {
-    return lanes_[0]->connection->put(local(source, *lanes_[0]), target, options);
+    return put_on(*lanes_[0], local(source, *lanes_[0]), target, options);
   }
   GRADRAIL_RETURN_IF_ERROR(check(source, target));
   const Put put{source, target, options};
@@ -130,12 +139,12 @@ absl::Status BundleConnection::post(size_t lane_index, const Put& put) {
   Lane& lane = *lanes_[lane_index];
   if (is_single()) {
     open_lane_.reset();
-    return lane.connection->put(local(put.source, lane), put.target, put.options);
+    return put_on(lane, local(put.source, lane), put.target, put.options);
   }
   const bool ends = put.options.immediate.has_value();
   PutOptions options{.immediate = put.options.immediate};
   if (ends || put.options.tag != 0) options.tag = lane.last_number + 1;
-  GRADRAIL_RETURN_IF_ERROR(lane.connection->put(local(put.source, lane), remote(put.target, lane_index), options));
+  GRADRAIL_RETURN_IF_ERROR(put_on(lane, local(put.source, lane), remote(put.target, lane_index), options));
   choice_.begin(lane_index, put.source.bytes);
   open_bytes_ += put.source.bytes;
   if (options.tag != 0) {
@@ -193,8 +202,7 @@ uint64_t BundleConnection::put_done(Lane& lane, uint64_t number) {
   GRADRAIL_CHECK(found != lane.groups.end());  // invariant 2
   const Lane::Group group = *found;
   lane.groups.erase(found);
-  const auto place = std::find_if(lanes_.begin(), lanes_.end(), [&](const auto& each) { return each.get() == &lane; });
-  choice_.end(static_cast<size_t>(place - lanes_.begin()), group.bytes);
+  choice_.end(lane.number, group.bytes);
   return group.tag;
 }
 
@@ -228,6 +236,10 @@ std::string BundleConnection::describe() const {
   if (is_single() && left_out_.empty()) return first;
   const std::string ends = first.substr(std::min(first.size(), lanes_[0]->connection->path().size()));
   return fmt::format("{}{}{}{}", path_, ends, left_out_.empty() ? "" : "; left out: ", left_out_);
+}
+
+void BundleConnection::count_received(uint32_t lane, uint64_t bytes) {
+  if (RailBytes* const rail = lanes_.at(lane)->bytes; rail != nullptr) rail->received += bytes;
 }
 
 bool BundleConnection::uses_rdma() const {

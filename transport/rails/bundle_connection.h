@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "transport/connection.h"
+#include "transport/rail_bytes.h"
 #include "transport/rails/greeting.h"
 #include "transport/rails/lane_choice.h"
 
@@ -23,6 +24,8 @@ struct Lane {
   Connection* connection = nullptr;
   size_t child = 0;                    ///< index of its context
   std::string host;                    ///< of its rail, for people
+  uint32_t number = 0;                 ///< in its bundle
+  RailBytes* bytes = nullptr;          ///< of its rail; null: no greeting named its lanes
   BundleConnection* bundle = nullptr;  ///< null: accepted, and not all lanes of its bundle have arrived
 
   // While it is accepted and `bundle` is null.
@@ -62,6 +65,7 @@ class BundleConnection final : public Connection {
   std::string describe() const override;
   std::string path() const override { return path_; }
   bool uses_rdma() const override;
+  void count_received(uint32_t lane, uint64_t bytes) override;
 
   // For the context.
   const std::vector<std::unique_ptr<Lane>>& all_lanes() const { return lanes_; }

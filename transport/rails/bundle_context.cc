@@ -198,6 +198,7 @@ absl::StatusOr<Connection*> BundleContext::connect(const std::string& address, T
     for (const auto& lane : lanes) close_lane(*lane);
     return greeted;
   }
+  count_rails(lanes);
   return add(std::make_unique<BundleConnection>(*this, std::move(lanes), speeds, reasons.size(),
                                                 fmt::format("{}", fmt::join(reasons, "; ")), false));
 }
@@ -213,6 +214,10 @@ absl::Status BundleContext::greet(const std::vector<std::unique_ptr<Lane>>& lane
     GRADRAIL_RETURN_IF_ERROR(lanes[i]->connection->send(common::as_bytes(greeting.encode())));
   }
   return absl::OkStatus();
+}
+
+void BundleContext::count_rails(const std::vector<std::unique_ptr<Lane>>& lanes) {
+  for (const auto& lane : lanes) lane->bytes = &rail_traffic_[{lane->connection->path(), lane->host}];
 }
 
 BundleConnection* BundleContext::add(std::unique_ptr<BundleConnection> connection) {

@@ -60,6 +60,7 @@ class BundleContext final : public Context {
   size_t poll(absl::Span<Completion> out) override;
   int wait_fd() const override { return children_.size() == 1 ? children_[0]->wait_fd() : epoll_.get(); }
   bool arm() override;
+  RailTraffic rail_traffic() const override { return rail_traffic_; }
 
   // For connections.
   const MemoryRegion* part_of(const MemoryRegion* region, size_t child) const;
@@ -79,6 +80,7 @@ class BundleContext final : public Context {
   absl::Status greet(const std::vector<std::unique_ptr<Lane>>& lanes, const std::vector<uint32_t>& mbit_per_s);
   absl::StatusOr<size_t> child_of(size_t rail) const;
   BundleConnection* add_single(Connection* connection, const std::string& host);
+  void count_rails(const std::vector<std::unique_ptr<Lane>>& lanes);
   BundleConnection* add(std::unique_ptr<BundleConnection> connection);
   void close_lane(Lane& lane);
 
@@ -109,6 +111,7 @@ class BundleContext final : public Context {
     bool is_plain = false;  ///< its connections say no greeting
   };
   std::vector<Place> places_;  ///< by number of a listen() of one child, or by child
+  RailTraffic rail_traffic_;   ///< lanes point to its entries, which never move
   std::vector<std::unique_ptr<BundleConnection>> connections_;
   std::deque<std::unique_ptr<Lane>> joining_;  ///< oldest first
   /// Completions of the current poll may still point to these.

@@ -81,6 +81,7 @@ bool BundleContext::translate(Completion& completion, size_t child) {
     completion.tag = bundle.put_done(lane, completion.tag);
     return completion.tag != 0;
   }
+  if (completion.kind == Kind::put_arrived) completion.lane = lane.number;
   if (completion.kind == Kind::peer_lost) bundle.set_lost();
   return true;
 }
@@ -145,6 +146,7 @@ void BundleContext::join(Lane& lane, absl::Span<const std::byte> message) {
     speeds.push_back(taken.back()->greeting->mbit_per_s);
   }
   Lane* const taken_first = taken[0].get();
+  count_rails(taken);
   Completion completion;
   completion.kind = Completion::Kind::connected;
   completion.connection = add(std::make_unique<BundleConnection>(*this, std::move(taken), speeds, 0, "", true));

@@ -6,7 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 #include <set>
+#include <string>
+#include <vector>
 
 namespace gradrail::tools {
 namespace {
@@ -62,6 +65,37 @@ TEST(WorkerMetrics, BytesHaveTheDirectionsOfTheWorker) {
     EXPECT_EQ(sample.value, sample.labels[0].second == "out" ? 30 : 40);
   EXPECT_EQ(find(metrics, "gradrail_wait_seconds_total").samples[0].value, 1.5);
   EXPECT_EQ(find(metrics, "gradrail_exchange_under_way_seconds").samples[0].value, 0.25);
+}
+
+/// {direction, path, rail}: value
+std::map<std::vector<std::string>, double> rails_of(const Metrics& metrics) {
+  std::map<std::vector<std::string>, double> values;
+  for (const Metric::Sample& sample : find(metrics, "gradrail_rail_bytes_total").samples)
+    values[{sample.labels[0].second, sample.labels[1].second, sample.labels[2].second}] = sample.value;
+  return values;
+}
+
+TEST(WorkerMetrics, BytesOfARailHaveTheDirectionsOfTheWorker) {
+  worker::ClientStats stats;
+  EXPECT_TRUE(rails_of(worker_metrics(stats, Duration::zero())).empty());
+  stats.rail_bytes = {{"tcp", "10.0.0.1", 10, 20}, {"tcp", "10.1.0.1", 1, 2}};
+  const std::map<std::vector<std::string>, double> expected = {{{"in", "tcp", "10.0.0.1"}, 20},
+                                                               {{"out", "tcp", "10.0.0.1"}, 10},
+                                                               {{"in", "tcp", "10.1.0.1"}, 2},
+                                                               {{"out", "tcp", "10.1.0.1"}, 1}};
+  EXPECT_EQ(rails_of(worker_metrics(stats, Duration::zero())), expected);
+}
+
+TEST(PsMetrics, BytesOfARailHaveTheDirectionsOfThePs) {
+  ps::proto::StatsReply stats;
+  ps::proto::StatsReply::Rail& rail = *stats.add_rails();
+  rail.set_path("tcp");
+  rail.set_address("10.0.0.1");
+  rail.set_bytes_in(5);
+  rail.set_bytes_out(7);
+  const std::map<std::vector<std::string>, double> expected = {{{"in", "tcp", "10.0.0.1"}, 5},
+                                                               {{"out", "tcp", "10.0.0.1"}, 7}};
+  EXPECT_EQ(rails_of(ps_metrics(stats)), expected);
 }
 
 TEST(PsMetrics, AnAgeAndAWindowAreShownOnlyWhereThereIsOne) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/memory.h"
+#include "transport/rail_bytes.h"
 #include "transport/rails/bundle_context.h"
 #include "transport/rails/bundle_region.h"
 #include "transport/rails/greeting.h"
@@ -33,6 +34,7 @@ struct Seen {
   Connection* connection = nullptr;
   uint64_t tag = 0;
   uint64_t immediate = 0;
+  uint32_t lane = 0;
   std::string message;
   std::string cause;
 };
@@ -55,7 +57,7 @@ class Rails : public ::testing::Test {
     for (Context* context : polled_) {
       const size_t count = context->poll(absl::MakeSpan(out));
       for (size_t i = 0; i < count; ++i) {
-        Seen seen{out[i].kind, out[i].connection, out[i].tag, out[i].immediate};
+        Seen seen{out[i].kind, out[i].connection, out[i].tag, out[i].immediate, out[i].lane};
         seen.message.assign(reinterpret_cast<const char*>(out[i].message.data()), out[i].message.size());
         seen.cause = out[i].cause.ToString();
         seen_[context].push_back(std::move(seen));
@@ -154,7 +156,9 @@ TEST_F(Rails, EachLaneCarriesWholeGroupsInBothDirections) {
   const auto expect_groups = [&](Context& receiver, Context& sender, const std::vector<std::byte>& arrived) {
     std::set<uint64_t> notices, done;
     for (size_t i = 0; i < kGroups; ++i) {
-      const uint64_t group = await(receiver, Kind::put_arrived).immediate;
+      const Seen arrival = await(receiver, Kind::put_arrived);
+      const uint64_t group = arrival.immediate;
+      arrival.connection->count_received(arrival.lane, kBytes);
       ASSERT_TRUE(notices.insert(group).second);
       ASSERT_TRUE(std::equal(source.begin() + group * kBytes, source.begin() + (group + 1) * kBytes,
                              arrived.begin() + group * kBytes));
@@ -170,6 +174,19 @@ TEST_F(Rails, EachLaneCarriesWholeGroupsInBothDirections) {
   client_->close(to_server_);
   await(*server_, Kind::peer_lost);
   server_->close(to_client_);
+  // The counters outlast their connections. The window of a lane takes six groups before the first poll.
+  const RailTraffic pushed = client_->rail_traffic(), arrived = server_->rail_traffic();
+  const Rail first{"tcp", "127.0.0.1"}, second{"tcp", "127.0.0.2"};
+  ASSERT_EQ(pushed.size(), 2u);
+  ASSERT_EQ(arrived.size(), 2u);
+  for (const Rail& rail : {first, second}) {
+    EXPECT_EQ(arrived.at(rail).received, pushed.at(rail).sent);
+    EXPECT_EQ(arrived.at(rail).sent, pushed.at(rail).received);
+    EXPECT_GE(pushed.at(rail).sent, 6 * kBytes);
+    EXPECT_GE(pushed.at(rail).received, 6 * kBytes);
+  }
+  EXPECT_EQ(pushed.at(first).sent + pushed.at(second).sent, kGroups * kBytes);
+  EXPECT_EQ(pushed.at(first).received + pushed.at(second).received, kGroups * kBytes);
 }
 
 TEST_F(Rails, MoreStreamsThanTheRailsOfAPeerAllowAreRefusedForGood) {

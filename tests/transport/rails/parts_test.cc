@@ -101,6 +101,8 @@ TEST(RailsSetting, Texts) {
   EXPECT_TRUE(parse_rails("off")->off);
   EXPECT_TRUE(parse_rails("auto")->hosts.empty());
   EXPECT_EQ(parse_rails("10.0.0.1,fd00::1")->hosts, (std::vector<std::string>{"10.0.0.1", "fd00::1"}));
+  for (const char* all : {"0.0.0.0", "::", "10.0.0.1,0:0:0:0:0:0:0:0"})
+    EXPECT_NE(parse_rails(all).status().message().find("stands for all interfaces"), std::string::npos) << all;
   for (const char* bad : {"", ",", "10.0.0.1,", "host", "10.0.0.1,10.0.0.1", "10.0.0.1:80"})
     EXPECT_FALSE(parse_rails(bad).ok()) << bad;
   EXPECT_EQ(parse_streams("auto").value(), 0u);

@@ -1,11 +1,13 @@
 #include "worker/client/paths/path_manager.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "ps/protocol/altered_data.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/mac.h"
@@ -89,6 +91,7 @@ void PathManager::close_unused_contexts() {
       if (uses(link->path) || uses(link->probe.path)) return false;
     }
     wait_set_.remove(open->context.get());
+    transport::add_traffic(open->context->rail_traffic(), closed_rails_);
     return true;
   });
 }
@@ -131,7 +134,9 @@ void PathManager::deliver(const transport::Completion& completion) {
       if (!is_active) {
         path.on_check(completion.immediate);
       } else if (path.link().path.get() == &path) {
+        const uint64_t before = path.link().bytes->returned;
         events_.on_answer(path.link(), completion.immediate);
+        completion.connection->count_received(completion.lane, path.link().bytes->returned - before);
       }
       break;
     case Kind::message:
@@ -161,16 +166,21 @@ void PathManager::deliver(const transport::Completion& completion) {
 void PathManager::describe(ClientStats& stats) const {
   stats.registered = registered_;
   if (memory_.gpu() != nullptr) stats.flushes = memory_.gpu()->flushes();
+  std::set<std::string> names;
   for (const auto& link : links_) {
     if (link->path == nullptr) continue;
-    if (const std::string name = link->path->name(); stats.paths_in_use.find(name) == std::string::npos)
-      stats.paths_in_use += (stats.paths_in_use.empty() ? "" : ", ") + name;
+    names.insert(link->path->name() + (link->through(link->candidate).empty() ? "" : " to aggregator"));
     stats.paths.push_back(fmt::format("shard {} at {}: {}{}", link->shard_index, link->address, explain_path(*link),
                                       link->path->mapped_text() + link->path->left_out_text()));
   }
+  stats.paths_in_use = fmt::format("{}", fmt::join(names, ", "));
   stats.mode = options_.mode;
   stats.push_format = options_.push;
   stats.return_format = options_.returns;
+  transport::RailTraffic rails = closed_rails_;
+  for (const auto& open : contexts_) transport::add_traffic(open->context->rail_traffic(), rails);
+  for (const auto& [rail, bytes] : rails)
+    stats.rail_bytes.push_back({rail.path, rail.address, bytes.sent, bytes.received});
   // Bytes are counted by path, and not by shard: after a move, the former path keeps what it has carried.
   for (const auto& [path, bytes] : path_bytes_) {
     stats.path_bytes.push_back({path, bytes.pushed, bytes.returned, bytes.pushed_fp32, bytes.returned_fp32});
