@@ -62,7 +62,7 @@ std::string ConnectionChecker::answer(std::string_view client_challenge, std::st
 
 absl::Status ConnectionChecker::check(std::string_view proof, TimePoint now) {
   if (!has_secret() && proof.empty()) return absl::OkStatus();
-  if (!has_secret()) return refused("has no secret, and the peer has one: give --secret-file to all or to none");
+  if (!has_secret()) return refused("it has a secret, and this process has none: give --secret-file to all or to none");
   if (proof.empty()) return refused("this job has a secret: give --secret-file");
   // Before the parts are cut out: the lengths below are then exact.
   if (proof.size() != kChallengeBytes + kMacBytes) return refused("the proof has a wrong length");

@@ -248,10 +248,20 @@ absl::StatusOr<std::vector<std::string>> parse_host_list(std::string_view list) 
 }
 
 absl::StatusOr<std::vector<std::string>> parse_aggregators(std::string_view list) {
-  GRADRAIL_ASSIGN_OR_RETURN(std::vector<std::string> hosts, parse_host_list(list));
+  std::vector<std::string> hosts = split_list(list);
+  if (!hosts.empty()) return check_aggregators(std::move(hosts));
+  return absl::InvalidArgumentError(fmt::format("'{}' names no address (a list as in host:port,host:port)", list));
+}
+
+absl::StatusOr<std::vector<std::string>> check_aggregators(std::vector<std::string> hosts) {
   std::set<std::string> seen;
-  for (const std::string& host : hosts) {
+  for (std::string& host : hosts) {
     GRADRAIL_ASSIGN_OR_RETURN(const HostPort address, parse_host_port(host));
+    // The default port is that of a ps.
+    if (host.ends_with(']') || host.find(':') == std::string::npos)
+      return absl::InvalidArgumentError(
+          fmt::format("{} has no port: name the port that the aggregator prints, as in host:port", host));
+    host = to_string(address);
     if (address.port == 0)
       return absl::InvalidArgumentError(
           fmt::format("{}: no process listens at port 0: name the port that the aggregator prints", host));

@@ -51,6 +51,8 @@ GRADRAIL_EXPORT absl::StatusOr<std::vector<std::string>> parse_host_list(std::st
 /// The same for aggregators, and the addresses are of different processes.
 /// Errors  INVALID_ARGUMENT: also for port 0, and for an address that is there twice.
 GRADRAIL_EXPORT absl::StatusOr<std::vector<std::string>> parse_aggregators(std::string_view list);
+/// The same checks for a list of addresses. Returns each as to_string() writes it.
+GRADRAIL_EXPORT absl::StatusOr<std::vector<std::string>> check_aggregators(std::vector<std::string> hosts);
 
 /// {"ps": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222", …], "chief": […], "aggregator": […]}, bare or below "cluster";
 /// lists may also be objects of index → address. Only the object of workers may have gaps: a worker needs every ps.

@@ -196,11 +196,15 @@ absl::StatusOr<std::string> read_secret_file(const std::string& path) {
 }
 
 absl::Status check_exposure(const Security& security, const std::string& address) {
+  const absl::StatusOr<HostPort> parsed = parse_host_port(address);
+  // A broken address fails at its use.
+  return parsed.ok() ? check_exposure_of_host(security, parsed->host, address) : absl::OkStatus();
+}
+
+absl::Status check_exposure_of_host(const Security& security, const std::string& host, const std::string& address) {
   // The flag only permits the missing protection; it does not switch off one that is set up.
   if (security.insecure || security.tls() || !security.secret.empty()) return absl::OkStatus();
-  const absl::StatusOr<HostPort> parsed = parse_host_port(address);
-  if (!parsed.ok()) return absl::OkStatus();  // a broken address fails at its use
-  const absl::StatusOr<std::vector<NetAddress>> found = resolve(parsed->host, 0);
+  const absl::StatusOr<std::vector<NetAddress>> found = resolve(host, 0);
   if (!found.ok()) {
     return absl::FailedPreconditionError(fmt::format(
         "{}: its host name cannot be resolved: {} (is it spelled correctly? A name that other hosts resolve "

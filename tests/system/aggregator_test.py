@@ -42,7 +42,7 @@ class AggregatorRuns(cluster.ClusterTest):
             self.assert_ends(worker, cluster.GOOD, 2 * cluster.FINISH)
         self.assert_ends(servers[0], cluster.GOOD)
         paths = dict(re.findall(r"^path (tcp.*?): (\d+) bytes in", servers[0].text(), re.M))
-        self.workers = workers
+        self.servers, self.workers = servers, workers
         return cluster.hash_of(workers[0]), {path: int(count) for path, count in paths.items()}
 
     def test_a_tree_ends_in_the_bits_of_a_flat_run_with_fewer_bytes(self):
@@ -55,6 +55,17 @@ class AggregatorRuns(cluster.ClusterTest):
         self.assertAlmostEqual(fan_in, 2, delta=0.2)
         self.assert_says(self.workers[0], r"^Path: shard 0 at \S+: tcp through aggregator 127\.0\.0\.1:\d+")
         self.assertNotEqual(self.whole_run()[0], "")
+
+    def test_packed_gradients_and_parameters_go_both_ways(self):
+        for flags, factor in ((("--push", "bf16", "--return", "bf16"), 2), (("--push", "int8", "--return", "delta"), 1)):
+            with self.subTest(flags=flags):
+                expected, flat = self.whole_run(*FLAT, *flags)
+                aggregators, through = self.two()
+                found, tree = self.whole_run(*through, *flags)
+                self.assertEqual(found, expected)
+                self.assertEqual(list(tree), ["tcp from aggregator"])
+                self.assertAlmostEqual(flat["tcp"] / tree["tcp from aggregator"], factor, delta=0.2)
+                aggregators[0].signal(signal.SIGKILL)
 
     def test_a_worker_may_have_several_streams_to_its_aggregator(self):
         expected, _ = self.whole_run(*FLAT)
@@ -94,6 +105,8 @@ class AggregatorRuns(cluster.ClusterTest):
         either = "give either --bind HOST:PORT, or --cluster FILE and --task_index INDEX"
         for flags, words, code in (
                 ([], either, cluster.USAGE), (["--bind", "127.0.0.1:0", "--cluster", file], either, cluster.USAGE),
+                (["--bind", "127.0.0.1"], "--bind: 127.0.0.1 has no port", cluster.USAGE),
+                (["--bind", "[::1]"], r"--bind: \[::1\] has no port: .* such as \[::1\]:2300", cluster.USAGE),
                 (["--bind", "127.0.0.1:0", "--task_index", 0], "--task_index 0: has no effect with --bind", cluster.USAGE),
                 (["--cluster", file], "--task_index is missing", cluster.USAGE),
                 (["--cluster", file, "--task_index", 1], r"--task_index 1: .*cluster\.json has 1 task of job 'aggregator'",
@@ -102,10 +115,11 @@ class AggregatorRuns(cluster.ClusterTest):
                 task = self.launch("aggregator", [cluster.binary(), "aggregator", *map(str, flags)])
                 self.assert_ends(task, code, says=[words])
 
-    def test_a_killed_aggregator_moves_its_workers(self):
+    def kill_an_aggregator(self, *flags):
+        """Another aggregator takes the workers of a killed one, and the run ends in the bits of a flat run."""
         expected, _ = self.whole_run(*FLAT, epochs=4)
-        aggregators, flags = self.two()
-        servers, workers = self.start_run(*flags, "--failback_secs", 0, epochs=4)
+        aggregators, two = self.two()
+        servers, workers = self.start_run(*two, *flags, epochs=4)
         workers[0].wait_for(r"Step: 10\b")
         aggregators[0].signal(signal.SIGKILL)
         for worker in workers:
@@ -113,6 +127,12 @@ class AggregatorRuns(cluster.ClusterTest):
         self.assert_ends(servers[0], cluster.GOOD)
         self.assert_says(workers[0], r"through aggregator \S+ was lost .*; continues over tcp .* through aggregator")
         self.assertEqual(cluster.hash_of(workers[0]), expected)
+
+    def test_a_killed_aggregator_moves_its_workers(self):
+        self.kill_an_aggregator("--failback_secs", 0)
+
+    def test_without_fallback_another_aggregator_replaces_a_killed_one(self):
+        self.kill_an_aggregator("--no-fallback")
 
     def stop_and_continue(self, transport, *flags, epochs):
         """SIGSTOP to the aggregator of workers 0 and 1, and SIGCONT when they have left it."""
@@ -221,6 +241,9 @@ class AggregatorRuns(cluster.ClusterTest):
         self.assertFalse(any(task.has(" W ") for task in aggregators), aggregators[0].transcript())
         self.assert_says(aggregators[0], r"^workers 0 to 1 at shard 0 of parameter server 0 \(\S+\): started$",
                          r"^workers 0 to 1 at shard 0 of \S.*: 2 of them over tcp \S+ > \S+")
+        for task in aggregators:
+            for shard in range(2):
+                task.wait_for(rf"^workers \d to \d at shard {shard} of \S.*: 0 of them; the session ends after a minute")
 
     def test_an_address_of_another_kind_of_process_is_named(self):
         _, flags = self.two()
@@ -261,6 +284,32 @@ class AggregatorRuns(cluster.ClusterTest):
             self.assert_ends(worker, cluster.GOOD, 2 * cluster.FINISH)
         self.assert_ends(servers[0], cluster.GOOD)
 
+    def test_a_ps_that_starts_again_has_a_session_of_its_own(self):
+        aggregator, address = self.aggregator()
+        servers, workers = self.start_run("--aggregators", address, "--sum_group", WORKERS, "--rejoin-timeout", 60,
+                                          "--checkpoint_dir", self.folder / "saved", "--save_steps", 5, epochs=3000)
+        workers[0].wait_for(r"Step: 10\b")
+        servers[0].signal(signal.SIGKILL)
+        servers[0].code()
+        again = self.train(*self.common_flags, "--job_name", "ps", "--task_index", 0, name="ps again")
+        session = r"^workers 0 to 3 at shard 0 of parameter server 0 \(\S+\): started"
+        aggregator.wait_for(session + " for another process or run of this server; the former session ends without workers$")
+        self.assert_says(aggregator, session + "$")
+        self.assert_goes_on(workers[0])
+        self.stop(workers, again)
+
+    def test_a_spare_aggregator_is_named_and_a_stopped_one_reports_its_bytes(self):
+        started = [self.aggregator(name=f"aggregator/{i}") for i in range(3)]
+        self.whole_run("--aggregators", ",".join(address for _, address in started))
+        spare = rf"spare aggregator .*: {started[2][1]} \(4 workers, groups of 2\)"
+        self.assert_says(self.workers[0], spare)
+        self.assertFalse(self.workers[1].has("spare aggregator"), self.workers[1].transcript())
+        for (task, _), sessions in ((started[0], 2), (started[2], 0)):
+            task.signal(signal.SIGTERM)
+            self.assert_ends(task, cluster.GOOD)
+            self.assert_says(task, rf"^stopped on request, with {sessions} sessions and 0 attached workers ")
+            self.assertEqual(task.has(r"^path tcp: [1-9]\d* bytes in, [1-9]\d* bytes out$"), sessions > 0, task.transcript())
+
     def test_workers_return_to_an_aggregator_that_has_started_again(self):
         (port,) = cluster.free_ports(1)
         command = ["--bind", f"127.0.0.1:{port}"]
@@ -297,6 +346,7 @@ class AggregatorRuns(cluster.ClusterTest):
         found, tree = self.whole_run(*flags, *secret, "--encrypt-data")
         self.assertEqual(found, expected)
         self.assertTrue(all("from aggregator" in path for path in tree), tree)
+        self.assertFalse(self.servers[0].has("not from a peer"), self.servers[0].transcript())
         # An aggregator with another secret gets no connection: the workers use the ps.
         other = self.folder / "other"
         other.write_text("fedcba9876543210" * 4)
@@ -310,8 +360,6 @@ class AggregatorRuns(cluster.ClusterTest):
     def test_flags_that_do_not_fit_are_refused(self):
         aggregators = ("--aggregators", "127.0.0.1:1")
         self.refused(cluster.USAGE, ["--aggregators needs --mode sync, not async"], *aggregators)
-        self.refused(cluster.USAGE, ["--aggregators needs --return fp32, not bf16"], *aggregators, "--mode", "sync",
-                     "--return", "bf16")
         self.refused(cluster.USAGE, ["--sum_group needs --ps_device host, not gpu:0"], "--sum_group", 2, "--mode",
                      "sync", "--ps_device", "gpu:0")
         self.refused(cluster.USAGE, ["a group has at most 64 workers"], *aggregators, "--mode", "sync", "--workers", 65)
@@ -319,10 +367,19 @@ class AggregatorRuns(cluster.ClusterTest):
         self.refused(cluster.USAGE, ["no process listens at port 0"], "--aggregators", "127.0.0.1:0", "--mode", "sync")
         self.refused(cluster.USAGE, ["127.0.0.1:1 is in the list twice"], "--aggregators", "127.0.0.1:1,127.0.0.1:1",
                      "--mode", "sync")
-        self.refused(cluster.USAGE, ["--aggregators names 2 for 1 workers"], "--aggregators", "127.0.0.1:1,127.0.0.1:2",
+        self.refused(cluster.USAGE, ["127.0.0.1 has no port"], "--aggregators", "127.0.0.1:1,127.0.0.1", "--mode", "sync")
+        self.refused(cluster.USAGE, ["--aggregators: 2 aggregators for 1 worker: "], "--aggregators", "127.0.0.1:1,127.0.0.1:2",
                      "--mode", "sync", "--workers", 1)
-        self.refused(cluster.CONFIGURATION, ["no-such-host.invalid:1: its host name cannot be resolved"], "--aggregators",
-                     "no-such-host.invalid:1", "--mode", "sync", "--model", "linear")
+        words = ["aggregator no-such-host.invalid:1: its host name does not resolve on this host: cannot find host .*; "
+                 "correct the address, or enter the name in DNS or /etc/hosts\n"]
+        self.refused(cluster.CONFIGURATION, words, "--aggregators", "no-such-host.invalid:1", "--mode", "sync", "--model", "linear")
+
+    def test_mistakes_of_the_cluster_description_name_its_job(self):
+        file = self.write_json({"ps": ["a"], "worker": ["b", "c"], "aggregator": ["d:1", "e:1", "f:1"]})
+        job = "job 'aggregator' of the cluster description"
+        for more, words in (((), ": 3 aggregators for 2 workers: "), (("--ps_device", "gpu:0"), " needs --ps_device host")):
+            worker = self.train("--cluster", file, "--job_name", "worker", "--task_index", 0, "--mode", "sync", *more)
+            self.assert_ends(worker, cluster.USAGE, says=[job + words])
 
     def test_an_address_that_others_can_reach_needs_a_secret(self):
         task = self.launch("aggregator", [cluster.binary(), "aggregator", "--bind", "0.0.0.0:0"])

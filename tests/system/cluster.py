@@ -76,6 +76,8 @@ def free_ports(count):
 class Task:
     """One process. A thread reads its output, stdout and stderr together, all the time."""
 
+    all = []  # those of this test program, for skip()
+
     def __init__(self, name, command, environment=None, output=None):
         self.name = name
         self._changed = threading.Condition()
@@ -93,6 +95,7 @@ class Task:
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=sink, stderr=sink, env=variables,
                                         start_new_session=True)
         os.close(sink)
+        self.all.append(self)
         self.pid = self.process.pid
         self._reader = threading.Thread(target=self._read, args=(source,), daemon=True)
         self._reader.start()
@@ -217,6 +220,8 @@ def python_environment():
 def skip(reason):
     """Ends this test as skipped. Each test has its own process, and unittest reports sys.exit() as an error."""
     print(f"skipped: {reason}", flush=True)
+    for task in Task.all:
+        task.end()
     os._exit(77)
 
 

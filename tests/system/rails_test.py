@@ -1,11 +1,15 @@
 """Tests several NICs: two hosts (network namespaces) with up to four links, each of a limited rate. It needs root."""
 import csv
 import io
+import json
 import os
 import subprocess
+import sys
+import time
 import unittest
 
 import cluster
+import exposition
 import four_hosts
 
 RATE = 100  # Mbit/s of a link in each direction
@@ -133,7 +137,13 @@ class Loss(TwoHosts):
                            {"TMPDIR": str(self.folder), **self.ENVIRONMENT})
 
     def undisturbed(self):
-        return cluster.hash_of(self.train(*self.FLAGS[:2], *self.RUN[:-1], "--transport", "tcp", "--workers", 1))
+        """Returns the hash of a run over one link. Its worker has a host of its own as well: the number of threads of a
+        worker can change the last bits of its products."""
+        for job, host in (("ps", 0), ("worker", 1)):
+            task = self.launch(job, self.on(host, "train", *self.hosts_flags(), "--job_name", job, "--task_index", 0,
+                                            "--transport", "tcp", "--rails", "off", *self.FLAGS[:2], *self.RUN),
+                               {"TMPDIR": str(self.folder)})
+        return cluster.hash_of(task)
 
     def test_a_cut_link_is_left_out_and_taken_back(self):
         ps, worker = self.start("ps", 0), self.start("worker", 1)
@@ -154,6 +164,58 @@ class Loss(TwoHosts):
         self.assert_ends(worker, cluster.GOOD, 4 * cluster.FINISH)
         self.assert_says(worker, rf"Path: shard 0 at .*: {self.PATH} 1 of 2 rails{self.STREAMS} \({address(0, 0)}\); "
                                  rf"left out: {address(1, 0)}: ")
+
+
+class Counters(TwoHosts):
+    """Compares the counters of both tasks with those of the kernel. The second link has a quarter of the first one's rate."""
+
+    RAILS = 2
+    SCRAPE = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=9).read().decode(), end='')"
+    BYTES = 20e6  # in and out over both rails: the checks of the path and the control connection are small beside them
+
+    def start(self, job, host):
+        return self.launch(job, self.on(host, "train", *self.hosts_flags(), "--job_name", job, "--task_index", 0, "--rails",
+                                        self.rails(2), "--transport", "tcp", "--model", "mlp", "--epochs", 100000, "--bucket_kib", 16,
+                                        "--return", "bf16", "--metrics_port", 0, "--insecure"), {"TMPDIR": str(self.folder)})
+
+    def counted(self, host, task):
+        """Returns {(direction, rail): bytes}."""
+        url = task.wait_for(r"Metrics: (http://\S+)|built without prometheus-cpp")[1]
+        if url is None:
+            cluster.skip("built without prometheus-cpp")
+        text = subprocess.run(["ip", "netns", "exec", self.hosts[host], sys.executable, "-c", self.SCRAPE, url], check=True,
+                              capture_output=True, text=True).stdout
+        _, _, samples = exposition.check(text).get("gradrail_rail_bytes_total", (0, 0, []))
+        self.assertLessEqual({labels["path"] for _, labels, _ in samples}, {"tcp"})
+        return {(labels["direction"], labels["rail"]): bytes for _, labels, bytes in samples}
+
+    def carried(self, host):
+        """Returns {(direction, rail): bytes} of the interfaces."""
+        found = {}
+        for rail in range(self.RAILS):
+            (link,) = json.loads(four_hosts.ip("-n", self.hosts[host], "-s", "-j", "link", "show", "dev", f"nic{rail}").stdout)
+            found["in", address(rail, 0)] = link["stats64"]["rx"]["bytes"]
+            found["out", address(rail, 0)] = link["stats64"]["tx"]["bytes"]
+        return found
+
+    def test_each_rail_has_the_share_of_its_interface(self):
+        for name in self.hosts:
+            for rail, rate in enumerate((RATE, RATE // 4)):
+                subprocess.run(["tc", "-n", name, "qdisc", "add", "dev", f"nic{rail}", "root", "tbf", "rate", f"{rate}mbit",
+                                "burst", "64k", "latency", "50ms"], check=True)
+        tasks = [self.start("ps", 0), self.start("worker", 1)]
+        deadline = time.monotonic() + cluster.FINISH
+        while sum((found := self.counted(1, tasks[1])).values()) < self.BYTES:
+            self.assertLess(time.monotonic(), deadline, found)
+            time.sleep(0.2)
+        for host, task in enumerate(tasks):
+            # Shares, because the two readings are of different moments.
+            counted, carried = self.counted(host, task), self.carried(host)
+            self.assertEqual(counted.keys(), carried.keys())
+            for key, bytes in counted.items():
+                shares = bytes / sum(counted.values()), carried[key] / sum(carried.values())
+                print(f"{task.name}: {key[0]} over {key[1]}: {bytes:.3g} bytes, {shares[0]:.3f}, interface {shares[1]:.3f}")
+                self.assertAlmostEqual(*shares, delta=0.03)
 
 
 class LossOverOfi(Loss):

@@ -132,6 +132,17 @@ class Run(cluster.ClusterTest):
             self.assert_ends(task, cluster.GOOD)
         self.assert_says(tasks[2], r"task 1 step 300 w 3\.000 b 1\.000")
 
+    def test_aggregators_of_tf_config_are_not_ignored_silently(self):
+        [port] = cluster.free_ports(1)
+        description = {"ps": [f"127.0.0.1:{port}"], "worker": ["localhost:1"], "aggregator": ["127.0.0.1:2300"]}
+        unused = "job 'aggregator' of TF_CONFIG is not used; for a program in mode sync give --aggregators 127.0.0.1:2300"
+        tasks = {job: self.run_program(variables={"TF_CONFIG": json.dumps({"cluster": description,
+                                                                           "task": {"type": job, "index": 0}})})
+                 for job in ("ps", "worker")}
+        for job, task in tasks.items():
+            self.assert_ends(task, cluster.GOOD)
+            self.assertEqual(task.has(unused), job == "worker", task.transcript())
+
     def test_the_evaluator_of_tf_config_ends_at_once(self):
         description = {"cluster": {"ps": ["127.0.0.1:1"], "worker": ["localhost:1"]},
                        "task": {"type": "evaluator", "index": 0}}

@@ -149,7 +149,7 @@ class Secret(Secured):
     def test_a_ps_without_it_is_not_believed(self):
         ps = self.start_ps()
         self.assert_refused("has no secret, and this task has one", "--secret-file", make_secret(self.folder / "secret"))
-        ps.wait_for(r"a task at 127\.0\.0\.1 was refused: has no secret, and the peer has one: give --secret-file", cluster.START)
+        ps.wait_for(r"a task at 127\.0\.0\.1 was refused: it has a secret, and this process has none: give --secret-file", cluster.START)
 
     def test_a_ps_names_a_task_with_another_secret(self):
         ps = self.start_ps("--secret-file", make_secret(self.folder / "secret"))
@@ -183,6 +183,15 @@ class Secret(Secured):
                         said.wait_for("# ps/0 listens")
                         self.assertIsNone(said.process.poll(), said.transcript())
                         said.end()
+
+    def test_a_rail_beyond_this_host_is_as_open(self):
+        flags = ["--ps_hosts", f"127.0.0.1:{cluster.free_ports(1)[0]}", "--worker_hosts", "w:1", "--model", "linear",
+                 "--job_name", "ps", "--task_index", 0, "--transport", "tcp", "--rails"]
+        said = self.train(*flags, "127.0.0.1,192.0.2.2")
+        self.assert_ends(said, cluster.CONFIGURATION, says=[r"the rail 192\.0\.2\.2 is reachable from other hosts without authentication"])
+        said = self.train(*flags, "0.0.0.0", "--insecure")
+        self.assert_ends(said, cluster.USAGE, says=[r"--rails: '0\.0\.0\.0' stands for all interfaces"])
+        self.train(*flags, "127.0.0.1,127.0.0.2").wait_for("# ps/0 listens")
 
     def test_where_tasks_of_a_launcher_meet_is_as_open(self):
         port = cluster.free_ports(1)[0]

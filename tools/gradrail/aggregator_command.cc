@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <thread>
 
 #include "CLI/CLI.hpp"
@@ -15,7 +14,9 @@
 #include "tools/exit_codes.h"
 #include "tools/monitor/metrics_server.h"
 #include "tools/monitor/task_metrics.h"
+#include "tools/monitor/task_monitor.h"
 #include "tools/train/signal_thread.h"
+#include "tools/train/task.h"
 #include "tools/train/train_options.h"
 #include "transport/negotiate.h"
 #include "worker/aggregator/aggregator.h"
@@ -25,6 +26,14 @@ namespace {
 
 /// Idle sessions end after a minute.
 constexpr auto kTick = std::chrono::milliseconds(200);
+
+/// Errors  INVALID_ARGUMENT: also without a port, because the default port is that of a ps.
+absl::Status check_bind(const std::string& text) {
+  GRADRAIL_RETURN_IF_ERROR(ps::parse_host_port(text).status());
+  if (!text.ends_with(']') && text.find(':') != std::string::npos) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("{} has no port: give host:port, such as {}:2300; port 0: any, which it prints", text, text));
+}
 
 /// "host:port" at which the workers reach this task.
 absl::StatusOr<std::string> address_of(const AggregatorFlags& flags) {
@@ -45,6 +54,14 @@ absl::StatusOr<std::string> address_of(const AggregatorFlags& flags) {
                                                 cluster.aggregators.size() == 1 ? "" : "s"));
 }
 
+/// The summary of an aggregator, as that of a ps.
+void print_end(const aggregator::AggregatorStats& stats) {
+  print_line(fmt::format("stopped on request, with {} session{} and {} attached worker{} (counted for each shard)",
+                         stats.sessions, stats.sessions == 1 ? "" : "s", stats.workers, stats.workers == 1 ? "" : "s"));
+  for (const ps::PathTraffic& path : stats.paths)
+    print_line(fmt::format("path {}: {} bytes in, {} bytes out", path.path, path.bytes_in, path.bytes_out));
+}
+
 }  // namespace
 
 void add_aggregator_flags(CLI::App& command, AggregatorFlags& flags) {
@@ -57,7 +74,7 @@ void add_aggregator_flags(CLI::App& command, AggregatorFlags& flags) {
   command
       .add_option("--bind", flags.bind,
                   "host:port at which workers reach this aggregator; port 0: any, which it prints")
-      ->transform(accepted_by(ps::parse_host_port))
+      ->transform(accepted_by(check_bind))
       ->take_last();
   command
       .add_option("--cluster", flags.cluster,
@@ -100,10 +117,7 @@ absl::Status run_aggregator(const AggregatorFlags& flags) {
                                            .ofi_provider = flags.ofi_provider,
                                            .path_timeout = std::chrono::seconds(flags.path_timeout_s),
                                            .slot_bytes = uint64_t{flags.slot_mib} << 20,
-                                           .log = [](const std::string& text) {
-                                             print_text("{}\n", text);
-                                             std::fflush(stdout);
-                                           }};
+                                           .log = print_line};
   GRADRAIL_ASSIGN_OR_RETURN(options.security, read_security(flags.security));
   GRADRAIL_RETURN_IF_ERROR(use_plugin_dir(flags.plugin_dir));
   absl::StatusOr<std::vector<std::string>> order = transport::parse_transport_order(flags.transport);
@@ -114,20 +128,15 @@ absl::Status run_aggregator(const AggregatorFlags& flags) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<aggregator::Aggregator> served,
                             aggregator::Aggregator::start(options));
   GRADRAIL_ASSIGN_OR_RETURN(const ps::HostPort address, ps::parse_host_port(listen_address));
-  fmt::print("aggregator listens on {}\n", ps::to_string({address.host, served->port()}));
-  std::fflush(stdout);
-  std::unique_ptr<MetricsServer> metrics;
-  if (flags.monitoring.metrics_port.has_value()) {
-    GRADRAIL_ASSIGN_OR_RETURN(metrics,
-                              MetricsServer::start(flags.monitoring.metrics_bind, *flags.monitoring.metrics_port,
-                                                   [&served] { return aggregator_metrics(served->stats()); }));
-    print_text("Metrics: {}\n", metrics->url());
-    std::fflush(stdout);
-  }
+  print_line(fmt::format("aggregator listens on {}", ps::to_string({address.host, served->port()})));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<MetricsServer> metrics,
+                            serve_metrics(flags.monitoring, {.name = "aggregator", .print = print_line},
+                                          [&served] { return aggregator_metrics(served->stats()); }));
   while (!signals.stop().load()) {
     std::this_thread::sleep_for(kTick);
     served->end_idle_sessions();
   }
+  print_end(served->stats());
   return absl::OkStatus();
 }
 

@@ -117,7 +117,9 @@ std::string missing_argument(const CLI::App* command, const CLI::Error& error) {
   for (const CLI::Option* const option : command->get_options()) {
     const std::string name = option->get_name(true);
     if (!option->get_positional() || error.what() != name + " is required") continue;
-    std::string line = name;
+    std::string line;
+    for (const CLI::Option* const each : command->get_options())
+      if (each->get_positional() && each->get_required()) line += (line.empty() ? "" : " ") + each->get_name(true);
     for (; command != nullptr; command = command->get_parent()) line = command->get_name() + ' ' + line;
     return fmt::format("; write `{}`", line);
   }

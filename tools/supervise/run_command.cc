@@ -6,8 +6,10 @@
 #include "CLI/CLI.hpp"
 #include "base/flags/number_in.h"
 #include "base/flags/text_value.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/exchange_layout.h"
 #include "tools/exit_codes.h"
@@ -39,7 +41,7 @@ void add_run_flags(CLI::App& command, RunFlags& flags) {
       .add_option("--aggregators", cluster.aggregators,
                   "host:port list of aggregators (gradrail aggregator) between workers and servers; the program uses "
                   "mode sync")
-      ->transform(accepted_by(ps::parse_host_list))
+      ->transform(accepted_by(ps::parse_aggregators))
       ->take_last();
   number("--sum_group,--sum-group", cluster.sum_group,
          "gradients are summed in groups of so many workers; 0: one for each aggregator", 0, ps::kMaxSumGroup);
@@ -95,6 +97,11 @@ absl::StatusOr<TrainOptions> check_run_flags(const RunFlags& flags) {
         "run: no program is given; example: gradrail run --ps 1 --workers 3 -- python train.py"));
   }
   options.program = flags.program;
+  if (options.task.job == "worker" && !options.cluster.aggregators.empty() && options.flags.aggregators.empty())
+    print_text(stderr,
+               "gradrail: the program chooses its mode: job 'aggregator' of TF_CONFIG is not used; for a "
+               "program in mode sync give --aggregators {}\n",
+               fmt::join(options.cluster.aggregators, ","));
   return options;
 }
 

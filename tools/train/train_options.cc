@@ -406,10 +406,9 @@ absl::Status check_host_of_worker(const TrainFlags& flags) {
 // parse_host_port() adds the default port: only a text that named a port is equal.
 bool names_port(const std::string& bind, const ps::HostPort& parsed) { return bind == ps::to_string(parsed); }
 
-/// A local cluster chooses the ports of its ps.
+/// A local cluster chooses the addresses of its ps.
 absl::Status check_local_bind(const TrainFlags& flags) {
-  const absl::StatusOr<ps::HostPort> bind = ps::parse_host_port(flags.bind);
-  if (!bind.ok() || !names_port(flags.bind, *bind)) return absl::OkStatus();
+  if (flags.bind.empty()) return absl::OkStatus();
   return usage_error(absl::InvalidArgumentError(
       fmt::format("--bind {}: the ps of a local cluster listen on 127.0.0.1, on free ports; omit --bind", flags.bind)));
 }
@@ -462,8 +461,6 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   const size_t workers = options.local ? flags.workers : options.cluster.workers.size();
   options.mode.worker_count = static_cast<uint32_t>(workers);
   GRADRAIL_RETURN_IF_ERROR(ps::check_bound(options.mode));
-  if (options.task.job == "worker" && options.mode.kind == ps::ModeKind::sync && flags.aggregators.empty())
-    options.flags.aggregators = fmt::format("{}", fmt::join(options.cluster.aggregators, ","));
   GRADRAIL_RETURN_IF_ERROR(usage_error(set_sum_group(options)));
   // Only a ps uses the flag, and a worker with a sparse description does not know all workers.
   if (options.task.job != "worker") GRADRAIL_RETURN_IF_ERROR(check_min_workers(flags, workers));

@@ -3,6 +3,7 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <utility>
 
@@ -48,8 +49,6 @@ absl::StatusOr<Attachment> read(const ps::proto::AttachRequest& request) {
     return absl::InvalidArgumentError(fmt::format("worker {}: the limit is {} workers", worker, ps::kMaxWorkers));
   if (training.mode.sum_group == 0)
     return absl::FailedPreconditionError("the run has no groups of workers: give --aggregators to all workers");
-  if (training.returns != ps::ReturnFormat::fp32)
-    return absl::FailedPreconditionError("--aggregators needs --return fp32");
   if (joined.total_shards() > kMaxShards || request.shard_index() >= joined.total_shards()) {
     return absl::InvalidArgumentError(
         fmt::format("no shard {} in a run of {} shards", request.shard_index(), joined.total_shards()));
@@ -149,17 +148,14 @@ class Aggregator::Impl final : public ps::proto::Control::Service {
   }
 
   void end_idle_sessions() {
-    std::vector<std::shared_ptr<Session>> ended;  // their threads end behind the lock
-    MutexLock lock(mutex_);
-    for (auto each = sessions_.begin(); each != sessions_.end();) {
-      const TimePoint idle = each->second->idle_since();
-      const bool is_over = idle != TimePoint::max() && Clock::now() - idle > kIdleLimit;
-      if (is_over) {
-        options_.log(fmt::format("{}: ended: it had no worker for a minute", each->second->name()));
-        past_traffic_ = add_traffic(std::move(past_traffic_), each->second->stats().paths);
-        ended.push_back(std::move(each->second));
-      }
-      each = is_over ? sessions_.erase(each) : std::next(each);
+    for (const auto& [key, session] : idle_sessions()) {
+      // Without the lock: a session answers late while it connects to its shard.
+      const std::vector<ps::PathTraffic> paths = session->stats().paths;
+      MutexLock lock(mutex_);
+      if (!is_over(*session)) continue;  // a worker has attached since
+      options_.log(fmt::format("{}: ended: it had no worker for a minute", session->name()));
+      past_traffic_ = add_traffic(std::move(past_traffic_), paths);
+      sessions_.erase(key);  // its thread ends behind the lock
     }
   }
 
@@ -182,6 +178,19 @@ class Aggregator::Impl final : public ps::proto::Control::Service {
   }
 
  private:
+  static bool is_over(const Session& session) {
+    const TimePoint idle = session.idle_since();
+    return idle != TimePoint::max() && Clock::now() - idle > kIdleLimit;
+  }
+
+  std::vector<std::pair<std::string, std::shared_ptr<Session>>> idle_sessions() const {
+    std::vector<std::pair<std::string, std::shared_ptr<Session>>> idle;
+    MutexLock lock(mutex_);
+    std::copy_if(sessions_.begin(), sessions_.end(), std::back_inserter(idle),
+                 [](const auto& each) { return is_over(*each.second); });
+    return idle;
+  }
+
   /// A worker tries again at each look for better paths: the same reason is not repeated.
   void report(uint32_t worker, const absl::Status& attached) {
     const std::string why(message_of(attached));
@@ -220,13 +229,18 @@ class Aggregator::Impl final : public ps::proto::Control::Service {
     if (sessions_.size() >= kMaxSessions)
       return absl::ResourceExhaustedError(fmt::format("the limit is {} groups and shards", kMaxSessions));
     GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Session> session, Session::start(session_options(request, attachment)));
-    options_.log(fmt::format("{}: started", session->name()));
+    const bool has_former = std::any_of(sessions_.begin(), sessions_.end(),
+                                        [&](const auto& each) { return each.second->name() == session->name(); });
+    options_.log(fmt::format(
+        "{}: started{}", session->name(),
+        has_former ? " for another process or run of this server; the former session ends without workers" : ""));
     return sessions_[key] = std::move(session);
   }
 
   Session::Options session_options(const ps::proto::AttachRequest& request, const Attachment& attachment) const {
     ShardTarget target = {.map = attachment.map,
                           .shard_index = request.shard_index(),
+                          .returns = attachment.training.returns,
                           .server = request.server(),
                           .host_id = request.host_id()};
     for (const auto& endpoint : request.shard().endpoints())
@@ -254,7 +268,8 @@ class Aggregator::Impl final : public ps::proto::Control::Service {
                   .map = *attachment.map,
                   .mode = mode,
                   .optimizer = {.kind = ps::OptimizerKind::mean},
-                  .push = attachment.training.push},
+                  .push = attachment.training.push,
+                  .returns = attachment.training.returns},
         .target = std::move(target),
         .first_worker = attachment.group * group_size,
         .group_size = group_size,

@@ -15,9 +15,10 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/optimizer/optimizer.h"
+#include "ps/optimizer/group_sum.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/data_message.h"
+#include "ps/protocol/push_format.h"
 #include "ps/shard/shard.h"
 
 namespace gradrail::aggregator {
@@ -72,12 +73,13 @@ absl::StatusOr<std::unique_ptr<Session>> Session::start(Options options) {
 absl::Status Session::open() {
   const ps::ShardOptions& options = environment_.options;
   GRADRAIL_RETURN_IF_ERROR(partition_.reset_to(setup_, ps::make_host_store, options.place_memory, options.slot_bytes));
-  GRADRAIL_ASSIGN_OR_RETURN(sums_, ps::allocate_parameters(partition_.range().count, options.place_memory));
+  GRADRAIL_ASSIGN_OR_RETURN(sums_.memory, ps::allocate_parameters(partition_.range().count, options.place_memory));
   GRADRAIL_ASSIGN_OR_RETURN(endpoints_, ps::listen(environment_, wait_set_));
   GRADRAIL_RETURN_IF_ERROR(parameters_.open(partition_));
   GRADRAIL_RETURN_IF_ERROR(partition_.start());
-  shard_ = std::make_unique<ShardSide>(connect_, target_, partition_.store().parameters(), sums_.span(), wait_set_);
-  return absl::OkStatus();
+  shard_ =
+      std::make_unique<ShardSide>(connect_, target_, partition_.store().parameters(), sums_.memory.span(), wait_set_);
+  return shard_->allocate(options.place_memory);
 }
 
 Session::~Session() {
@@ -109,15 +111,18 @@ absl::Status Session::check_reach() {
   const TimePoint now = Clock::now();
   if (now >= reach_.refuse_until && !shard_->is_open() && now >= reach_.check_at) {
     const absl::Status reached = shard_->reach();
-    if (reached.ok()) {
-      reach_.check_at = now + kFirstRefusal;
-    } else {
-      reach_.why_not = message_of(reached);
-      reach_.refuse_until = now + kFirstRefusal;
-    }
+    if (!reached.ok()) refuse_workers(std::string(message_of(reached)));
+    reach_.check_at = now + kFirstRefusal;
   }
   if (now >= reach_.refuse_until) return absl::OkStatus();
   return absl::UnavailableError(fmt::format("it does not reach {}: {}", target_.server, reach_.why_not));
+}
+
+/// The time doubles until a connection to the shard serves.
+void Session::refuse_workers(const std::string& why) {
+  reach_.refusal = std::clamp(2 * reach_.refusal, kFirstRefusal, kLongestRefusal);
+  reach_.refuse_until = Clock::now() + reach_.refusal;
+  reach_.why_not = why;
 }
 
 absl::Status Session::admit_in_thread(const GroupMember& member) {
@@ -210,8 +215,10 @@ void Session::on_message(ps::ShardPeer& peer, absl::Span<const std::byte> messag
 
 void Session::on_inactive(const ps::ShardPeer& peer) {
   protocol_.leave(slot_of(peer.worker));
-  if (protocol_.active() == 0) idle_since_ = Clock::now();
   must_forward_all_ = true;
+  if (protocol_.active() != 0) return;  // the connection to the shard is opened again, and a line follows
+  idle_since_ = Clock::now();
+  log_(fmt::format("{}: 0 of them; the session ends after a minute without a worker", name()));
 }
 
 void Session::continue_peers() {
@@ -314,8 +321,8 @@ void Session::give_up(const std::string& why) {
   spdlog::warn("{}: {}: its workers are sent to other paths", environment_.options.name, why);
   for_each_slot(protocol_.active(), [&](uint32_t slot) { drop_worker(first_worker_ + slot, why); });
   lose_shard("");
-  const Duration refusal = std::clamp(2 * reach_.refusal, kFirstRefusal, kLongestRefusal);
-  reach_ = {.refusal = refusal, .refuse_until = Clock::now() + refusal, .why_not = why};
+  reach_ = {.refusal = reach_.refusal};
+  refuse_workers(why);
 }
 
 /// Without a message: a refusal would end the run of the worker.
@@ -338,7 +345,7 @@ void Session::forward(uint32_t bucket) {
 void Session::send(uint32_t bucket, const GroupProtocol::Forward& next) {
   GRADRAIL_CHECK((next.members & ~connected_) == 0);
   const ps::ElementRange range = partition_.bucket_range(bucket);
-  float* const sum = reinterpret_cast<float*>(sums_.data()) + partition_.offset(bucket);
+  std::byte* const sum = sums_.memory.data() + partition_.offset(bucket) * sizeof(float);
   absl::InlinedVector<const float*, ps::kMaxSumGroup> payloads;
   bool has_crc = false;
   float rate = ps::kAgreedRate;
@@ -348,23 +355,28 @@ void Session::send(uint32_t bucket, const GroupProtocol::Forward& next) {
     payloads.push_back(payload(peer, bucket, next.kind));
     has_crc = has_crc || peer.return_headers()[bucket].has_crc != 0;
   });
-  const size_t payload_bytes = ps::has_payload(next.kind) ? range.count * sizeof(float) : 0;
-  if (payload_bytes > 0) ps::sum_of(payloads, format_of(next.kind), {sum, range.count});
+  const ps::PushFormat format = format_of(next.kind);
+  const ps::PushFormat sum_format = ps::sum_format(format);
+  const size_t payload_bytes = ps::has_payload(next.kind) ? ps::packed_bytes(range.count, sum_format) : 0;
+  if (payload_bytes > 0) ps::write_group_sum(payloads, format, range.count, sums_.scratch, sum);
   worker::ShardPath& path = shard_->path();
   ps::SlotHeader& header = path.slot_headers()[bucket];
   header = {.kind = next.kind,
             .has_crc = has_crc,
+            .format = sum_format.kind,
             .bucket = bucket,
             .payload_bytes = static_cast<uint32_t>(payload_bytes),
             .step = next.step,
             .incarnation = first_incarnation_,
             .base_version = next.base_version,
             .rate = rate,
-            .members = {static_cast<uint32_t>(next.members), static_cast<uint32_t>(next.members >> 32)}};
+            .members = {static_cast<uint32_t>(next.members), static_cast<uint32_t>(next.members >> 32)},
+            .base_answer = shard_->answer_of(bucket)};
   shard_traffic_.bytes_out += payload_bytes + sizeof(header);
   if (has_crc && payload_bytes > 0) header.crc32c = crc32c(sum, payload_bytes);
   using Sent = worker::ShardPath::Sent;
-  backlog_.push_back({bucket, payload_bytes == 0 || path.gradients_mapped() ? Sent::payload : Sent::nothing});
+  const bool is_in_place = payload_bytes == 0 || path.gradients_mapped();
+  backlog_.push_back({bucket, payload_bytes, is_in_place ? Sent::payload : Sent::nothing});
   if (backlog_.size() == 1) post_sums();
 }
 
@@ -373,9 +385,8 @@ void Session::post_sums() {
   while (!backlog_.empty()) {
     if (!shard_->is_active()) return backlog_.clear();  // the connection is lost, and all is sent again
     Pending& next = backlog_.front();
-    const ps::ElementRange range = partition_.bucket_range(next.bucket);
-    const MemorySpan payload = {.data = sums_.data() + partition_.offset(next.bucket) * sizeof(float),
-                                .bytes = range.count * sizeof(float)};
+    const MemorySpan payload = {.data = sums_.memory.data() + partition_.offset(next.bucket) * sizeof(float),
+                                .bytes = next.payload_bytes};
     next.sent = shard_->path().send_bucket(next.bucket, payload, next.sent);
     if (next.sent != Sent::all) return;
     backlog_.pop_front();
@@ -399,13 +410,14 @@ void Session::on_answer(uint64_t immediate) {
   const ps::ReturnHeader header = shard_->path().return_headers()[bucket];
   if (header.magic != ps::ReturnHeader::kMagic) return;
   const std::optional<uint64_t> members = protocol_.on_answer(bucket, header.step, header.version);
-  const ps::ElementRange range = partition_.bucket_range(bucket);
-  shard_traffic_.bytes_in += range.count * sizeof(float) + sizeof(header);
-  const float* const parameters =
-      reinterpret_cast<const float*>(partition_.store().parameters().data) + partition_.offset(bucket);
-  if (members.has_value() && header.has_crc != 0 && crc32c(parameters, range.count * sizeof(float)) != header.crc32c)
-    return give_up(fmt::format("the parameters of bucket {} do not match their CRC32C", bucket));
-  if (members.has_value()) for_each_slot(*members, [&](uint32_t slot) { answer(slot, bucket, header); });
+  const size_t fp32_bytes = partition_.bucket_range(bucket).count * sizeof(float);
+  shard_traffic_.bytes_in += (header.payload_bytes > 0 ? header.payload_bytes : fp32_bytes) + sizeof(header);
+  if (members.has_value()) {
+    if (const absl::Status taken = shard_->take_parameters(header, bucket); !taken.ok())
+      return give_up(fmt::format("the parameters of bucket {} {}", bucket, message_of(taken)));
+    partition_.on_changed(bucket);
+    for_each_slot(*members, [&](uint32_t slot) { answer(slot, bucket, header); });
+  }
   forward(bucket);
 }
 

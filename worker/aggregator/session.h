@@ -80,6 +80,7 @@ class Session {
   absl::Status open();
   void run();
   absl::Status check_reach();
+  void refuse_workers(const std::string& why);
   absl::Status admit_in_thread(const GroupMember& member);
   void dispatch(transport::Completion& completion);
   void on_message(ps::ShardPeer& peer, absl::Span<const std::byte> message);
@@ -133,7 +134,10 @@ class Session {
   ps::PeerTable peers_;
   ps::BackupRole backup_;
   ps::Handshake handshake_;
-  SharedMemory sums_;  ///< [elements of the shard]: of the requests under way
+  struct Sums {
+    SharedMemory memory;  ///< [elements of the shard]: of the requests under way, each at its place in fp32
+    std::vector<float> scratch;
+  } sums_;
   GroupProtocol protocol_;
   std::array<std::optional<GroupMember>, ps::kMaxSumGroup> members_;  ///< admitted, by slot
   std::unique_ptr<ShardSide> shard_;
@@ -152,6 +156,7 @@ class Session {
   } reach_;
   struct Pending {
     uint32_t bucket = 0;
+    size_t payload_bytes = 0;
     worker::ShardPath::Sent sent{};
   };
   ps::PathTraffic shard_traffic_;

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/push_format.h"
+#include "ps/protocol/return_format.h"
 #include "worker/aggregator/session.h"
 
 namespace gradrail::aggregator {
@@ -23,6 +24,7 @@ void Session::on_arrival(ps::ShardPeer& peer, uint64_t immediate) {
   peer.bytes_in += header.payload_bytes + sizeof(header);
   peer.return_headers()[bucket].has_crc = header.has_crc;
   if (!protocol_.on_request(slot, bucket, {header.kind, header.step, header.base_version})) return;
+  if (peer.encoder != nullptr) peer.encoder->on_arrival(header);
   // The connection was not opened again while nothing waited for it.
   if ((connected_ & GroupProtocol::bit(slot)) == 0) want_shard(Clock::now(), kSettle);
   forward(bucket);
@@ -68,14 +70,24 @@ const float* Session::payload(const ps::ShardPeer& peer, uint32_t bucket, ps::Ar
 void Session::answer(uint32_t slot, uint32_t bucket, const ps::ReturnHeader& from_shard) {
   ps::ShardPeer& peer = *peer_in(slot);
   const ps::ElementRange range = partition_.bucket_range(bucket);
-  const size_t bytes = range.count * sizeof(float);
-  const std::byte* const parameters = partition_.store().parameters().data + partition_.offset(bucket) * sizeof(float);
+  size_t bytes = range.count * sizeof(float);
+  const std::byte* parameters = partition_.store().parameters().data + partition_.offset(bucket) * sizeof(float);
   ps::ReturnHeader& header = peer.return_headers()[bucket];
   const uint8_t has_crc = header.has_crc;  // set by on_arrival()
   header = from_shard;
   header.step = protocol_.request(slot, bucket).step;
   header.incarnation = peer.incarnation;
   header.has_crc = has_crc;
+  if (peer.encoder != nullptr) {
+    const auto* const fresh = reinterpret_cast<const float*>(parameters);
+    std::byte* const packed = peer.slots.memory.data() + partition_.places().region_payload_at(bucket);
+    const ps::ReturnEncoder::Packed written =
+        peer.encoder->pack(bucket, partition_.offset(bucket), {fresh, range.count}, packed);
+    header.payload_bytes = written.bytes;
+    header.answer = written.answer;
+    parameters = packed;
+    bytes = written.bytes;
+  }
   header.crc32c = has_crc != 0 ? crc32c(parameters, bytes) : 0;
   if (peer.parameters_mapped != nullptr) std::memcpy(peer.mapped_parameter(range.first), parameters, bytes);
   peer.parameters_sent[bucket] = peer.parameters_mapped != nullptr;
@@ -89,11 +101,17 @@ void Session::answer(uint32_t slot, uint32_t bucket, const ps::ReturnHeader& fro
 /// False: the transport has no room. Any other failure is followed by peer_lost.
 bool Session::post_answer(ps::ShardPeer& peer, uint32_t bucket) {
   const ps::ElementRange range = partition_.bucket_range(bucket);
+  const uint64_t offset = partition_.offset(bucket);
   if (!peer.parameters_sent[bucket]) {
-    const absl::Status posted = peer.connection->put({.region = parameters_.host(peer.context_index),
-                                                      .offset = partition_.offset(bucket) * sizeof(float),
-                                                      .bytes = range.count * sizeof(float)},
-                                                     {peer.offer.parameters, range.first * sizeof(float)}, {});
+    transport::LocalSlice source = {parameters_.host(peer.context_index), offset * sizeof(float),
+                                    range.count * sizeof(float)};
+    transport::RemoteSlice target = {peer.offer.parameters, range.first * sizeof(float)};
+    if (peer.encoder != nullptr) {
+      source = {peer.slots.region.get(), partition_.places().region_payload_at(bucket),
+                peer.return_headers()[bucket].payload_bytes};
+      target = {peer.offer.returns, ps::return_payload_at(partition_.bucket_count(), bucket, offset)};
+    }
+    const absl::Status posted = peer.connection->put(source, target, {});
     if (absl::IsResourceExhausted(posted)) return false;
     peer.parameters_sent[bucket] = true;
   }

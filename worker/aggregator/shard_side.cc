@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/crc32c.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/control.pb.h"
@@ -22,6 +23,14 @@ constexpr auto kConnectDeadline = std::chrono::seconds(1);
 /// As long as a worker gives one attempt.
 constexpr auto kHandshakeDeadline = std::chrono::seconds(2);
 
+/// Waits for the challenge of the shard. Without it the shard would report a handshake that its peer has ended.
+void await_challenge(transport::Context& context, transport::WaitPolicy policy, TimePoint deadline) {
+  transport::WaitSet wait_set(policy);
+  wait_set.add(&context);
+  transport::Completion arrived[1];
+  while (wait_set.wait(absl::MakeSpan(arrived), deadline) == 0 && Clock::now() < deadline) continue;
+}
+
 }  // namespace
 
 ShardSide::ShardSide(Options options, ShardTarget target, MemorySpan parameters, MemorySpan sums,
@@ -35,6 +44,7 @@ ShardSide::ShardSide(Options options, ShardTarget target, MemorySpan parameters,
   link_.shard_index = target_.shard_index;
   link_.range = target_.map->shard(target_.shard_index);
   link_.bucket_count = target_.map->bucket_count(target_.shard_index);
+  link_.returns = target_.returns;
   link_.server = target_.server;
   std::vector<transport::PeerTransport> theirs;
   for (const ps::ShardEndpoint& endpoint : target_.endpoints) theirs.push_back({endpoint.transport, endpoint.refused});
@@ -43,6 +53,10 @@ ShardSide::ShardSide(Options options, ShardTarget target, MemorySpan parameters,
 }
 
 ShardSide::~ShardSide() { close(); }
+
+absl::Status ShardSide::allocate(const MemoryBinder& place) {
+  return decoder_.allocate(target_.returns, link_.range.count, place);
+}
 
 void ShardSide::close() {
   path_.reset();
@@ -91,7 +105,9 @@ absl::Status ShardSide::reach() const {
     const ps::ShardEndpoint& endpoint = endpoint_of(candidate);
     const absl::StatusOr<std::unique_ptr<transport::Context>> context = open_transport(endpoint);
     reached = context.ok() ? (*context)->connect(endpoint.address, deadline).status() : context.status();
-    if (reached.ok()) break;
+    if (!reached.ok()) continue;
+    await_challenge(**context, wait_set_.policy(), deadline);
+    break;
   }
   return reached;
 }
@@ -125,6 +141,7 @@ absl::Status ShardSide::open(const std::vector<GroupMember>& members) {
   GRADRAIL_ASSIGN_OR_RETURN(path_, worker::ShardPath::open(link_, *context, endpoint.address, join_path, prove,
                                                            registered_, nullptr, {}, now + kConnectDeadline));
   connection_ = &path_->connection();
+  answers_.assign(link_.bucket_count, 0);  // the shard numbers the answers of each connection from 1
   is_refused_ = false;
   return absl::OkStatus();
 }
@@ -141,13 +158,28 @@ void ShardSide::on_completion(const transport::Completion& completion) {
   const bool parsed = message.ParseFromArray(completion.message.data(), static_cast<int>(completion.message.size()));
   if (parsed && message.has_group_refused()) {
     refused_.assign(message.group_refused().workers().begin(), message.group_refused().workers().end());
-    return;  // the end of the connection follows
+    next_candidate_ = 0;  // the transport works: the next connection has other members
+    return;               // the end of the connection follows
   }
   if (parsed && message.has_member_finished()) return finished_.push_back(message.member_finished().worker());
   is_refused_ = is_refused_ || (parsed && message.has_refused());
   if (parsed && message.has_welcome())
     finished_.insert(finished_.end(), message.welcome().finished().begin(), message.welcome().finished().end());
   path_->on_message(completion.message);
+}
+
+absl::Status ShardSide::take_parameters(const ps::ReturnHeader& header, uint32_t bucket) {
+  ps::ElementRange range = target_.map->bucket(target_.shard_index, bucket);
+  const std::byte* const packed = path_->packed_parameters(bucket, range);
+  range.first -= link_.range.first;
+  const absl::Span<float> parameters(reinterpret_cast<float*>(parameters_.data) + range.first, range.count);
+  if (target_.returns == ps::ReturnFormat::fp32) {  // the shard has stored them there
+    const bool matches = header.has_crc == 0 || crc32c(parameters.data(), range.count * sizeof(float)) == header.crc32c;
+    return matches ? absl::OkStatus() : absl::DataLossError("do not match their CRC32C");
+  }
+  GRADRAIL_RETURN_IF_ERROR(decoder_.unpack(header, answers_[bucket], packed, range, parameters));
+  answers_[bucket] = header.answer;
+  return absl::OkStatus();
 }
 
 bool ShardSide::advance() {

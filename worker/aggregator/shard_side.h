@@ -13,6 +13,7 @@
 #include "transport/completion.h"
 #include "transport/negotiate.h"
 #include "transport/wait_set.h"
+#include "worker/client/paths/return_decoder.h"
 #include "worker/client/paths/shard_link.h"
 #include "worker/client/paths/shard_path.h"
 
@@ -22,6 +23,7 @@ namespace gradrail::aggregator {
 struct ShardTarget {
   std::shared_ptr<const ps::ShardMap> map;
   uint32_t shard_index = 0;
+  ps::ReturnFormat returns = ps::ReturnFormat::fp32;
   std::string server;   ///< for people: "parameter server 0 (10.0.0.1:2222)"
   std::string host_id;  ///< of the server
   std::vector<ps::ShardEndpoint> endpoints;
@@ -47,6 +49,9 @@ class ShardSide {
   };
   ShardSide(Options options, ShardTarget target, MemorySpan parameters, MemorySpan sums, transport::WaitSet& wait_set);
   ~ShardSide();
+  /// Before the first connection.
+  /// Errors  RESOURCE_EXHAUSTED: no memory for parameters in another format than fp32.
+  absl::Status allocate(const MemoryBinder& place);
   ShardSide(const ShardSide&) = delete;
   ShardSide& operator=(const ShardSide&) = delete;
 
@@ -72,6 +77,11 @@ class ShardSide {
 
   /// The path, while it is active.
   worker::ShardPath& path() const { return *path_; }
+  /// ReturnHeader::answer that the parameters of a bucket have; 0: none on this connection.
+  uint16_t answer_of(uint32_t bucket) const { return answers_[bucket]; }
+  /// Checks the parameters of an answer, and unpacks them to their place. `header`: a copy.
+  /// Errors  DATA_LOSS: a checksum or a length is wrong. The text continues "the parameters of bucket …".
+  absl::Status take_parameters(const ps::ReturnHeader& header, uint32_t bucket);
   std::string describe() const { return is_open() ? path_->describe() : "no connection"; }
 
   // News of the shard since the last call.
@@ -93,6 +103,8 @@ class ShardSide {
   size_t next_candidate_ = 0;
   std::unique_ptr<worker::OpenContext> context_;  ///< of path_
   std::unique_ptr<worker::ShardPath> path_;
+  worker::ReturnDecoder decoder_;
+  std::vector<uint16_t> answers_;                      ///< per bucket, of path_
   const transport::Connection* connection_ = nullptr;  ///< of path_; also after its loss
   TimePoint deadline_;                                 ///< of the handshake
   bool is_refused_ = false;

@@ -112,7 +112,7 @@ absl::StatusOr<Source> take_environment(gradrail_options& given) {
 /// Groups of workers have no members in gradrail_options: they are a matter of the cluster, as its addresses are.
 absl::Status take_groups(ClientOptions& options) {
   if (const char* const hosts = variable("GRADRAIL_AGGREGATORS"); hosts != nullptr) {
-    absl::StatusOr<std::vector<std::string>> aggregators = ps::parse_host_list(hosts);
+    absl::StatusOr<std::vector<std::string>> aggregators = ps::parse_aggregators(hosts);
     if (!aggregators.ok()) return in_member("GRADRAIL_AGGREGATORS", aggregators.status());
     options.aggregators = *std::move(aggregators);
   }

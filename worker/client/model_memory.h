@@ -10,7 +10,7 @@
 #include "ps/protocol/exchange_layout.h"
 #include "ps/protocol/shard_map.h"
 #include "worker/client/gpu_variables.h"
-#include "worker/client/return_decoder.h"
+#include "worker/client/paths/return_decoder.h"
 
 namespace gradrail::worker {
 

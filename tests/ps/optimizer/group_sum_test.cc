@@ -1,11 +1,14 @@
 // The sums of groups: their order, their bits and their divisor.
 #include "ps/optimizer/group_sum.h"
 
+#include <cstring>
 #include <vector>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "ps/optimizer/optimizer.h"
+#include "ps/optimizer/returns.h"
+#include "ps/protocol/push_format.h"
 
 namespace gradrail::ps {
 namespace {
@@ -73,6 +76,12 @@ TEST_F(GroupSumTest, ASumAndSingleGradientsOfOneGroupAreSeveralTerms) {
   EXPECT_EQ(groups.sum(mixed, 4, PushFormat::fp32, kElements).size(), 2u);
 }
 
+float value_of_sum(const float* sums, size_t i) {
+  float value = 0.0f;
+  widen_bf16(reinterpret_cast<const uint16_t*>(sums) + i, absl::MakeSpan(&value, 1));
+  return value;
+}
+
 TEST_F(GroupSumTest, PackedGradientsAreDecoded) {
   std::vector<std::vector<uint16_t>> packed(2, std::vector<uint16_t>(kElements));
   std::vector<GradientTerm> terms;
@@ -83,8 +92,49 @@ TEST_F(GroupSumTest, PackedGradientsAreDecoded) {
   }
   const auto sums = groups.sum(terms, 2, PushFormat::bf16, kElements);
   ASSERT_EQ(sums.size(), 2u);
-  for (size_t i = 0; i < kElements; ++i) ASSERT_NEAR(sums[1][i], gradients[1][i], 1.0f);
-  EXPECT_EQ(groups.sum(terms, 4, PushFormat::bf16, kElements).size(), 1u);
+  EXPECT_EQ(sums[1], terms[1].values) << "a lone gradient is not copied";
+  for (size_t i = 0; i < kElements; ++i) ASSERT_NEAR(value_of_sum(sums[1], i), gradients[1][i], 1.0f);
+  EXPECT_EQ(groups.sum(terms, 4, PushFormat::fp16, kElements).size(), 1u);
+}
+
+TEST_F(GroupSumTest, SumsOfPackedGradientsAreRoundedToBf16Once) {
+  for (const PushFormat format : {PushFormat::bf16, PushFormat::int8, PushFormat::int4}) {
+    SCOPED_TRACE(push_format_name(format));
+    std::vector<std::vector<float>> packed;
+    std::vector<const float*> group;
+    std::vector<GradientTerm> terms;
+    for (uint32_t worker = 0; worker < 3; ++worker) {
+      std::vector<float> rest(kElements);
+      pack(format, gradients[worker], rest.data(), packed.emplace_back(kElements).data());
+      group.push_back(packed.back().data());
+      terms.push_back({worker, group.back()});
+    }
+    std::vector<float> exact(kElements);
+    sum_of(group, format, absl::MakeSpan(exact));
+    const auto sums = groups.sum(terms, 4, format, kElements);
+    ASSERT_EQ(sums.size(), 1u);
+    for (size_t i = 0; i < kElements; ++i) {
+      uint16_t rounded = 0;
+      round_to_bf16(absl::MakeConstSpan(&exact[i], 1), &rounded);
+      ASSERT_EQ(reinterpret_cast<const uint16_t*>(sums[0])[i], rounded) << i;
+      ASSERT_NEAR(value_of_sum(sums[0], i), exact[i], exact[i] / 256);
+    }
+    // An aggregator makes the same bits.
+    std::vector<float> scratch;
+    std::vector<float> sum(kElements);
+    write_group_sum(group, format, kElements, scratch, sum.data());
+    EXPECT_EQ(std::memcmp(sum.data(), sums[0], packed_bytes(kElements, sum_format(format))), 0);
+  }
+}
+
+TEST_F(GroupSumTest, SumsInFp16DoNotOverflow) {
+  std::vector<float> large(kElements, 60000.0f), rest(kElements);
+  std::vector<uint16_t> packed(kElements);
+  pack(PushFormat::fp16, large, rest.data(), packed.data());
+  const auto* const values = reinterpret_cast<const float*>(packed.data());
+  const std::vector<GradientTerm> terms = {{0, values}, {1, values}};
+  EXPECT_EQ(sum_format(PushFormat::fp16), PushFormat::fp32);
+  EXPECT_EQ(groups.sum(terms, 2, PushFormat::fp16, kElements)[0][0], 120000.0f);
 }
 
 }  // namespace

@@ -29,6 +29,7 @@ std::unique_ptr<Aggregator> start_aggregator(const std::string& transport) {
 struct Traffic {
   uint64_t from_aggregators = 0;
   uint64_t from_workers = 0;
+  uint64_t out = 0;
 };
 
 Traffic traffic_of(ps::Server& server) {
@@ -38,6 +39,7 @@ Traffic traffic_of(ps::Server& server) {
   for (const auto& path : stats->paths()) {
     const bool is_group = path.path().find("from aggregator") != std::string::npos;
     (is_group ? traffic.from_aggregators : traffic.from_workers) += path.bytes_in();
+    traffic.out += path.bytes_out();
   }
   return traffic;
 }
@@ -46,6 +48,7 @@ Traffic traffic_of(ps::Server& server) {
 struct GroupedRun {
   std::string transport = "tcp";
   PushFormat push = PushFormat::fp32;
+  ps::ReturnFormat returns = ps::ReturnFormat::fp32;
   std::vector<std::string> aggregators = {};
   uint64_t slot_bytes = 0;
   bool checksums = false;
@@ -55,6 +58,7 @@ struct GroupedRun {
   std::vector<std::vector<float>> parameters = std::vector<std::vector<float>>(kWorkers);
   std::vector<std::string> paths = std::vector<std::string>(kWorkers);
   Traffic traffic;
+  uint64_t returned = 0;  ///< bytes to worker 0
 
   void run() {
     Cluster cluster(
@@ -62,6 +66,7 @@ struct GroupedRun {
     in_parallel(kWorkers, [&](uint32_t worker) {
       ClientOptions options = cluster.options(worker, ps::ModeKind::sync);
       set_push(options, push);
+      options.returns = returns;
       options.bucket_bytes = std::max(options.bucket_bytes, 4096u);
       if (push.kind == PushFormat::topk) options.bucket_bytes = 16384;
       options.aggregators = aggregators;
@@ -80,6 +85,7 @@ struct GroupedRun {
         ASSERT_TRUE(waited.ok()) << waited;
       }
       parameters[worker] = flatten(*client);
+      if (worker == 0) returned = client->stats().bytes_returned;
       paths[worker] = fmt::format("{}", client->stats().paths.front());
       ASSERT_TRUE(client->barrier("done").ok());
       if (worker == 0) traffic = traffic_of(cluster.server(0));
@@ -112,10 +118,10 @@ TEST_P(Aggregators, ATreeHasTheBitsOfAFlatRunAndLessTraffic) {
   }
   EXPECT_EQ(tree.traffic.from_workers, 0u);
   EXPECT_EQ(flat.traffic.from_aggregators, 0u);
-  if (push() != PushFormat::fp32) return;  // sums are in fp32
   const double fan_in =
       static_cast<double>(flat.traffic.from_workers) / static_cast<double>(tree.traffic.from_aggregators);
-  EXPECT_NEAR(fan_in, kGroup, 0.15);
+  const double of_one = push() == PushFormat::int8 ? 2.0 : 1.0;  // sums of int8 are in bf16
+  EXPECT_NEAR(fan_in, kGroup / of_one, 0.15);
 }
 
 TEST_P(Aggregators, ALostAggregatorMovesItsWorkers) {
@@ -145,6 +151,57 @@ class AggregatorRuns : public testing::Test {
  protected:
   const Watchdog watchdog_;
 };
+
+TEST_F(AggregatorRuns, AnswersHaveTheBitsOfAFlatRunInEachFormat) {
+  for (const char* transport : {"tcp", "shm"}) {
+    uint64_t fp32_out = 0;
+    for (const ps::ReturnFormat returns : {ps::ReturnFormat::fp32, ps::ReturnFormat::bf16, ps::ReturnFormat::delta}) {
+      SCOPED_TRACE(fmt::format("{} {}", transport, ps::return_format_name(returns)));
+      // A step changes few elements in topk, so that answers are deltas.
+      const PushFormat push = returns == ps::ReturnFormat::delta ? PushFormat(PushFormat::topk, 10) : PushFormat::int4;
+      GroupedRun flat{.transport = transport, .push = push, .returns = returns, .checksums = true};
+      flat.run();
+      const auto first = start_aggregator(transport);
+      const auto second = start_aggregator(transport);
+      GroupedRun tree = flat;
+      tree.aggregators = {address(*first), address(*second)};
+      tree.slot_bytes = 4096;
+      tree.run();
+      for (uint32_t worker = 0; worker < kWorkers; ++worker)
+        EXPECT_EQ(tree.parameters[worker], flat.parameters[0]) << worker;
+      EXPECT_EQ(tree.traffic.from_workers, 0u);
+      // A worker that joins its group makes a new connection. The first answers over it are whole.
+      if (returns == ps::ReturnFormat::delta) {
+        EXPECT_LT(tree.traffic.out, fp32_out * 4 / 10);
+        EXPECT_LT(tree.returned, flat.returned * 11 / 10);
+        continue;
+      }
+      EXPECT_NEAR(static_cast<double>(flat.traffic.out) / static_cast<double>(tree.traffic.out), kGroup, 0.3);
+      if (returns == ps::ReturnFormat::fp32) fp32_out = tree.traffic.out;
+      if (returns == ps::ReturnFormat::bf16) {
+        EXPECT_LT(tree.traffic.out, fp32_out * 6 / 10);
+      }
+    }
+  }
+}
+
+TEST_F(AggregatorRuns, DeltasBeginAnewAtAnotherAggregatorAndAtTheShard) {
+  GroupedRun flat{.push = PushFormat(PushFormat::topk, 10), .returns = ps::ReturnFormat::delta};
+  flat.run();
+  auto first = start_aggregator("tcp");
+  auto second = start_aggregator("tcp");
+  GroupedRun tree = flat;
+  tree.aggregators = {address(*first), address(*second)};
+  tree.before_step = [&](uint32_t worker, uint64_t step) {
+    if (worker == 1 && step == kSteps / 3) first.reset();
+    if (worker == 1 && step == kSteps * 2 / 3) second.reset();
+  };
+  tree.run();
+  for (uint32_t worker = 0; worker < kWorkers; ++worker)
+    EXPECT_EQ(tree.parameters[worker], flat.parameters[0]) << worker;
+  EXPECT_GT(tree.traffic.from_workers, 0u);
+  EXPECT_GT(tree.traffic.from_aggregators, 0u);
+}
 
 TEST_F(AggregatorRuns, FewPlacesAtTheShardAndChecksumsGiveTheSameBits) {
   GroupedRun flat;
@@ -187,14 +244,16 @@ TEST_F(AggregatorRuns, OptionsThatDoNotFitAreRefused) {
   const absl::Status async = why([](ClientOptions& options) { options.mode = ps::ModeKind::async; });
   EXPECT_TRUE(absl::IsInvalidArgument(async)) << async;
   EXPECT_THAT(std::string(async.message()), testing::HasSubstr("need --mode sync"));
-  const absl::Status returns = why([](ClientOptions& options) { options.returns = ps::ReturnFormat::bf16; });
-  EXPECT_THAT(std::string(returns.message()), testing::HasSubstr("--aggregators needs --return fp32, not bf16"));
   const absl::Status large = why([](ClientOptions& options) { options.sum_group = 65; });
   EXPECT_THAT(std::string(large.message()), testing::HasSubstr("at most 64 workers"));
   const absl::Status twice = why([](ClientOptions& options) { options.aggregators = {"127.0.0.1:1", "127.0.0.1:1"}; });
   EXPECT_THAT(std::string(twice.message()), testing::HasSubstr("127.0.0.1:1 is in the list twice"));
+  const absl::Status port = why([](ClientOptions& options) { options.aggregators = {"127.0.0.1"}; });
+  EXPECT_THAT(std::string(port.message()), testing::HasSubstr("127.0.0.1 has no port"));
+  const absl::Status joined = why([](ClientOptions& options) { options.aggregators = {"127.0.0.1:1,127.0.0.1:2"}; });
+  EXPECT_THAT(std::string(joined.message()), testing::HasSubstr("is not an address"));
   const absl::Status many = why([](ClientOptions& options) { options.aggregators = {"127.0.0.1:1", "127.0.0.1:2"}; });
-  EXPECT_THAT(std::string(many.message()), testing::HasSubstr("--aggregators names 2 for 1 workers"));
+  EXPECT_THAT(std::string(many.message()), testing::HasSubstr("--aggregators: 2 aggregators for 1 worker: name"));
   ClientOptions options = cluster.options(0, ps::ModeKind::sync);
   options.sum_group = 1;
   const auto client = join(options, odd_schema());

@@ -8,6 +8,7 @@
 #include "ps/protocol/schema.h"
 #include "tests/worker/client/cluster.h"
 #include "tests/worker/client/raw_worker.h"
+#include "transport/registry.h"
 
 namespace gradrail::aggregator {
 namespace {
@@ -18,7 +19,7 @@ const ps::Schema kVariables = {{"w", {100}}};
 
 class GroupAtAShard : public testing::Test {
  protected:
-  GroupAtAShard() : cluster_({.worker_count = 2, .transports = {"tcp"}}) {
+  GroupAtAShard() : cluster_({.worker_count = 2, .transports = {"shm", "tcp"}}) {
     for (uint32_t task = 0; task < 2; ++task) {
       worker::ClientOptions options = cluster_.options(task, ps::ModeKind::sync);
       options.bucket_bytes = 64;
@@ -36,10 +37,11 @@ class GroupAtAShard : public testing::Test {
   }
 
   std::unique_ptr<ShardSide> side() {
-    ShardTarget target{.map = std::make_shared<const ps::ShardMap>(ps::ShardMap::cut(100, 1, 64).value())};
+    ShardTarget target{.map = std::make_shared<const ps::ShardMap>(ps::ShardMap::cut(100, 1, 64).value()),
+                       .host_id = transport::host_id()};
     for (const auto& endpoint : workers_[0]->joined().shards(0).endpoints())
       target.endpoints.push_back({endpoint.transport(), endpoint.address(), ""});
-    auto made = std::make_unique<ShardSide>(ShardSide::Options{.transports = {"tcp"}}, std::move(target),
+    auto made = std::make_unique<ShardSide>(ShardSide::Options{.transports = {"shm", "tcp"}}, std::move(target),
                                             parameters_.span(), sums_.span(), wait_set_);
     sides_.push_back(made.get());
     return made;
@@ -85,6 +87,11 @@ TEST_F(GroupAtAShard, AMemberWithoutItsKeyIsRefused) {
   drive(*both);
   EXPECT_FALSE(both->is_active());
   EXPECT_THAT(both->take_refused(), testing::ElementsAre(1));
+  // The transport was not the cause.
+  ASSERT_TRUE(both->open({member(0)}).ok());
+  drive(*both);
+  ASSERT_TRUE(both->is_active()) << both->failure();
+  EXPECT_EQ(both->path().connection_path(), "shm");
 }
 
 TEST_F(GroupAtAShard, AnOldConnectionDoesNotTakeAWorkerBack) {

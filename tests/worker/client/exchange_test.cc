@@ -196,7 +196,9 @@ TEST_P(ClientExchange, AnIndexBeyondTheLastTensorStopsTheProcess) {
   const std::unique_ptr<Client> client = join(mine, odd_schema());
   ASSERT_NE(client, nullptr);
   ASSERT_TRUE(client->start().ok());
-  EXPECT_DEATH(client->ready(odd_schema().size()), "broken invariant");
+  EXPECT_DEATH(client->ready(odd_schema().size()), "broken invariant: tensor_index < ");
+  EXPECT_DEATH(client->exchange(1), "broken invariant: fragment < ");
+  EXPECT_DEATH(client->wait(1).IgnoreError(), "broken invariant: fragment < ");
 }
 
 TEST_P(ClientExchange, AnotherWorkersUpdatesAreSeenByPull) {

@@ -74,6 +74,34 @@ TEST_P(ClientMove, ConnectionThatFailsBetweenStepsIsReplaced) {
   }
 }
 
+TEST(ClientMoveOfStreams, TheBytesOfTheLostPathRemain) {
+  const Watchdog watchdog;
+  Cluster cluster({.worker_count = 1, .transports = {"tcp"}});
+  ClientOptions options = cluster.options(0);
+  options.streams = 2;
+  const std::unique_ptr<Client> client = join(options, odd_schema());
+  ASSERT_NE(client, nullptr);
+  fill_initial(*client);
+  ASSERT_TRUE(client->start().ok());
+  const auto one_step = [&] {
+    fill_gradients(*client, 0, 1);
+    client->exchange();
+    const absl::Status waited = client->wait();
+    EXPECT_TRUE(waited.ok()) << waited;
+    return waited.ok();
+  };
+  ASSERT_TRUE(one_step());
+  cut_one("tcp", cluster.spec());
+  ASSERT_TRUE(eventually([&] { return !one_step() || client->stats().moves == 1; }));
+  const ClientStats stats = client->stats();
+  ASSERT_EQ(stats.rail_bytes.size(), 1u);
+  const ClientStats::RailBytes& rail = stats.rail_bytes[0];
+  EXPECT_EQ(rail.path, "tcp");
+  EXPECT_EQ(rail.address, "127.0.0.1");
+  EXPECT_EQ(rail.returned, stats.bytes_returned);
+  EXPECT_GE(rail.pushed, stats.bytes_pushed) << "the check of each path is in addition";
+}
+
 TEST_P(ClientMove, ConnectionThatFailsWhileWaitingIsReplaced) {
   const Watchdog watchdog;
   const std::shared_ptr<Heard> moves = Heard::listen("continues over");

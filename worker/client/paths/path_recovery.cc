@@ -15,11 +15,16 @@ constexpr auto kReplaceAttempt = std::chrono::seconds(2);
 constexpr auto kReplaceDeadline = std::chrono::seconds(20);
 constexpr auto kBetweenRounds = std::chrono::milliseconds(100);
 
-/// The order of attempts: the lost candidate last, because it may take its whole time to fail again.
+/// The order of attempts: the lost candidate last, because it may take its whole time to fail again. Without fallback a
+/// path through another aggregator is permitted, over the same transport.
 std::vector<size_t> order_of_attempts(const ShardLink& link, size_t lost, bool fallback) {
+  const auto is_like_lost = [&](size_t i) {
+    const bool is_aggregator = !link.routes[link.route_of[i]].aggregator.empty();
+    return is_aggregator && link.candidates[i].name == link.candidates[lost].name;
+  };
   std::vector<size_t> order;
   for (size_t i = 0; i < link.candidates.size(); ++i) {
-    if (i != lost && !link.candidates[i].never && fallback) order.push_back(i);
+    if (i != lost && !link.candidates[i].never && (fallback || is_like_lost(i))) order.push_back(i);
   }
   order.push_back(lost);
   return order;

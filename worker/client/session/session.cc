@@ -5,8 +5,10 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/net_address.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/control_channel.h"
 #include "ps/protocol/control_status.h"
@@ -34,6 +36,19 @@ LogSink rate_limited(const LogSink& log) {
   };
 }
 
+/// Errors  FAILED_PRECONDITION: the name of its host does not resolve here; or those of check_exposure().
+absl::Status check_aggregator(const ps::Security& security, const std::string& address) {
+  const absl::Status exposure = ps::check_exposure(security, address);
+  if (exposure.ok()) return absl::OkStatus();
+  const absl::StatusOr<ps::HostPort> parsed = ps::parse_host_port(address);
+  const absl::Status found = parsed.ok() ? resolve(parsed->host, 0).status() : absl::OkStatus();
+  if (found.ok()) return exposure;
+  return absl::FailedPreconditionError(
+      fmt::format("aggregator {}: its host name does not resolve on this host: {}; correct the address, or enter the "
+                  "name in DNS or /etc/hosts",
+                  address, message_of(found)));
+}
+
 }  // namespace
 
 Session::Session(const ClientOptions& options, Identity& identity, const ModelMemory& memory, RunFailure& failure,
@@ -52,7 +67,7 @@ absl::Status Session::open() {
       GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(options_.security, address));
   }
   for (const std::string& address : options_.aggregators)
-    GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(options_.security, address));
+    GRADRAIL_RETURN_IF_ERROR(check_aggregator(options_.security, address));
   GRADRAIL_RETURN_IF_ERROR(ps::check_encryption(options_.security));
   dialer_ = options_.dialer;
   if (dialer_ != nullptr) return absl::OkStatus();

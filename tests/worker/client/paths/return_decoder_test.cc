@@ -1,4 +1,4 @@
-#include "worker/client/return_decoder.h"
+#include "worker/client/paths/return_decoder.h"
 
 #include <cstring>
 #include <vector>
