@@ -32,7 +32,7 @@ void Aggregators::on_push(uint32_t index, Time now) {
   const Costs& costs = description_.costs;
   // Each gradient is read, and the sum is written.
   threads_.work(group, costs.apply_us * 1e3 + members * bucket.fp32_bytes * costs.gradient_ns_per_byte,
-                members * bucket.push_bytes + bucket.fp32_bytes);
+                members * bucket.push_bytes + bucket.sum_bytes);
   send(group,
        {.leg = Leg::upper,
         .worker = group,

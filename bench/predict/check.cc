@@ -23,15 +23,36 @@ uint32_t tasks_of(const nlohmann::json& run, std::string_view job) {
   return count;
 }
 
+/// Refuses runs without a part of the exchange, and a format of parameters with as many bytes as they need.
+absl::Status check_whole_exchange(const nlohmann::json& config, const PredictFlags& flags) {
+  for (const char* const part : {"no_return", "no_sum", "no_optimizer"}) {
+    if (config.value(part, false))
+      return absl::DataLossError(
+          fmt::format("{}: a run with --{}; --check predicts whole exchanges: measure without it", flags.check,
+                      std::string(part).replace(2, 1, "-")));
+  }
+  if (flags.returns == "delta")
+    return absl::DataLossError(fmt::format(
+        "{}: a run with --return delta: its bytes depend on the values; measure with fp32 or bf16", flags.check));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<PredictFlags> flags_of(const nlohmann::json& run, PredictFlags flags) {
   try {  // nlohmann's only way to say that a field is missing or of another type
     const nlohmann::json& config = run.at("config");
+    const std::string suite = config.at("question");
+    if (suite != "exchange" && suite != "incast") {
+      return absl::DataLossError(
+          fmt::format("{}: a run of `bench {}`; --check needs one of `bench exchange` or `bench incast` with -J",
+                      flags.check, suite));
+    }
     flags.cluster.workers = tasks_of(run, "worker/");
     flags.cluster.ps = tasks_of(run, "ps/");
     flags.cluster.shards = config.at("shards");
     flags.mode = config.at("mode");
     flags.push = config.at("push");
     flags.returns = config.at("return");
+    GRADRAIL_RETURN_IF_ERROR(check_whole_exchange(config, flags));
     flags.optimizer = config.at("optimizer");
     flags.bucket_kib = config.at("bucket_kib");
     // Runs of earlier versions have no aggregators.
@@ -54,8 +75,11 @@ struct Row {
 
 absl::StatusOr<Row> row_of(Figure measured, PredictFlags flags) {
   flags.model = fmt::format("{}", measured.bytes);
-  GRADRAIL_ASSIGN_OR_RETURN(const Description description, description_of(flags));
-  GRADRAIL_ASSIGN_OR_RETURN(const Outcome predicted, simulate(description));
+  const absl::StatusOr<Description> description = description_of(flags);
+  if (!description.ok())
+    return absl::Status(description.status().code(),
+                        fmt::format("{}: {}", flags.check, message_of(description.status())));
+  GRADRAIL_ASSIGN_OR_RETURN(const Outcome predicted, simulate(*description));
   Row row{.measured = std::move(measured), .predicted = predicted};
   row.median_error = predicted.step_s_median * 1e6 / row.measured.times.p50_us - 1;
   row.p99_error = predicted.step_s_p99 * 1e6 / row.measured.times.p99_us - 1;
@@ -66,14 +90,24 @@ absl::StatusOr<std::vector<Row>> rows_of(const nlohmann::json& run, const Predic
   GRADRAIL_ASSIGN_OR_RETURN(const PredictFlags of_run, flags_of(run, flags));
   GRADRAIL_ASSIGN_OR_RETURN(std::vector<Figure> figures, figures_of(run, flags.check));
   std::vector<Row> rows;
+  std::string with_lanes;
   for (Figure& measured : figures) {
-    if (!measured.failed.empty() || (measured.path != "tcp" && measured.path != "tcp through aggregator") ||
-        measured.times.p50_us <= 0)
-      continue;
-    GRADRAIL_ASSIGN_OR_RETURN(Row row, row_of(std::move(measured), of_run));
-    rows.push_back(std::move(row));
+    if (!measured.failed.empty() || measured.times.p50_us <= 0) continue;
+    if (measured.path == "tcp" || measured.path == "tcp through aggregator") {
+      GRADRAIL_ASSIGN_OR_RETURN(Row row, row_of(std::move(measured), of_run));
+      rows.push_back(std::move(row));
+    } else if (measured.path.starts_with("tcp ") && measured.path.find("worker/") == std::string::npos) {
+      with_lanes = measured.path;
+    }
   }
-  if (rows.empty()) return absl::DataLossError(fmt::format("{}: has no row of `bench exchange` over tcp", flags.check));
+  if (rows.empty() && !with_lanes.empty())
+    return absl::DataLossError(
+        fmt::format("{}: its path is '{}', and --check compares one plain connection: measure with --rails off, "
+                    "--streams 1 and without --encrypt-data",
+                    flags.check, with_lanes));
+  if (rows.empty())
+    return absl::DataLossError(
+        fmt::format("{}: has no row of `bench exchange` or `bench incast` over tcp", flags.check));
   return rows;
 }
 

@@ -1,6 +1,8 @@
 #include "bench/predict/command.h"
 
 #include <algorithm>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -26,8 +28,14 @@ struct Point {
 
 absl::StatusOr<std::vector<Point>> points_of(const PredictFlags& flags) {
   std::vector<Point> points{{.label = "", .flags = flags}};
+  std::set<std::string> swept;
   for (const std::string& text : flags.sweep) {
     GRADRAIL_ASSIGN_OR_RETURN(const Sweep sweep, parse_sweep(text));
+    std::string name = sweep.name;
+    std::replace(name.begin(), name.end(), '-', '_');  // each flag has both spellings
+    if (!swept.insert(name).second)
+      return absl::InvalidArgumentError(
+          fmt::format("--sweep {}: a second sweep of {}; give all its values in one sweep", text, sweep.name));
     std::vector<Point> more;
     for (const Point& point : points) {
       for (const std::string& value : sweep.values) {
@@ -78,7 +86,7 @@ absl::StatusOr<bool> run_predict(const PredictFlags& flags) {
       !flag.empty() && std::none_of(descriptions.begin(), descriptions.end(), fails))
     return absl::InvalidArgumentError(fmt::format("{}: has no effect without failures; give --mtbf HOURS", flag));
   if (!flags.json) {
-    print_assumptions(descriptions.front());
+    print_assumptions(descriptions);
     print_header();
   }
   nlohmann::json rows = nlohmann::json::array();

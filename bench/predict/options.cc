@@ -1,8 +1,15 @@
 #include "bench/predict/options.h"
 
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <string>
+#include <string_view>
+
 #include "CLI/CLI.hpp"
 #include "base/flags/number_in.h"
 #include "base/flags/text_value.h"
+#include "base/parse_number.h"
 #include "base/status.h"
 #include "bench/driver/harness.h"
 #include "bench/driver/options.h"
@@ -64,6 +71,12 @@ void add_cluster_options(CLI::App& app, Cluster& cluster) {
   app.add_option("--unfairness", cluster.unfairness,
                  "spread of the shares of connections on a link: sigma of a lognormal distribution; 0: equal shares")
       ->transform(NumberIn(0.0, 3.0))
+      ->capture_default_str();
+  app.add_option(
+         "--queue_kib,--queue-kib", cluster.queue_kib,
+         "tcp: KiB of the queue of a NIC or switch port, which the connections fill; acknowledgments wait in it; "
+         "0: they do not wait")
+      ->transform(NumberIn(0u, 1u << 20))
       ->capture_default_str();
   app.add_option("--packets_per_ack,--packets-per-ack", cluster.packets_per_ack,
                  "packets of TCP that one acknowledgment confirms; a NIC that joins packets (GRO) has more than 2")
@@ -194,6 +207,21 @@ void use_rdma(Costs& costs) {
   costs.sources.emplace_back("rdma: no time for bytes, 0.5 us for a message: assumed, not measured");
 }
 
+/// "0.1" and "10%" are equal: rewrites the text as a ratio. Returns the reason why the text is no ratio, or "".
+std::string ratio_from(std::string& text) {
+  constexpr double kMostErrorPercent = 10'000;
+  const bool is_percent = text.ends_with('%');
+  const std::optional<double> number =
+      parse_number<double>(std::string_view(text).substr(0, text.size() - (is_percent ? 1 : 0)));
+  // The comparison with nan is false.
+  if (!number || !(*number >= 0 && *number <= (is_percent ? kMostErrorPercent : 1))) {
+    return fmt::format("'{}' is neither a ratio from 0 to 1, such as 0.1, nor percent up to {}%, such as 10%", text,
+                       kMostErrorPercent);
+  }
+  text = fmt::format("{}", is_percent ? *number / 100 : *number);
+  return "";
+}
+
 absl::Status usage(const std::string& flag, const std::string& value, std::string_view why) {
   return absl::InvalidArgumentError(fmt::format("{} {}: {}", flag, value, why));
 }
@@ -211,13 +239,16 @@ void add_predict_flags(CLI::App& app, PredictFlags& flags) {
          "--sweep", flags.sweep,
          "a row for each value of a flag: workers=1:4096:*2, nic=25:100:+25 or mode=sync,async; may be repeated")
       ->transform(accepted_by(parse_sweep));
-  CLI::Option* const check =
-      app.add_option("--check", flags.check, "compare with a run of `bench exchange -J`; the file has the load");
-  for (const char* const of_file : {"--workers", "--ps", "--shards", "--aggregators", "--model", "--mode", "--push",
-                                    "--return", "--optimizer", "--bucket_kib", "--sweep"})
+  CLI::Option* const check = app.add_option(
+      "--check", flags.check, "compare with a run of `bench exchange -J` or `bench incast -J`; the file has the load");
+  for (const char* const of_file :
+       {"--workers", "--ps", "--shards", "--aggregators", "--model", "--mode", "--push", "--return", "--optimizer",
+        "--bucket_kib", "--compute_ms", "--compute_sigma", "--slow_workers", "--slowdown", "--sweep"})
     check->excludes(app.get_option(of_file));
-  app.add_option("--tolerance", flags.tolerance, "--check: relative error of the median up to which the exit code is 0")
-      ->transform(NumberIn(0.0, 100.0))
+  app.add_option("--tolerance", flags.tolerance,
+                 "--check: relative error of the median up to which the exit code is 0; a ratio such as 0.1, or 10%")
+      ->transform(CLI::Validator(ratio_from, "0..1 or PERCENT%"))
+      ->needs(check)
       ->capture_default_str();
 }
 
@@ -226,6 +257,15 @@ absl::Status set_value(const std::string& name, const std::string& value, Predic
   CLI::App app;
   PredictFlags changed = flags;
   add_predict_flags(app, changed);
+  const CLI::Option* const option = app.get_option_no_throw("--" + name);
+  const std::string group = option == nullptr ? "" : option->get_group();
+  constexpr std::array kSwept = {"Cluster", "Network", "Training", "Costs", "Failures"};
+  // A file of costs would be one more beside those of the command line.
+  if (std::find(kSwept.begin(), kSwept.end(), group) == kSwept.end() || option == app.get_option("--costs"))
+    return absl::InvalidArgumentError(
+        fmt::format("--sweep {}={}: '{}' has no value to sweep; name a flag of a cluster, a network, a training, a "
+                    "cost or failures (--help)",
+                    escaped(name), escaped(value), escaped(name)));
   try {
     app.parse(std::vector<std::string>{"--" + name + "=" + value});
   } catch (const CLI::ParseError& error) {  // CLI11's only way to say it
@@ -258,6 +298,9 @@ absl::StatusOr<Description> description_of(const PredictFlags& flags) {
   d.costs = recorded_costs(load.push);
   for (const std::string& file : flags.costs)
     GRADRAIL_RETURN_IF_ERROR(read_costs(file, flags.optimizer, load.push, d.costs));
+  if (flags.transport == "rdma" && flags.cluster.queue_kib > 0)
+    return usage("--queue_kib", std::to_string(flags.cluster.queue_kib),
+                 "--transport rdma has no acknowledgments of TCP; omit one of the flags");
   if (flags.transport == "rdma") use_rdma(d.costs);
   if (flags.message_us >= 0) d.costs.message_us = flags.message_us;
   if (flags.wake_us >= 0) d.costs.wake_us = flags.wake_us;

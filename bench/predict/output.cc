@@ -1,5 +1,7 @@
 #include "bench/predict/output.h"
 
+#include <algorithm>
+
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 #include "ps/protocol/mode.h"
@@ -43,6 +45,7 @@ nlohmann::json outcome_json(const Description& d, const Outcome& o) {
             {"loss", c.loss},
             {"mtu", c.mtu},
             {"unfairness", c.unfairness},
+            {"queue_kib", c.queue_kib},
             {"packets_per_ack", c.packets_per_ack},
             {"frame_bytes", c.frame_bytes}}},
           {"load",
@@ -104,6 +107,59 @@ void print_goodput(const char* which, const Failures& failures, const Goodput& g
       g.stalled_s, g.absent);
 }
 
+bool has(const std::vector<std::string>& texts, const std::string& text) {
+  return std::find(texts.begin(), texts.end(), text) != texts.end();
+}
+
+/// The values that all points of a sweep have in common. A value is a member of a part of the description, or a
+/// function of the description.
+class Common {
+ public:
+  explicit Common(const std::vector<Description>& points) : points_(points) {}
+
+  /// The value as a text; "…": the points have different ones.
+  template <typename Value>
+  std::string operator()(Value value, const char* form = "{}") const {
+    const auto text = [&](const Description& d) { return fmt::format(fmt::runtime(form), of(d, value)); };
+    const std::string first = text(points_.front());
+    const bool is_common =
+        std::all_of(points_.begin(), points_.end(), [&](const Description& d) { return text(d) == first; });
+    return is_common ? first : "…";
+  }
+
+  /// A point has another value than the default.
+  template <typename Value>
+  bool has_other(Value value) const {
+    const Description usual;
+    return std::any_of(points_.begin(), points_.end(),
+                       [&](const Description& d) { return of(d, value) != of(usual, value); });
+  }
+
+ private:
+  template <typename Type>
+  static Type of(const Description& d, Type Cluster::*value) {
+    return d.cluster.*value;
+  }
+  template <typename Type>
+  static Type of(const Description& d, Type Costs::*value) {
+    return d.costs.*value;
+  }
+  template <typename Type>
+  static Type of(const Description& d, Type Load::*value) {
+    return d.load.*value;
+  }
+  template <typename Type>
+  static Type of(const Description& d, Type Failures::*value) {
+    return d.failures.*value;
+  }
+  template <typename Function>
+  static auto of(const Description& d, Function value) -> decltype(value(d)) {
+    return value(d);
+  }
+
+  const std::vector<Description>& points_;
+};
+
 }  // namespace
 
 nlohmann::json to_json(const Description& d, const Prediction& p) {
@@ -130,31 +186,50 @@ nlohmann::json to_json(const Description& d, const Prediction& p) {
   return json;
 }
 
-void print_assumptions(const Description& d) {
-  const Cluster& c = d.cluster;
-  const Load& l = d.load;
-  fmt::print("# {} workers ({} a host), {} ps ({} a host) of {} shards, {} x {} Gbit/s, rtt {} us", c.workers,
-             c.workers_per_host, c.ps, c.ps_per_host, c.shards, c.rails, c.nic_gbit, c.rtt_us);
-  if (c.ps_nic_gbit > 0) fmt::print(", ps {} Gbit/s", c.ps_nic_gbit);
-  if (c.oversubscription > 1)
-    fmt::print(", leaf switches of {} hosts {}:1 oversubscribed", c.hosts_per_leaf, c.oversubscription);
-  if (c.loss > 0) fmt::print(", loss {}", c.loss);
-  if (c.aggregators > 0) fmt::print(", {} aggregators of at most {} workers", c.group_count(), c.group_size());
-  fmt::print("\n# model {} bytes, buckets {} KiB, {}, push {}, return {}, compute {} ms (sigma {}), {} slow workers\n",
-             l.bytes, l.bucket_bytes / 1024, ps::mode_text(l.mode), ps::push_format_name(l.push),
-             ps::return_format_name(l.returns), l.compute_ms, l.compute_sigma, l.slow_workers);
+void print_assumptions(const std::vector<Description>& points) {
+  const Common in(points);
+  fmt::print("# {} workers ({} a host), {} ps ({} a host) of {} shards, {} x {} Gbit/s, rtt {} us",
+             in(&Cluster::workers), in(&Cluster::workers_per_host), in(&Cluster::ps), in(&Cluster::ps_per_host),
+             in(&Cluster::shards), in(&Cluster::rails), in(&Cluster::nic_gbit), in(&Cluster::rtt_us));
+  if (in.has_other(&Cluster::ps_nic_gbit)) fmt::print(", ps {} Gbit/s", in(&Cluster::ps_nic_gbit));
+  if (in.has_other(&Cluster::oversubscription))
+    fmt::print(", leaf switches of {} hosts {}:1 oversubscribed", in(&Cluster::hosts_per_leaf),
+               in(&Cluster::oversubscription));
+  if (in.has_other(&Cluster::loss)) fmt::print(", loss {}", in(&Cluster::loss));
+  if (in.has_other(&Cluster::unfairness)) fmt::print(", unfairness {}", in(&Cluster::unfairness));
+  if (in.has_other(&Cluster::queue_kib)) fmt::print(", queues of {} KiB", in(&Cluster::queue_kib));
+  if (in.has_other(&Cluster::aggregators)) {
+    fmt::print(", {} aggregators of at most {} workers",
+               in([](const Description& d) { return d.cluster.group_count(); }),
+               in([](const Description& d) { return d.cluster.aggregators > 0 ? d.cluster.group_size() : 0; }));
+  }
+  fmt::print("\n# model {} bytes, buckets {} KiB, {}, push {}, return {}, compute {} ms (sigma {}), {} slow workers",
+             in(&Load::bytes), in([](const Description& d) { return d.load.bucket_bytes / 1024; }),
+             in([](const Description& d) { return ps::mode_text(d.load.mode); }),
+             in([](const Description& d) { return ps::push_format_name(d.load.push); }),
+             in([](const Description& d) { return ps::return_format_name(d.load.returns); }), in(&Load::compute_ms),
+             in(&Load::compute_sigma), in(&Load::slow_workers));
+  if (in.has_other(&Load::seed)) fmt::print(", seed {}", in(&Load::seed));
   fmt::print(
-      "# costs: message {:.2f} us, bytes {:.3f} and {:.3f} ns, wake-up {} us, apply {:.4f} + {:.4f} ns x gradients "
-      "for each byte, pack {:.3f} ns, memory {} GB/s\n",
-      d.costs.message_us, d.costs.send_ns_per_byte, d.costs.receive_ns_per_byte, d.costs.wake_us,
-      d.costs.apply_ns_per_byte, d.costs.gradient_ns_per_byte, d.costs.pack_ns_per_byte, d.costs.memory_gb_per_s);
-  for (const std::string& source : d.costs.sources) fmt::print("# {}\n", source);
-  const Failures& f = d.failures;
-  if (f.mtbf_hours <= 0) return;
+      "\n# costs: message {} us, bytes {} and {} ns, wake-up {} us, apply {} + {} ns x gradients for each byte, pack "
+      "{} "
+      "ns, memory {} GB/s\n",
+      in(&Costs::message_us, "{:.2f}"), in(&Costs::send_ns_per_byte, "{:.3f}"),
+      in(&Costs::receive_ns_per_byte, "{:.3f}"), in(&Costs::wake_us), in(&Costs::apply_ns_per_byte, "{:.4f}"),
+      in(&Costs::gradient_ns_per_byte, "{:.4f}"), in(&Costs::pack_ns_per_byte, "{:.3f}"), in(&Costs::memory_gb_per_s));
+  for (const std::string& source : points.front().costs.sources) {
+    if (std::all_of(points.begin(), points.end(), [&](const Description& d) { return has(d.costs.sources, source); }))
+      fmt::print("# {}\n", source);
+  }
+  if (!in.has_other(&Failures::mtbf_hours)) return;
+  const std::string saves =
+      in(&Failures::save_secs) == "0"
+          ? "no saves"
+          : fmt::format("saves each {} s cost {} s", in(&Failures::save_secs), in(&Failures::save_cost_s, "{:.3g}"));
   fmt::print(
-      "# a host fails each {} h; noticed after {} s, restarted after {} s more, taken over after {} s; saves each {} s "
-      "cost {:.3g} s (best without a backup: each {:.0f} s); {} runs\n",
-      f.mtbf_hours, f.detect_s, f.restart_s, f.takeover_s, f.save_secs, f.save_cost_s, best_save_s(d), f.runs);
+      "# a host fails each {} h; noticed after {} s, restarted after {} s more, taken over after {} s; {}; {} runs\n",
+      in(&Failures::mtbf_hours), in(&Failures::detect_s), in(&Failures::restart_s), in(&Failures::takeover_s), saves,
+      in(&Failures::runs));
 }
 
 void print_header() {
@@ -177,7 +252,11 @@ void print_row(const std::string& label, const Description& d, const Prediction&
         o.fan_in, o.bytes_into_shard, p.flat->fan_in, p.flat->bytes_into_shard, p.flat->step_s_median * 1e3,
         p.flat->bottleneck);
   }
-  if (p.without_backup) print_goodput("without a backup ps", d.failures, *p.without_backup);
+  if (p.without_backup) {
+    print_goodput("without a backup ps", d.failures, *p.without_backup);
+    const double best_s = best_save_s(d);
+    fmt::print("    best time between two saves without a backup ps: {:.{}f} s\n", best_s, best_s < 10 ? 3 : 0);
+  }
   if (p.with_backup) print_goodput("with a backup ps", d.failures, *p.with_backup);
 }
 

@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "bench/predict/description.h"
 #include "bench/predict/goodput.h"
@@ -21,8 +22,8 @@ struct Prediction {
 /// docs/predict.md describes the fields.
 nlohmann::json to_json(const Description& description, const Prediction& prediction);
 
-/// Prints cluster, load, costs and their sources as comments.
-void print_assumptions(const Description& description);
+/// Prints cluster, load, costs and their sources as comments. "…" stands for a value that differs between the points.
+void print_assumptions(const std::vector<Description>& points);
 void print_header();
 /// `label` is the point of a sweep. Comparisons follow in lines of their own.
 void print_row(const std::string& label, const Description& description, const Prediction& prediction);

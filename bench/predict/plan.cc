@@ -57,7 +57,9 @@ absl::StatusOr<Plan> plan_of(const Description& description) {
            .fp32_bytes = static_cast<double>(count * sizeof(float)),
            .push_bytes =
                static_cast<double>(ps::packed_bytes(count, load.push) + sizeof(ps::SlotHeader)) + kFrameHeaderBytes,
-           .sum_bytes = static_cast<double>(count * sizeof(float) + sizeof(ps::SlotHeader)) + kFrameHeaderBytes,
+           .sum_bytes =
+               static_cast<double>(ps::packed_bytes(count, ps::sum_format(load.push)) + sizeof(ps::SlotHeader)) +
+               kFrameHeaderBytes,
            .return_bytes = static_cast<double>(returned + sizeof(ps::ReturnHeader)) + kFrameHeaderBytes,
            .before = common(places.before(i)),
            .after = common(places.after(i))});

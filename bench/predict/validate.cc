@@ -26,9 +26,6 @@ absl::Status validate(const Description& description) {
   if (cluster.aggregators > 0 && load.mode.kind != ps::ModeKind::sync)
     return wrong(fmt::format("--aggregators {}: needs --mode sync, and the mode is {}", cluster.aggregators,
                              ps::mode_text(load.mode)));
-  if (cluster.aggregators > 0 && load.returns != ps::ReturnFormat::fp32)
-    return wrong(fmt::format("--aggregators {}: needs --return fp32, not {}", cluster.aggregators,
-                             ps::return_format_name(load.returns)));
   if (cluster.aggregators > 0 && cluster.rails > 1)
     return wrong(fmt::format("--aggregators {} --rails {}: an aggregator uses one NIC; omit one of the flags",
                              cluster.aggregators, cluster.rails));

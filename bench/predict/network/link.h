@@ -37,8 +37,7 @@ class Link {
     if (now < scheduled_) return kNever;  // an earlier event has replaced this one
     scheduled_ = kNever;
     advance(now);
-    // Rounding: a byte is less than a nanosecond on any link that matters.
-    while (!active_.empty() && active_.top().end <= clock_ + kRounding) {
+    while (!active_.empty() && left() <= kRounding + now * kResolution) {
       finished.push_back(active_.top().message);
       weights_ -= active_.top().weight;
       active_.pop();
@@ -47,6 +46,14 @@ class Link {
     return next();
   }
 
+  /// From now on the messages have this share of the rate together. Returns as begin().
+  Time limit(double share, Time now) {
+    advance(now);
+    share_ = share;
+    return next();
+  }
+
+  bool is_idle() const { return active_.empty(); }
   /// Bytes that have crossed the link so far.
   double crossed(Time now) {
     advance(now);
@@ -56,21 +63,25 @@ class Link {
 
  private:
   static constexpr Time kNever = std::numeric_limits<Time>::infinity();
-  static constexpr double kRounding = 1e-3;  // bytes
+  static constexpr Time kRounding = 1e-3;
+  /// The resolution of a moment, as a share of it. A message with less time left would never end.
+  static constexpr double kResolution = 1e-15;
 
   void advance(Time now) {
     if (!active_.empty()) {
-      const double bytes = (now - since_) * bytes_per_ns_;
+      const double bytes = (now - since_) * bytes_per_ns_ * share_;
       clock_ += bytes / weights_;
       crossed_ += bytes;
     }
     since_ = now;
   }
 
+  /// Time until the next message ends, if no other one begins.
+  Time left() const { return std::max(0.0, active_.top().end - clock_) * weights_ / (bytes_per_ns_ * share_); }
+
   Time next() {
     if (active_.empty()) return kNever;
-    const double bytes = std::max(0.0, active_.top().end - clock_) * weights_;
-    const Time at = since_ + bytes / bytes_per_ns_;
+    const Time at = since_ + left();
     // Later messages delay the end of all. The event that was inserted before finds this out.
     if (at >= scheduled_) return kNever;
     scheduled_ = at;
@@ -84,6 +95,7 @@ class Link {
     bool operator>(const Active& other) const { return end != other.end ? end > other.end : message > other.message; }
   };
   double bytes_per_ns_;
+  double share_ = 1;
   double clock_ = 0;
   double weights_ = 0;  ///< of the active messages
   double crossed_ = 0;

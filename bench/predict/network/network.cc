@@ -16,13 +16,18 @@ constexpr double kTcpHeaderBytes = 52;
 constexpr Time kRetransmissionTimeout = 200e6;
 /// Mathis et al., CCR 1997, with one acknowledgment for two packets less: √(3/2).
 constexpr double kMathis = 1.22;
-/// transport/tcp selects BBR beyond this round trip. BBR does not reduce its rate after a loss.
+/// Mean window of CUBIC / its largest one: 1 - 0.3 / 4 (RFC 9438, β = 0.7).
+constexpr double kMeanWindow = 0.925;
+/// transport/tcp selects BBR beyond this round trip. BBR keeps its rate after a loss, and does not fill queues.
 constexpr double kLongPathUs = 5000;
 
 }  // namespace
 
 Network::Network(const Cluster& cluster, EventQueue& events, uint64_t seed)
-    : cluster_(cluster), events_(events), random_(seed, /*stream=*/1) {
+    : cluster_(cluster),
+      has_windows_(cluster.queue_kib > 0 && cluster.rtt_us <= kLongPathUs),
+      events_(events),
+      random_(seed, /*stream=*/1) {
   add_hosts(cluster.worker_hosts(), cluster.nic_gbit, Cause::worker_nic, worker_hosts_);
   add_hosts(cluster.group_count(), cluster.nic_gbit, Cause::aggregator_nic, aggregator_hosts_);
   add_hosts(cluster.ps_hosts(), cluster.ps_nic_gbit > 0 ? cluster.ps_nic_gbit : cluster.nic_gbit, Cause::shard_nic,
@@ -45,6 +50,7 @@ Network::Network(const Cluster& cluster, EventQueue& events, uint64_t seed)
 void Network::add_link(double gbit, Cause cause) {
   links_.emplace_back(gbit);
   causes_.push_back(cause);
+  windows_.emplace_back();
   posted_.push_back(0);
 }
 
@@ -127,6 +133,7 @@ void Network::depart(uint32_t index, Time now) {
     return;
   }
   connection.head = connection.tail = index;
+  connection.burst_bytes = 0;
   if (cluster_.unfairness > 0) connection.weight = static_cast<float>(std::exp(cluster_.unfairness * random_.normal()));
   begin(index, now);
 }
@@ -176,13 +183,58 @@ void Network::begin(uint32_t index, Time now) {
     way[3] = first_leaf_link_ + 2 * (target.leaf * cluster_.rails + rail) + 1;
     message.links = 4;
   }
-  const double weight = connections_[message.connection].weight;
+  Connection& connection = connections_[message.connection];
+  if (has_windows_) {
+    message.window = std::max<double>(window_of(message) * connection.weight, cluster_.mtu);
+    message.queued = std::min(message.window, bytes);
+    connection.burst_bytes += bytes;
+    message.is_clocked = connection.burst_bytes > message.window;
+  }
+  const double weight = connection.weight;
   for (uint32_t i = 0; i < message.links; ++i) begin_on_link(way[i], index, bytes, weight, now);
 }
 
 void Network::begin_on_link(uint32_t link, uint32_t message, double wire_bytes, double weight, Time now) {
   const Time next = links_[link].begin(message, wire_bytes, weight, now);
   if (std::isfinite(next)) events_.insert(next, Event::Kind::link, link);
+  change_windows(link, messages_[message], true, now);
+}
+
+/// The connections of the busier end share its queue and the bytes on their way, and fill both.
+double Network::window_of(const Message& message) const {
+  const auto window_at = [&](uint32_t connections, const Host& host) {
+    return (1024.0 * cluster_.queue_kib + in_flight(host.first_link)) / connections;
+  };
+  const uint32_t at_worker = cluster_.workers_per_host * (message.leg == Leg::direct ? cluster_.shard_count() : 1);
+  const uint32_t at_shard = cluster_.fan_in() * cluster_.shards * cluster_.ps_per_host;
+  const uint32_t lower = message.leg == Leg::upper ? cluster_.shard_count() : at_worker;
+  const uint32_t upper = message.leg == Leg::lower ? cluster_.group_size() : at_shard;
+  return kMeanWindow * std::min(window_at(lower, lower_host(message)), window_at(upper, upper_host(message)));
+}
+
+/// Bytes of a round trip without load.
+double Network::in_flight(uint32_t link) const { return links_[link].bytes_per_ns() * cluster_.rtt_us * 1e3; }
+
+/// A message begins or ends on a link. Acknowledgments of one direction wait in the queue of the other one, if the
+/// windows there exceed what is on its way. The direction has its windows in each round trip through that queue.
+/// Source  Zhang, Shenker, Clark, SIGCOMM 1991 (two-way traffic).
+void Network::change_windows(uint32_t link, const Message& message, bool begins, Time now) {
+  if (!has_windows_) return;
+  Windows& windows = windows_[link];
+  const double sign = begins ? 1 : -1;
+  windows.queued += sign * message.queued;
+  if (message.is_clocked)
+    windows.clocked += sign * message.window;
+  else
+    begins ? ++windows.unclocked : --windows.unclocked;
+  for (const uint32_t one : {link, link ^ 1}) {
+    if (links_[one].is_idle()) continue;
+    const Windows& own = windows_[one];
+    const double other = windows_[one ^ 1].queued;
+    const bool is_full = own.unclocked > 0 || own.clocked >= other || other <= in_flight(one);
+    const Time next = links_[one].limit(is_full ? 1 : own.clocked / other, now);
+    if (std::isfinite(next)) events_.insert(next, Event::Kind::link, one);
+  }
 }
 
 void Network::on_link(uint32_t link, Time now) {
@@ -191,6 +243,7 @@ void Network::on_link(uint32_t link, Time now) {
   if (std::isfinite(next)) events_.insert(next, Event::Kind::link, link);
   for (const uint32_t index : finished_) {
     Message& message = messages_[index];
+    change_windows(link, message, false, now);
     // If links end together, the one nearest to the shard counts: most workers wait for it.
     if (now > message.crossed_at || causes_[link] > message.slowest) message.slowest = causes_[link];
     message.crossed_at = now;

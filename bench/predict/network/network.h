@@ -39,6 +39,9 @@ struct Message {
   Trace trace{};  ///< up to the departure; when it has arrived, up to the arrival
 
   // Used by the network.
+  double window = 0;        ///< bytes on their way without acknowledgment; 0: without --queue_kib
+  double queued = 0;        ///< of these, at most
+  bool is_clocked = false;  ///< it waits for acknowledgments, because its bytes exceed the window
   uint32_t connection = 0;
   uint32_t next = 0;    ///< behind it on its connection, or in the list of free places
   uint32_t links = 0;   ///< that it has not crossed yet
@@ -80,7 +83,14 @@ class Network {
     uint32_t head = kNone, tail = kNone;
     float weight = 1;  ///< of its share of a link, from its first message until it is idle
     Time last_arrival = 0;
-    Time sent_at = 0;  ///< at the rate that losses permit, all messages so far
+    double burst_bytes = 0;  ///< since it was idle
+    Time sent_at = 0;        ///< at the rate that losses permit, all messages so far
+  };
+  /// Messages on a link, by what the windows of TCP permit.
+  struct Windows {
+    double clocked = 0;      ///< windows of the messages that wait for acknowledgments
+    double queued = 0;       ///< bytes in the queue of the link, at most
+    uint32_t unclocked = 0;  ///< messages that do not wait
   };
   /// Links of a host's NIC: first_link + 2 * rail for sending, the next one for receiving.
   struct Host {
@@ -112,6 +122,9 @@ class Network {
   uint32_t choose_rail(const Host& source, const Host& target, double bytes);
   void begin(uint32_t message, Time now);
   void begin_on_link(uint32_t link, uint32_t message, double wire_bytes, double weight, Time now);
+  double window_of(const Message& message) const;
+  double in_flight(uint32_t link) const;
+  void change_windows(uint32_t link, const Message& message, bool begins, Time now);
   void transmitted(uint32_t message, Time now);
   Time delay_of_losses(double packets);
   double wire_bytes(double bytes) const;
@@ -119,11 +132,13 @@ class Network {
   double capacity(const std::vector<uint32_t>& links) const;
 
   const Cluster& cluster_;
+  const bool has_windows_;
   EventQueue& events_;
   Random random_;
-  std::vector<Link> links_;
-  std::vector<Cause> causes_;   ///< of a wait for each link
-  std::vector<double> posted_;  ///< per link: bytes of messages that have departed and have not crossed the network
+  std::vector<Link> links_;       ///< in pairs of directions: the other one of link i is i ^ 1
+  std::vector<Cause> causes_;     ///< of a wait for each link
+  std::vector<Windows> windows_;  ///< per link
+  std::vector<double> posted_;    ///< per link: bytes of messages that have departed and have not crossed the network
   std::vector<Host> worker_hosts_, aggregator_hosts_, ps_hosts_;
   uint32_t first_leaf_link_ = kNone;  ///< per leaf and rail: up, down; none without oversubscription
   std::vector<Connection> connections_;

@@ -49,15 +49,18 @@ TEST(PredictAggregators, CostsOfThreadsAddUp) {
   EXPECT_NEAR(outcome_of(d).step_s_median, expected, 1e-5 * expected);
 }
 
-TEST(PredictAggregators, TheSumIsFp32) {
+TEST(PredictAggregators, TheSumOfPackedGradientsIsBf16) {
   Description d = simple();
   d.cluster.workers = 16;
   d.cluster.aggregators = 4;
   d.load.push = ps::PushFormat::int8;
   const double int8_push_s = seconds_of(kMib / 4, sizeof(ps::SlotHeader) + 4.0 * (1 << 18) / 256);
   // The scales of int8 depend on its blocks: their bytes are within the tolerance.
-  const double expected = 4 * (int8_push_s + push_s(kMib) + 2 * return_s(kMib));
+  const double expected = 4 * (int8_push_s + push_s(kMib / 2) + 2 * return_s(kMib));
   EXPECT_NEAR(outcome_of(d).step_s_median, expected, 0.01 * expected);
+  d.load.returns = ps::ReturnFormat::bf16;
+  const double packed = 4 * (int8_push_s + push_s(kMib / 2) + 2 * return_s(kMib / 2));
+  EXPECT_NEAR(outcome_of(d).step_s_median, packed, 0.01 * packed);
 }
 
 TEST(PredictAggregators, TheLastGroupMayBeSmaller) {

@@ -7,6 +7,7 @@
 #include "bench/predict/sweep.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/ps/checkpoint/checkpoint_files.h"
 
 namespace gradrail::bench::predict {
 namespace {
@@ -29,8 +30,6 @@ TEST(PredictOptions, MistakesNameTheirFlag) {
   EXPECT_THAT(error([](PredictFlags& f) { f.mode = "quorum:2,grace=auto"; }), HasSubstr("grace=auto"));
   EXPECT_THAT(error([](PredictFlags& f) { f.cluster.aggregators = 2, f.mode = "async"; }),
               HasSubstr("needs --mode sync"));
-  EXPECT_THAT(error([](PredictFlags& f) { f.cluster.aggregators = 2, f.returns = "bf16"; }),
-              HasSubstr("--aggregators 2: needs --return fp32, not bf16"));
   EXPECT_THAT(error([](PredictFlags& f) { f.cluster.aggregators = 2, f.cluster.rails = 2; }),
               HasSubstr("--aggregators 2 --rails 2: an aggregator uses one NIC"));
   EXPECT_THAT(error([](PredictFlags& f) { f.cluster.aggregators = 5; }),
@@ -42,6 +41,8 @@ TEST(PredictOptions, MistakesNameTheirFlag) {
       error([](PredictFlags& f) { f.failures.mtbf_hours = 50, f.failures.run_hours = 1, f.save_cost_s = 3600; }),
       HasSubstr("--save_cost_s 3600: must be less than a run, which has 3600 s (--run_hours 1)"));
   EXPECT_THAT(error([](PredictFlags& f) { f.cluster.workers = 65536, f.model = "64G"; }), HasSubstr("--bucket_kib"));
+  EXPECT_THAT(error([](PredictFlags& f) { f.transport = "rdma", f.cluster.queue_kib = 64; }),
+              HasSubstr("--queue_kib 64: --transport rdma has no acknowledgments of TCP; omit one of the flags"));
   EXPECT_THAT(error([](PredictFlags& f) { f.costs = {"missing.json"}; }), HasSubstr("missing.json"));
 }
 
@@ -53,7 +54,9 @@ TEST(PredictOptions, ValuesOfASweepHaveTheChecksOfFlags) {
   EXPECT_EQ(flags.mode, "ssp:2");
   EXPECT_EQ(flags.cluster.workers, 64u) << "other values stay";
   EXPECT_THAT(error_of(set_value("workers", "0", flags)), HasSubstr("--sweep workers=0"));
-  EXPECT_THAT(error_of(set_value("wokers", "1", flags)), HasSubstr("wokers"));
+  for (const char* name : {"wokers", "json", "check", "costs", "help"})
+    EXPECT_THAT(error_of(set_value(name, "1", flags)), HasSubstr("has no value to sweep")) << name;
+  EXPECT_TRUE(set_value("frame-bytes", "14", flags).ok());
 }
 
 TEST(PredictOptions, ASaveReadsParametersAndState) {
@@ -88,7 +91,8 @@ std::string row(const std::string& path, uint64_t bytes, double micros) {
 }
 
 absl::Status read(const std::string& rows, Costs& costs) {
-  const std::string path = ::testing::TempDir() + "predict_costs.json";
+  const ps::TemporaryFolder folder;
+  const std::string path = folder.file("predict_costs.json");
   std::ofstream(path) << R"({"config":{},"machine":{},"results":[)" << rows << "]}";
   return read_costs(path, "adam", ps::PushFormat::int8, costs);
 }
@@ -120,7 +124,8 @@ TEST(PredictCosts, OtherFilesAreRefused) {
   EXPECT_THAT(error_of(read(row("shm mapped", 64, 1), costs)),
               HasSubstr("neither rows of `bench apply` for adam and int8"));
   EXPECT_THAT(error_of(read("{}", costs)), HasSubstr("predict_costs.json: a result is damaged"));
-  const std::string path = ::testing::TempDir() + "no_run.json";
+  const ps::TemporaryFolder folder;
+  const std::string path = folder.file("no_run.json");
   std::ofstream(path) << "[]";
   EXPECT_THAT(error_of(read_costs(path, "sgd", ps::PushFormat::fp32, costs)),
               HasSubstr("no_run.json: was not written by `gradrail bench"));
