@@ -40,7 +40,9 @@ absl::StatusOr<nlohmann::json> receive(ps::RankStream& stream, TimePoint deadlin
 /// A request and its answer: {"failed": why} is one, too.
 class RemoteMember final : public Member {
  public:
-  RemoteMember(ps::RankStreamPtr stream, std::string host) : stream_(std::move(stream)), host_(std::move(host)) {}
+  /// `end` outlives it.
+  RemoteMember(ps::RankStreamPtr stream, std::string host, const absl::Status& end)
+      : stream_(std::move(stream)), host_(std::move(host)), end_(end) {}
 
   absl::StatusOr<std::string> serve(const ExchangeLoad& load, uint32_t task, TimePoint deadline) override {
     GRADRAIL_ASSIGN_OR_RETURN(const nlohmann::json answer,
@@ -74,8 +76,10 @@ class RemoteMember final : public Member {
   }
 
   void abandon() override { ask({{"do", "abandon"}}, Clock::now() + kShort).IgnoreError(); }
-  /// The run is over, as it should be.
-  ~RemoteMember() override { send(*stream_, {{"do", "end"}}, Clock::now() + kShort).IgnoreError(); }
+  ~RemoteMember() override {
+    const nlohmann::json end = {{"do", "end"}, {"status", end_.raw_code()}, {"why", std::string(message_of(end_))}};
+    send(*stream_, end, Clock::now() + kShort).IgnoreError();
+  }
 
  private:
   ExchangeLoad at_host(ExchangeLoad load) const {
@@ -89,6 +93,7 @@ class RemoteMember final : public Member {
 
   const ps::RankStreamPtr stream_;
   const std::string host_;
+  const absl::Status& end_;
 };
 
 ps::proto::RankHello hello_of(const Place& place, const std::string& address) {
@@ -121,6 +126,14 @@ nlohmann::json answer(const nlohmann::json& request, RankMember& member) {
   if (const absl::Status begun = member.work(load, task); !begun.ok())
     return {{"failed", std::string(message_of(begun))}};
   return nlohmann::json::object();
+}
+
+/// The last request of rank 0. A rank ends with the error of rank 0.
+absl::Status end_of(const nlohmann::json& request, const Place& place) {
+  const auto code = static_cast<absl::StatusCode>(request.at("status").get<int>());
+  if (code == absl::StatusCode::kOk) return absl::OkStatus();
+  return absl::Status(
+      code, fmt::format("rank 0 at {} has ended: {}", place.rendezvous, request.at("why").get<std::string>()));
 }
 
 }  // namespace
@@ -158,7 +171,7 @@ absl::StatusOr<std::unique_ptr<RankCoordinator>> RankCoordinator::open(const Pla
     const bool serves = joined.task.job == "ps";
     const int index = static_cast<int>(joined.task.index);
     coordinator->members_[joined.task.index + (serves ? 0 : place.servers)] = std::make_unique<RemoteMember>(
-        std::move(joined.stream), serves ? first.ps_hosts(index) : first.worker_hosts(index));
+        std::move(joined.stream), serves ? first.ps_hosts(index) : first.worker_hosts(index), coordinator->end_);
   }
   return coordinator;
 }
@@ -195,7 +208,7 @@ absl::Status serve_rank(const Place& place, const std::string& bind_host) {
   while (true) {
     GRADRAIL_ASSIGN_OR_RETURN(const nlohmann::json request, receive(*stream, TimePoint::max()));
     try {
-      if (request.at("do") == "end") return absl::OkStatus();
+      if (request.at("do") == "end") return end_of(request, place);
       GRADRAIL_RETURN_IF_ERROR(send(*stream, answer(request, member), Clock::now() + kShort));
     } catch (const std::exception& error) {
       return absl::FailedPreconditionError(

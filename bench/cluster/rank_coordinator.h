@@ -30,6 +30,8 @@ class RankCoordinator {
   const std::string& bind_host() const { return bind_host_; }
   /// Whether all have one clock.
   bool on_one_host() const { return hosts_.size() == 1; }
+  /// The others end with this error, when this object ends.
+  void fail(const absl::Status& why) { end_ = why; }
   /// Whether on some host more tasks would spin than it has cores.
   bool oversubscribed(uint32_t shards) const;
 
@@ -41,6 +43,7 @@ class RankCoordinator {
     uint32_t workers = 0;
   };
   const Place place_;
+  absl::Status end_;  ///< above the members: they send it
   std::string bind_host_;
   std::map<std::string, Host> hosts_;
   std::vector<RankPlace> places_;

@@ -74,7 +74,8 @@ void add_paths_flags(CLI::App& app, Options& options) {
 }
 
 void add_replay_flags(CLI::App& app, Options& options) {
-  app.add_option("file", options.file, "a layer list, a Kineto or a Chakra trace, or the name of a built-in list");
+  app.add_option("file", options.file,
+                 "a layer list, a trace of Kineto, PyTorch or Chakra, or the name of a built-in list");
   CLI::Option* const matrix =
       app.add_option("--matrix", options.matrix,
                      "in the place of a list: a file with the bytes of each worker (row) to each shard (column)");
@@ -215,6 +216,8 @@ int run_bench(BenchFlags flags, int argc, char** argv) {
       const absl::Status attended = serve_rank(*place, flags.options.bind_host);
       return attended.ok() ? 0 : complain(attended);
     }
+    if (place->has_aggregators && flags.options.aggregators.empty())
+      fmt::print(stderr, "gradrail bench: job 'aggregator' of --cluster is not used; --aggregators LIST measures it\n");
     if (place->size > 1) {
       absl::StatusOr<std::unique_ptr<RankCoordinator>> met = RankCoordinator::open(*place, flags.options.bind_host);
       if (!met.ok()) return complain(met.status());
@@ -222,13 +225,17 @@ int run_bench(BenchFlags flags, int argc, char** argv) {
       flags.options.coordinator = coordinator.get();
     }
   }
+  const auto end_all = [&](const absl::Status& status) {
+    if (coordinator != nullptr) coordinator->fail(status);
+    return complain(status);
+  };
   // Before the measurement: a run of minutes must not be lost at its end.
   if (!flags.options.json.empty() && !std::ofstream(flags.options.json, std::ios::app))
-    return complain(absl::InvalidArgumentError(fmt::format("-J {}: cannot be written", flags.options.json)));
+    return end_all(absl::InvalidArgumentError(fmt::format("-J {}: cannot be written", flags.options.json)));
   for (const Suite& suite : suites()) {
     if (flags.options.suite != suite.name) continue;
     const absl::StatusOr<int> code = suite.run(flags.options);
-    return code.ok() ? *code : complain(code.status());
+    return code.ok() ? *code : end_all(code.status());
   }
   return kUsage;
 }

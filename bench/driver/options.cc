@@ -4,12 +4,28 @@
 #include "absl/strings/str_split.h"
 #include "base/flags/number_in.h"
 #include "base/flags/text_value.h"
+#include "base/parse_number.h"
 #include "base/status.h"
 #include "bench/driver/harness.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
 namespace gradrail::bench {
+namespace {
+
+/// "30" and "30%" are equal: removes the sign. Returns the reason why the text is no percentage, or "".
+std::string percent_from(std::string& text) {
+  constexpr double kMostPercent = 1e6;
+  const std::string number = text.substr(0, text.size() - (text.ends_with('%') ? 1 : 0));
+  const std::optional<double> value = parse_number<double>(number);
+  // The comparison with nan is false.
+  if (!value || !(*value >= 0 && *value <= kMostPercent))
+    return fmt::format("'{}' is no percentage from 0 to {}, such as 30 or 30%", text, kMostPercent);
+  text = number;
+  return "";
+}
+
+}  // namespace
 
 void add_flags(CLI::App& app, Options& o) {
   app.option_defaults()->group("Measurement");
@@ -62,8 +78,8 @@ void add_flags(CLI::App& app, Options& o) {
       app.add_option("--limits", o.limits_file,
                      "exit code 1 if a row misses a limit of this file: a JSON list, or a run that -J recorded");
   app.add_option("--tolerance", o.tolerance_percent,
-                 "--limits with a recorded run: percent that a time may exceed it by")
-      ->transform(NumberIn(0.0, 1e6))
+                 "--limits with a recorded run: percent that a time may exceed it by; 30 and 30% are equal")
+      ->transform(CLI::Validator(percent_from, "0..1e+06"))
       ->needs(limits);
 }
 

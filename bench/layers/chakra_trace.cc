@@ -11,12 +11,14 @@
 #include <array>
 #include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <sstream>
 
 #include "base/parse_number.h"
 #include "base/status.h"
 #include "bench/driver/harness.h"
+#include "bench/layers/trace_errors.h"
 #include "bench/layers/traces.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -30,7 +32,10 @@ constexpr std::array<uint64_t, 4> kReductionNumbers = {0, 1, 7, 8};
 constexpr std::array<std::string_view, 4> kReductionNames = {"ALL_REDUCE", "REDUCE", "REDUCE_SCATTER",
                                                              "REDUCE_SCATTER_BLOCK"};
 constexpr uint64_t kMostTracedBytes = 1'000'000'000'000;
-constexpr uint64_t kMostTracedMicros = 1'000'000'000'000'000;  // a time since 1970 in microseconds is larger by two
+constexpr uint64_t kLatestStart = 100'000'000'000'000'000;  // microseconds; a time since 1970 is smaller by two digits
+// Microseconds, 28 hours. The sum of all nodes of a file stays below 2^64.
+constexpr uint64_t kLongestNode = 100'000'000'000;
+constexpr uint64_t kLastNumber = std::numeric_limits<uint64_t>::max();
 
 struct ChakraNode {
   uint64_t start_us = 0;
@@ -40,16 +45,41 @@ struct ChakraNode {
   std::vector<uint64_t> dependencies;
 };
 
-/// 5, "5"; 0 if it is missing, as in protobuf.
-uint64_t count_of(const nlohmann::json& value) {
+/// 5, "5"; none for other values.
+std::optional<uint64_t> count_of(const nlohmann::json& value) {
   if (value.is_number_unsigned()) return value.get<uint64_t>();
-  if (!value.is_string()) return 0;
-  return parse_number<uint64_t>(value.get_ref<const std::string&>()).value_or(0);
+  if (!value.is_string()) return std::nullopt;
+  return parse_number<uint64_t>(value.get_ref<const std::string&>());
 }
 
-uint64_t count_at(const nlohmann::json& object, const char* name) {
-  const auto found = object.find(name);
-  return found == object.end() ? 0 : count_of(*found);
+/// A whole number up to `most`. The others begin the message of an error.
+absl::StatusOr<uint64_t> checked_count(const nlohmann::json& value, uint64_t most, std::string_view where,
+                                       std::string_view field) {
+  const std::optional<uint64_t> count = count_of(value);
+  if (count && *count <= most) return *count;
+  return bad_field(where, field, shown(value), fmt::format("a whole number from 0 to {}", most));
+}
+
+/// A field of a node; 0 if it is missing, as in protobuf.
+absl::StatusOr<uint64_t> count_at(const nlohmann::json& node, const char* field, uint64_t most,
+                                  std::string_view where) {
+  const auto found = node.find(field);
+  return found == node.end() ? 0 : checked_count(*found, most, where, field);
+}
+
+/// The numbers of other nodes; none if the field is missing.
+absl::StatusOr<std::vector<uint64_t>> dependencies_at(const nlohmann::json& node, const char* field,
+                                                      std::string_view where) {
+  const auto list = node.find(field);
+  if (list == node.end()) return std::vector<uint64_t>();
+  if (!list->is_array()) return bad_field(where, field, shown(*list), "a list of the ids of nodes");
+  std::vector<uint64_t> ids;
+  for (const nlohmann::json& each : *list) {
+    GRADRAIL_ASSIGN_OR_RETURN(const uint64_t id,
+                              checked_count(each, kLastNumber, where, fmt::format("an item of {}", field)));
+    ids.push_back(id);
+  }
+  return ids;
 }
 
 /// The value of an attribute; null: missing. Its field depends on the type: "int64Val", "stringVal".
@@ -67,24 +97,36 @@ nlohmann::json attribute(const nlohmann::json& node, std::string_view name) {
 bool reduces(const nlohmann::json& type) {
   if (type.is_null()) return false;
   if (type.is_string() && std::ranges::count(kReductionNames, type.get_ref<const std::string&>()) > 0) return true;
-  const bool is_number =
-      type.is_number_unsigned() || (type.is_string() && parse_number<uint64_t>(type.get_ref<const std::string&>()));
-  return is_number && std::ranges::count(kReductionNumbers, count_of(type)) > 0;
+  const std::optional<uint64_t> number = count_of(type);
+  return number && std::ranges::count(kReductionNumbers, *number) > 0;
 }
 
-ChakraNode node_from(const nlohmann::json& json, std::set<std::string>& collectives) {
-  ChakraNode node{.start_us = std::min(count_at(json, "startTimeMicros"), kMostTracedMicros * 100),
-                  .duration_us = std::min(count_at(json, "durationMicros"), kMostTracedMicros)};
-  for (const char* field : {"dataDeps", "ctrlDeps"}) {
-    const auto list = json.find(field);
-    if (list == json.end() || !list->is_array()) continue;
-    for (const nlohmann::json& id : *list) node.dependencies.push_back(count_of(id));
-  }
+/// The bytes of a reduction; 0 if they are missing, as in protobuf.
+absl::StatusOr<uint64_t> traced_bytes(const nlohmann::json& node, std::string_view where) {
+  const nlohmann::json value = attribute(node, "comm_size");
+  if (value.is_null()) return 0;
+  const std::optional<uint64_t> bytes = count_of(value);
+  if (bytes && *bytes <= kMostTracedBytes) return *bytes;
+  return bad_field(where, "comm_size", shown(value),
+                   fmt::format("a whole number of bytes from 0 to {}", kMostTracedBytes));
+}
+
+/// Shapes  where: begins the message of an error.
+absl::StatusOr<ChakraNode> node_from(const nlohmann::json& json, std::string_view where,
+                                     std::set<std::string>& collectives) {
+  ChakraNode node;
+  GRADRAIL_ASSIGN_OR_RETURN(node.start_us, count_at(json, "startTimeMicros", kLatestStart, where));
+  GRADRAIL_ASSIGN_OR_RETURN(node.duration_us, count_at(json, "durationMicros", kLongestNode, where));
+  GRADRAIL_ASSIGN_OR_RETURN(node.dependencies, dependencies_at(json, "dataDeps", where));
+  // "ctrlDeps" names the caller of an operator, also one that the converter has dropped. Chakra's own feeder waits
+  // for "dataDeps" alone.
+  GRADRAIL_RETURN_IF_ERROR(dependencies_at(json, "ctrlDeps", where).status());
   if (json.at("type") != "COMM_COLL_NODE") return node;
   const nlohmann::json type = attribute(json, "comm_type");
   node.is_reduction = reduces(type);
   if (!node.is_reduction) collectives.insert(type.dump());
-  if (node.is_reduction) node.bytes = count_of(attribute(json, "comm_size"));
+  if (!node.is_reduction) return node;
+  GRADRAIL_ASSIGN_OR_RETURN(node.bytes, traced_bytes(json, where));
   return node;
 }
 
@@ -93,6 +135,25 @@ struct ChakraNodes {
   std::set<std::string> other_collectives;  ///< their types
 };
 
+absl::Status take_chakra_node(const nlohmann::json& json, ChakraNodes& nodes) {
+  GRADRAIL_ASSIGN_OR_RETURN(const uint64_t id,
+                            count_at(json, "id", kLastNumber, nth_node(nodes.by_id.size() + 1, json)));
+  const std::string where = fmt::format("node {} ({})", id, shown(json.value("name", nlohmann::json())));
+  GRADRAIL_ASSIGN_OR_RETURN(ChakraNode node, node_from(json, where, nodes.other_collectives));
+  if (!nodes.by_id.emplace(id, std::move(node)).second)
+    return bad_field(where, "id", fmt::format("{} again", id), "the number of one node");
+  return absl::OkStatus();
+}
+
+absl::Status check_dependencies(const std::map<uint64_t, ChakraNode>& nodes) {
+  for (const auto& [id, node] : nodes)
+    for (const uint64_t before : node.dependencies)
+      if (!nodes.contains(before))
+        return bad_field(fmt::format("node {}", id), "an item of dataDeps", fmt::format("{}", before),
+                         "the id of a node of this trace");
+  return absl::OkStatus();
+}
+
 absl::StatusOr<ChakraNodes> nodes_of(std::string_view text) {
   ChakraNodes nodes;
   std::istringstream stream{std::string(text)};
@@ -100,29 +161,29 @@ absl::StatusOr<ChakraNodes> nodes_of(std::string_view text) {
     while (stream >> std::ws && !stream.eof()) {
       nlohmann::json json;
       stream >> json;
-      if (!json.is_object()) return absl::DataLossError("neither a Kineto nor a Chakra trace");
-      if (json.contains("nodes") && json.contains("schema")) {
+      if (!json.is_object()) return unknown_kind(fmt::format("JSON with {} beside objects", shown(json)));
+      if (json.contains("workload_graph"))
         return absl::DataLossError(
-            "an execution trace of PyTorch: convert it with chakra_trace_link, chakra_converter and chakra_jsonizer");
-      }
+            "a workload graph of Chakra: convert the .et file of the same run with chakra_jsonizer");
       if (!json.contains("type")) continue;  // metadata
-      nodes.by_id[count_at(json, "id")] = node_from(json, nodes.other_collectives);
+      GRADRAIL_RETURN_IF_ERROR(take_chakra_node(json, nodes));
     }
   } catch (const nlohmann::json::exception& error) {
     return absl::DataLossError(json_error_text(error));
   }
+  if (nodes.by_id.empty()) return unknown_kind("JSON objects without \"type\"");
+  GRADRAIL_RETURN_IF_ERROR(check_dependencies(nodes.by_id));
   return nodes;
 }
 
-/// The start of each node if it starts when its last dependency ends. Source  Kahn, CACM 5 (1962).
+/// The start of each node if it starts when its last dependency ends. Each dependency is in `nodes`.
+/// Source  Kahn, CACM 5 (1962).
 absl::StatusOr<std::map<uint64_t, uint64_t>> earliest_starts(const std::map<uint64_t, ChakraNode>& nodes) {
   std::map<uint64_t, size_t> missing;
   std::map<uint64_t, std::vector<uint64_t>> followers;
   std::vector<uint64_t> ready;
   for (const auto& [id, node] : nodes) {
     for (const uint64_t before : node.dependencies) {
-      // The converter drops nodes, and keeps their numbers in the lists of others.
-      if (!nodes.contains(before)) continue;
       ++missing[id];
       followers[before].push_back(id);
     }
@@ -177,7 +238,7 @@ absl::StatusOr<TracedStep> step_of_chakra(std::string_view text) {
   for (const auto& [id, node] : nodes.by_id) {
     if (node.bytes == 0) continue;
     // The type of the elements is not in the trace.
-    const uint64_t elements = (std::min(node.bytes, kMostTracedBytes) + sizeof(float) - 1) / sizeof(float);
+    const uint64_t elements = (node.bytes + sizeof(float) - 1) / sizeof(float);
     step.layers.push_back({elements, static_cast<double>(std::max(starts[id], first) - first)});
   }
   return step;

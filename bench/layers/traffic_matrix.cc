@@ -7,9 +7,9 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_split.h"
-#include "base/read_file.h"
 #include "base/status.h"
 #include "bench/driver/harness.h"
+#include "bench/layers/gunzip.h"
 #include "fmt/format.h"
 
 namespace gradrail::bench {
@@ -85,7 +85,7 @@ absl::StatusOr<TrafficMatrix> matrix_of(const std::string& content) {
 }  // namespace
 
 absl::StatusOr<TrafficMatrix> read_traffic_matrix(const std::string& file) {
-  GRADRAIL_ASSIGN_OR_RETURN(const std::string content, read_file(file, kMaxMatrixBytes, FileKind::any));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::string content, read_unpacked(file, kMaxMatrixBytes));
   absl::StatusOr<TrafficMatrix> matrix = matrix_of(content);
   if (!matrix.ok()) return absl::DataLossError(fmt::format("{}: {}", file, message_of(matrix.status())));
   return matrix;

@@ -1,77 +1,21 @@
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
-#include <functional>
 #include <vector>
 
 #include "base/status.h"
-#include "bench/driver/children.h"
 #include "bench/driver/harness.h"
 #include "bench/driver/program.h"
 #include "bench/peers/peers.h"
+#include "bench/peers/sockets.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 #include "topology/pin.h"
 
 namespace gradrail::bench {
 namespace {
-
-bool send_all(int fd, const void* data, size_t bytes) {
-  const char* at = static_cast<const char*>(data);
-  while (bytes > 0) {
-    // MSG_NOSIGNAL: a closed connection is a row with a reason, not the end of the process.
-    const ssize_t sent = send(fd, at, bytes, MSG_NOSIGNAL);
-    if (sent <= 0) return false;
-    at += sent;
-    bytes -= static_cast<size_t>(sent);
-  }
-  return true;
-}
-
-bool receive_all(int fd, void* data, size_t bytes) {
-  char* at = static_cast<char*>(data);
-  while (bytes > 0) {
-    // A loop all the same: a signal makes MSG_WAITALL return less.
-    const ssize_t count = recv(fd, at, bytes, MSG_WAITALL);
-    if (count <= 0) return false;
-    at += count;
-    bytes -= static_cast<size_t>(count);
-  }
-  return true;
-}
-
-/// A connection over the loopback address to a process of its own.
-/// `serve(fd)` runs in that process. Returns -1 and sets `failed` if there is none.
-int connect_to_child(const std::function<void(int fd)>& serve, std::string& failed) {
-  const auto send_at_once = [](int fd) {
-    const int on = 1;
-    // Otherwise the last segment of an exchange could wait for an acknowledgement.
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
-    return fd;
-  };
-  // Port 0: the kernel has a free one, and getsockname() returns it.
-  const int listener = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}, .sin_zero = {}};
-  socklen_t length = sizeof(address);
-  if (bind(listener, reinterpret_cast<sockaddr*>(&address), length) != 0 || listen(listener, 1) != 0 ||
-      getsockname(listener, reinterpret_cast<sockaddr*>(&address), &length) != 0) {
-    failed = "cannot listen on the loopback address";
-    return -1;
-  }
-  // The socket listens already, so connect() cannot be too early.
-  if (fork_child() == 0) {
-    serve(send_at_once(accept(listener, nullptr, nullptr)));
-    _exit(0);
-  }
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  if (connect(fd, reinterpret_cast<sockaddr*>(&address), length) == 0) return send_at_once(fd);
-  failed = "connect";
-  return -1;
-}
 
 /// Receives gradients, applies SGD, sends parameters back, until the worker closes.
 void serve_socket(int fd, size_t count) {

@@ -64,7 +64,10 @@ std::vector<std::pair<std::string, double>> medians(const std::vector<Figure>& r
 
 /// As json.at(), for a count. An exception for 1e300 and -1: their conversion is undefined.
 uint64_t count_in(const nlohmann::json& json, const char* name) {
-  return json.at(name).get_ref<const nlohmann::json::number_unsigned_t&>();
+  const nlohmann::json& value = json.at(name);
+  if (!value.is_number_unsigned())
+    throw nlohmann::json::type_error::create(302, fmt::format("{} is no whole number", name), &value);
+  return value.get<uint64_t>();
 }
 
 }  // namespace

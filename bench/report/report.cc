@@ -84,6 +84,7 @@ void Report::rank(const Rank& rank) {
 void Report::begin(Layout layout) {
   layout_ = layout;
   print_header();
+  std::fflush(stdout);  // the first row may take minutes
 }
 
 void Report::print_header() {

@@ -18,6 +18,7 @@ absl::StatusOr<int> run_exchange_suite(const Options& options) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> choices,
                             choose_transports(options, !options.transports.empty()));
   const bool on_gpu = options.on != "host";
+  if (!on_gpu) GRADRAIL_RETURN_IF_ERROR(check_memory_of_sizes(load, list));
   if (on_gpu) GRADRAIL_RETURN_IF_ERROR(can_open(options.on));
   Report report(options, fmt::format("gradrail bench exchange: {}", describe(load)));
   report.note("time: median from the push to the last fresh parameter; 99%: percentile of the slowest worker");

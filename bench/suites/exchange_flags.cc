@@ -46,7 +46,7 @@ void add_exchange_flags(CLI::App& app, Options& options) {
       ->transform(accepted_by(transport::rails::parse_streams));
   app.add_option("--aggregators", options.aggregators,
                  "mode sync: host:port list of aggregators between workers and servers")
-      ->transform(accepted_by(ps::parse_host_list));
+      ->transform(accepted_by(ps::parse_aggregators));
   app.option_defaults()->group("Measurement");
   app.add_flag("--stages", options.stages, "measure the stages in a second run; the default of exchange");
   app.add_flag("--no-stages,--no_stages", options.no_stages, "exchange: skip the second run");
@@ -111,9 +111,20 @@ absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_wo
         fmt::format("there are {} ranks for workers: at most {}", workers, kMaxBenchWorkers));
   std::vector<std::string> aggregators;
   if (!options.aggregators.empty()) {
+    // The servers of a bench make a secret of their own.
+    if (options.encrypt_data)
+      return absl::InvalidArgumentError(
+          "--encrypt-data --aggregators: aggregators lack the secret of a bench; omit one");
     GRADRAIL_ASSIGN_OR_RETURN(aggregators, ps::parse_aggregators(options.aggregators));
-    GRADRAIL_ASSIGN_OR_RETURN(mode.sum_group, ps::sum_group_of(aggregators.size(), workers));
+    const absl::StatusOr<uint32_t> group = ps::sum_group_of(aggregators.size(), workers);
+    if (!group.ok()) return absl::InvalidArgumentError(fmt::format("--aggregators: {}", message_of(group.status())));
+    mode.sum_group = *group;
     GRADRAIL_RETURN_IF_ERROR(ps::check_sum_group(mode));
+    const uint32_t groups = (workers + mode.sum_group - 1) / mode.sum_group;
+    if (groups < aggregators.size())
+      return absl::InvalidArgumentError(
+          fmt::format("--aggregators: {} workers have {} groups of {}, and {} has none; omit it", workers, groups,
+                      mode.sum_group, aggregators[groups]));
   }
   return ExchangeLoad{
       .ofi_provider = options.ofi_provider,
@@ -152,6 +163,11 @@ std::string describe(const ExchangeLoad& load) {
                      ps::return_format_name(load.returns),
                      load.touch ? "written anew each time" : "not touched between exchanges",
                      load.block ? "blocking" : "spinning", without.empty() ? "" : ", NOT CHECKED, without ", without);
+}
+
+absl::Status check_memory_of_sizes(ExchangeLoad load, const std::vector<uint64_t>& sizes) {
+  load.bytes = sizes.back();
+  return check_memory(load, "give a smaller size (-b, -e)");
 }
 
 ExchangeLoad with(ExchangeLoad load, const TransportChoice& choice, uint64_t bytes) {

@@ -34,6 +34,9 @@ std::vector<Contestant> exchange_contestants(
     const std::function<std::vector<Figure>(const TransportChoice& choice, uint64_t bytes)>& measure);
 /// The same, with the row of an exchange.
 std::vector<Contestant> exchange_contestants(const ExchangeLoad& load, const std::vector<TransportChoice>& choices);
+/// check_memory() of the largest size.
+/// Shapes  sizes: as sizes() of options.h.
+absl::Status check_memory_of_sizes(ExchangeLoad load, const std::vector<uint64_t>& sizes);
 ExchangeLoad with(ExchangeLoad load, const TransportChoice& choice, uint64_t bytes);
 
 /// One line for each process of such a run, found out by a short one.

@@ -25,6 +25,25 @@ constexpr double kSlowestBytesPerSecond = 100e6;
 // The look at one process. With a hundred processes a failure is found within half a second.
 constexpr Duration kGlance = std::chrono::milliseconds(5);
 
+/// Tasks of a run on this host.
+struct HostTasks {
+  double workers = 0;
+  double servers = 0;  ///< share of all servers, which share the parameters
+};
+
+HostTasks tasks_of_this_host(const ExchangeLoad& load) {
+  if (load.coordinator == nullptr) return {.workers = static_cast<double>(load.workers), .servers = 1};
+  // Servers have the first ranks; rank 0 is here.
+  const std::vector<RankPlace> places = load.coordinator->places();
+  const auto first_worker = places.begin() + static_cast<std::ptrdiff_t>(load.coordinator->servers().size());
+  const auto count_here = [&](auto begin, auto end) {
+    return static_cast<double>(
+        std::count_if(begin, end, [&](const RankPlace& place) { return place.host_id == places.front().host_id; }));
+  };
+  return {.workers = count_here(first_worker, places.end()),
+          .servers = count_here(places.begin(), first_worker) / static_cast<double>(first_worker - places.begin())};
+}
+
 /// Output of a run's tasks beside the result.
 struct Recordings {
   std::vector<Mark> workers;
@@ -245,6 +264,21 @@ Duration time_limit(const ExchangeLoad& load) {
   constexpr double kLongest_s = 1e8;
   // Two start-ups: joining, then the wait for the number of exchanges.
   return 2 * start_up(load) + std::chrono::milliseconds(static_cast<int64_t>(std::min(seconds, kLongest_s) * 1000));
+}
+
+absl::Status check_memory(const ExchangeLoad& load, std::string_view remedy, std::optional<uint64_t> available) {
+  const HostTasks tasks = tasks_of_this_host(load);
+  // Floating point, because the product can exceed 64 bits.
+  const double vectors = 2 * tasks.workers + tasks.servers * (1 + ps::state_vectors(load.optimizer));
+  const double bytes = vectors * static_cast<double>(load.bytes);
+  if (!available || bytes <= static_cast<double>(*available)) return absl::OkStatus();
+  return absl::ResourceExhaustedError(fmt::format(
+      "gradients of {} bytes: {} need at least {:.0f} bytes of memory on this host, and {} are available "
+      "(MemAvailable); {}{}",
+      load.bytes,
+      tasks.workers > 0 ? fmt::format("{:.0f} worker{} and the server", tasks.workers, tasks.workers == 1 ? "" : "s")
+                        : "the servers",
+      bytes, *available, remedy, tasks.workers > 1 ? ", or fewer workers" : ""));
 }
 
 ExchangeResult run_exchange(const ExchangeLoad& load) {

@@ -1,10 +1,14 @@
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "base/clock.h"
+#include "bench/driver/available_memory.h"
 #include "bench/layers/traffic_matrix.h"
 #include "bench/report/figure.h"
 #include "bench/report/report.h"
@@ -80,6 +84,13 @@ std::string left_out(const ExchangeLoad& load);
 
 /// The time after which a run has failed. It is longer than any run that makes progress.
 Duration time_limit(const ExchangeLoad& load);
+
+/// Whether the memory of this host can hold a run of `load`: gradients and parameters of its workers, parameters and
+/// optimizer state of its servers. A run needs more than that.
+/// Shapes  remedy: the end of the message, beside "fewer workers"; available: bytes, nullopt if they are not known.
+/// Errors  RESOURCE_EXHAUSTED: the bytes that are needed and those that are available.
+absl::Status check_memory(const ExchangeLoad& load, std::string_view remedy,
+                          std::optional<uint64_t> available = available_memory());
 
 /// The result's figure.failed says why there is none. Figures are of one exchange: from before the push to after the
 /// last fresh parameter; with layers, of one step.

@@ -4,7 +4,9 @@
 #include <atomic>
 #include <numeric>
 #include <optional>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "base/check.h"
 #include "base/status.h"
@@ -157,8 +159,7 @@ class Worker {
     if (!stats.path_bytes.empty()) path_ = stats.path_bytes.front().path;
     if (!stats.paths.empty()) why_ = stats.paths.front();
     if (!load_.aggregators.empty()) {
-      if (why_.find("through aggregator") == std::string::npos)
-        return absl::UnavailableError(fmt::format("the gradients go around the aggregators: {}", why_));
+      GRADRAIL_RETURN_IF_ERROR(check_aggregator(stats.paths));
       path_ += " through aggregator";
     }
     if (device_ != nullptr) {
@@ -167,6 +168,22 @@ class Worker {
     }
     // A worker that measures before all have joined would measure a smaller run.
     return client_->barrier("joined");
+  }
+
+  /// A step through other aggregators, or around them, is not the one that the row names.
+  absl::Status check_aggregator(const std::vector<std::string>& paths) const {
+    const std::string& own = load_.aggregators[index_ / load_.mode.sum_group];
+    const std::string wanted = fmt::format("through aggregator {}", own);
+    const auto is_other = [&](const std::string& path) {
+      const size_t at = path.find(wanted);
+      if (at == path.npos) return true;
+      const std::string_view rest = std::string_view(path).substr(at + wanted.size());
+      return !rest.empty() && rest[0] != ' ' && rest[0] != ',';  // else the port of another one begins alike
+    };
+    const auto other = std::find_if(paths.begin(), paths.end(), is_other);
+    if (other == paths.end()) return absl::OkStatus();
+    return absl::UnavailableError(
+        fmt::format("aggregator {} is not used: {}; start it, or remove it from --aggregators", own, *other));
   }
 
   absl::Status open_gpu(worker::ClientOptions& options) {
@@ -345,7 +362,7 @@ class Worker {
         std::vector<ps::GradientTerm> terms;
         for (const float* bucket : buckets) terms.push_back({static_cast<uint32_t>(terms.size()), bucket});
         ps::GroupSum groups;
-        ps::mean_of(groups.sum(terms, group, load_.push, count), {}, ps::PushFormat::fp32, absl::MakeSpan(mean),
+        ps::mean_of(groups.sum(terms, group, load_.push, count), {}, ps::sum_format(load_.push), absl::MakeSpan(mean),
                     buckets.size());
       } else {
         ps::mean_of(buckets, {}, load_.push, absl::MakeSpan(mean));

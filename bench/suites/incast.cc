@@ -1,11 +1,13 @@
 // N workers at one shard: what each of them gets, and how evenly.
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "base/status.h"
 #include "bench/driver/harness.h"
 #include "bench/driver/suite.h"
+#include "bench/peers/many_sockets.h"
 #include "bench/suites/exchange_flags.h"
 #include "fmt/format.h"
 #include "ps/optimizer/optimizer.h"
@@ -16,11 +18,15 @@ namespace {
 /// Beyond the caches, the memory of more workers does not change the time.
 constexpr uint64_t kMostBytesOfBound = uint64_t{1} << 29;
 
-/// The load is the one of cold_update_us().
-bool has_cold_update(const ExchangeLoad& load) {
-  return load.transport == "shm" && load.mode.kind == ps::ModeKind::async && load.optimizer == ps::OptimizerKind::sgd &&
+/// The load is the one of cold_us().
+bool has_cold_bound(const ExchangeLoad& load) {
+  return load.mode.kind == ps::ModeKind::async && load.optimizer == ps::OptimizerKind::sgd &&
          load.push == ps::PushFormat::fp32 && load.returns == ps::ReturnFormat::fp32 && load.layers.empty() &&
-         !load.ablation.any();
+         !load.encrypted && !load.ablation.any();
+}
+
+uint32_t workers_of_bound(const ExchangeLoad& load) {
+  return static_cast<uint32_t>(std::clamp<uint64_t>(kMostBytesOfBound / load.bytes, 1, load.workers));
 }
 
 /// The time of an update alone in mapped memory. Each one reads the gradient of another worker, and stores the
@@ -28,7 +34,7 @@ bool has_cold_update(const ExchangeLoad& load) {
 /// worker that exchanges several times in a row stays in them.
 double cold_update_us(const ExchangeLoad& load) {
   const size_t count = load.bytes / sizeof(float);
-  const size_t workers = std::clamp<size_t>(kMostBytesOfBound / load.bytes, 1, load.workers);
+  const size_t workers = workers_of_bound(load);
   std::vector<float> parameters(count, 0.0f), gradients(count * workers, 1.0f), targets(count * workers, 0.0f);
   size_t updates = 0;
   const auto update = [&] {
@@ -44,6 +50,14 @@ double cold_update_us(const ExchangeLoad& load) {
   return measure(
              load.seconds, [] {}, update)
       .mean_us;
+}
+
+/// The time that the memory (shm) or the sockets (tcp) of the workers cost alone. nullopt: not known for this load.
+std::optional<double> cold_us(const ExchangeLoad& load) {
+  if (!has_cold_bound(load)) return std::nullopt;
+  if (load.transport == "shm") return cold_update_us(load);
+  if (load.transport == "tcp") return echo_us(load.bytes, workers_of_bound(load), load.seconds);
+  return std::nullopt;
 }
 
 /// A row for all workers, then one for each.
@@ -71,7 +85,7 @@ std::vector<Figure> rows_of(const ExchangeLoad& load) {
                        {"aggregate_GB/s", result.seconds > 0 ? bytes / result.seconds * 1e-9 : 0.0},
                        {"join_s", result.join_seconds}};
   for (const auto& one : result.shard) rows.front().more.push_back(one);
-  if (has_cold_update(load)) rows.front().more.emplace_back("cold_us", cold_update_us(load));
+  if (const std::optional<double> alone_us = cold_us(load)) rows.front().more.emplace_back("cold_us", *alone_us);
   return rows;
 }
 
@@ -81,12 +95,16 @@ absl::StatusOr<int> run_incast_suite(const Options& options) {
   // sync would make all as slow as the slowest: nothing to be unfair about.
   GRADRAIL_ASSIGN_OR_RETURN(const ExchangeLoad load, load_of(options, 4, "async"));
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "4K", "4M", sizeof(float)));
+  GRADRAIL_RETURN_IF_ERROR(check_memory_of_sizes(load, list));
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> choices,
                             choose_transports(options, !options.transports.empty()));
   Report report(options, fmt::format("gradrail bench incast: {}", describe(load)));
   report.note("slowest/fastest: ratio of the workers' medians. aggregate: gradient bytes of all workers / time");
   report.note("shard_us, switches: time on a core and context switches of the shards for each gradient of a worker");
-  report.note("cold_us: an update with the gradient of one worker, stored into its memory; the workers take turns");
+  if (has_cold_bound(load)) {
+    report.note("cold_us: shm: an update alone, in the memory of another worker each time");
+    report.note("         tcp: the bytes from and to as many sockets, without frames and update");
+  }
   add_ranks(load, choices, report);
   report.begin(Layout::sweep);
   const auto measure = [&](const TransportChoice& choice, uint64_t bytes) {

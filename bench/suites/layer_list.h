@@ -17,10 +17,11 @@ struct LayerList {
   uint64_t bytes() const;
 };
 
-/// A file of lines `name bytes microseconds`, in the order in which gradients become ready; # begins a comment. A file
-/// that begins with { or [ is a Kineto or Chakra trace (bench/layers/traces.h). A name without a slash that is no file
-/// here is looked for among those that come with the program: `resnet50`.
-/// Errors  NOT_FOUND: lists those that come along. DATA_LOSS: file, and line or what the trace lacks.
+/// A file or pipe of lines `name bytes microseconds`, in the order of their times; # begins a comment. A file
+/// that begins with { or [ is a Kineto, PyTorch or Chakra trace (bench/layers/traces.h). A name without a slash that
+/// is no file here is looked for among those that come with the program: `resnet50`.
+/// Errors  NOT_FOUND: lists those that come along. DATA_LOSS: file, and line or what the trace lacks. Others: as
+///         read_file(), also for a folder.
 absl::StatusOr<LayerList> read_layer_list(const std::string& file);
 
 }  // namespace gradrail::bench

@@ -14,6 +14,7 @@ absl::StatusOr<int> run_paths_suite(const Options& options) {
   GRADRAIL_RETURN_IF_ERROR(gpu_ordinal(gpu).status());
   GRADRAIL_ASSIGN_OR_RETURN(const ExchangeLoad load, load_of(options, 1, "sync"));
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "318040", "318040", sizeof(float)));
+  GRADRAIL_RETURN_IF_ERROR(check_memory_of_sizes(load, list));
   GRADRAIL_ASSIGN_OR_RETURN(const auto ways, all_ways(options));
   Report report(options, fmt::format("gradrail bench paths: {}", describe(load)));
   report.note(

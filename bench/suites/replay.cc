@@ -91,7 +91,7 @@ std::vector<Figure> rows_of_matrix(const ExchangeResult& result, const TrafficMa
     figure.bytes = bytes;
     figure.count = bytes / sizeof(float);
     figure.alg_bytes = static_cast<double>(bytes);
-    figure.bus_bytes = 2 * figure.alg_bytes;
+    figure.bus_bytes = figure.alg_bytes * result.figure.bus_bytes / result.figure.alg_bytes;
     return figure;
   };
   std::vector<Figure> rows = {with_bytes(sum_of(matrix))};
@@ -121,19 +121,21 @@ absl::StatusOr<int> run_matrix_replay(const Options& given) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> choices,
                             choose_transports(options, !options.transports.empty()));
   load.traffic = *matrix;
+  for (const TrafficPiece& piece : pieces_of(*matrix)) load.bytes += piece.bytes;
+  GRADRAIL_RETURN_IF_ERROR(
+      check_memory(load, "give smaller entries (each column of a worker takes the largest entry)"));
   const BusiestTask busiest = busiest_of(*matrix, options.shards);
-  uint64_t model_bytes = 0;
-  for (const TrafficPiece& piece : pieces_of(*matrix)) model_bytes += piece.bytes;
   const uint64_t total = sum_of(*matrix);
   // As given: the recorded settings are those of the command line.
   Report report(given, fmt::format("gradrail bench replay --matrix {}: {}", options.matrix, describe(load)));
-  report.note(fmt::format("{} bytes in a step and direction; busiest: {} with {}", total, busiest.name, busiest.bytes));
+  report.note(
+      fmt::format("{} bytes of fp32 in a step and direction; busiest: {} with {}", total, busiest.name, busiest.bytes));
   report.note("time: one step of all entries; a worker: until its last fresh parameter. Workers begin a step together");
-  report.note("busiest_GB/s: bytes of the busiest task in each direction / time of the step");
+  report.note("busiest_GB/s: bytes of the busiest task in each direction, as fp32 / time of the step");
   add_ranks(load, choices, report);
   report.begin(Layout::sweep);
   const auto measure = [&](const TransportChoice& choice, uint64_t) {
-    return rows_of_matrix(run_exchange(with(load, choice, model_bytes)), *matrix, busiest, options.line_gbit);
+    return rows_of_matrix(run_exchange(with(load, choice, load.bytes)), *matrix, busiest, options.line_gbit);
   };
   take_turns(options, {total}, exchange_contestants(choices, measure), report);
   return report.finish(!options.transports.empty());
@@ -153,6 +155,8 @@ absl::StatusOr<int> run_replay_suite(const Options& options) {
   GRADRAIL_ASSIGN_OR_RETURN(ExchangeLoad load, load_of(options, 1, "sync"));
   // The size of the run follows from the list: the flags -b and -e have no effect here.
   load.layers = list.layers;
+  load.bytes = list.bytes();
+  GRADRAIL_RETURN_IF_ERROR(check_memory(load, "give fewer or smaller layers"));
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> choices,
                             choose_transports(options, !options.transports.empty()));
   const double backward_us = list.layers.back().ready_us;

@@ -85,6 +85,32 @@ class BenchCluster(cluster.ClusterTest):
                          [("tcp", 331776, 0, ""), ("tcp worker/0", 65536, 0, ""), ("tcp worker/1", 266240, 0, "")])
         self.assertIn("busiest: ps/0 with 331776", said)
 
+    def test_all_ranks_end_with_the_refusal_of_rank_0(self):
+        matrix = self.folder / "matrix.csv"
+        matrix.write_text("64K\n64K\n64K\n")
+        workers = [self.start("worker", i, "--matrix", matrix, suite="replay") for i in range(2)]
+        refusal = f"--matrix {matrix}: 3 rows, and there are 2 ranks for workers"
+        self.assertIn(refusal, self.text(self.start("ps", 0, "--matrix", matrix, suite="replay"), cluster.USAGE))
+        for worker in workers:
+            self.assertIn(f"gradrail bench: rank 0 at {self.meet} has ended: {refusal}", self.text(worker, cluster.USAGE))
+
+    def test_memory_for_all_ranks_of_this_host_is_required(self):
+        layers = self.folder / "layers.txt"
+        layers.write_text("".join(f"layer{i} 1e12 0\n" for i in range(20)))
+        workers = [self.start("worker", i, layers, suite="replay") for i in range(2)]
+        words = "2 workers and the server need at least 100000000000000 bytes of memory on this host"
+        for process in (self.start("ps", 0, layers, suite="replay"), *workers):
+            self.assertIn(words, self.text(process, cluster.CONFIGURATION))
+
+    def test_aggregators_of_the_cluster_description_are_not_used_silently(self):
+        ps, *workers, aggregator = [f"127.0.0.1:{port}" for port in cluster.free_ports(4)]
+        file = self.write_json({"ps": [ps], "worker": workers, "aggregator": [aggregator]})
+        self.hosts = ["--cluster", file]
+        others = [self.start("worker", i) for i in range(2)]
+        self.assertIn("job 'aggregator' of --cluster is not used; --aggregators LIST", self.text(self.start("ps", 0)))
+        for worker in others:
+            self.assertEqual(self.text(worker), "")
+
     def test_matrix_has_each_pair(self):
         file = self.folder / "run.json"
         for flags, pairs in (([], ["0 and 1", "0 and 2", "1 and 2"]),

@@ -1,6 +1,7 @@
 """Tests `gradrail bench`: each suite at toy size, the output formats, the exit codes and the comparison of runs."""
 import copy
 import csv
+import gzip
 import json
 import re
 import subprocess
@@ -147,7 +148,19 @@ class Bench(cluster.ClusterTest):
             run = json.loads(self.bench("incast", "-b", "4K", "-e", "4K", "--workers", "48", "--block", "--rounds", "1",
                                         "--seconds", "0.2", "--transport", "tcp", "--format", "json"))
             times = run["results"][0]["percentiles"]
+            self.assertGreater(run["results"][0]["more"]["cold_us"], 1.0)
             self.assertLess(times["iterations"] / 48 * times["mean_us"] * 1e-6, 3.0)
+
+    def test_a_matrix_may_be_compressed_and_one_way(self):
+        file = self.folder / "matrix.csv.gz"
+        file.write_bytes(gzip.compress(b"64K, 0\n64K, 256\n"))
+        for flags, ways in (([], 2), (["--no-return"], 1)):
+            run = json.loads(self.bench("replay", "--matrix", file, "-n", 3, "-w", 1, "--rounds", 1, "--transport", "shm",
+                                        "--format", "json", *flags))
+            for row in run["results"]:
+                self.assertEqual(row["bus_bytes"], ways * row["alg_bytes"])
+        file.write_bytes(file.read_bytes()[:-3])
+        self.assertIn("matrix.csv.gz: gzip data that ends early", self.bench("replay", "--matrix", file, code=cluster.CONFIGURATION))
 
     def test_min_bw(self):
         ask = ["exchange", "-b", "64K", "-e", "64K", *QUICK, "--transport", "shm", "--min-bw"]
@@ -173,7 +186,7 @@ class Bench(cluster.ClusterTest):
         self.assertRegex(text, r"shm mapped at 65536 B: [\d.]+ us, more than 0.001 \(limits.json, limit 1\)\n")
         self.assertIn("ofi*: no measured row for max_us 1e+09 (limits.json, limit 2); measured: shm mapped at 65536 B\n", text)
         self.bench(*ask, "-J", file)
-        self.bench(*ask, "--limits", file, "--tolerance", 1e6)
+        self.bench(*ask, "--limits", file, "--tolerance", "1e6%")
         run = json.loads(file.read_text())
         run["results"][0]["percentiles"]["p50_us"] = 1e-3
         file.write_text(json.dumps(run))
@@ -190,6 +203,9 @@ class Bench(cluster.ClusterTest):
                 self.assertRegex(self.bench(*ask, "--limits", file, *more, code=cluster.USAGE), f"--limits {file}: .*{words}")
         self.assertRegex(self.bench(*ask, "--limits", "/none/x", code=cluster.USAGE), "--limits /none/x: .*No such file")
         self.assertRegex(self.bench(*ask, "--tolerance", "5", code=cluster.USAGE), "--tolerance requires --limits")
+        for value in ("-1%", "%", "5%%", "nan%"):
+            self.assertIn(f"--tolerance: '{value}' is no percentage from 0 to 1000000, such as 30 or 30%",
+                          self.bench(*ask, "--limits", file, f"--tolerance={value}", code=cluster.USAGE))
         self.recorded("put", "--transport", "shm", name="limits.json")
         self.assertRegex(self.bench("apply", "-b", "64K", "-e", "64K", "--limits", file, "--tolerance", 5, code=cluster.USAGE),
                          r'\(suite "put" / "apply"\); use the same flags')
@@ -214,6 +230,12 @@ class Bench(cluster.ClusterTest):
             self.assertLess(rows[f"{path} worker/1"]["percentiles"]["p50_us"], rows[f"{path} worker/0"]["percentiles"]["p50_us"])
         self.assertIn(f"{sizes['']} bytes in a step and direction; busiest: ps/0 with {sizes['']}", said)
 
+    def test_the_bytes_are_printed_before_the_measurement(self):
+        file = self.matrix("64K\n64K\n")
+        task = self.launch("replay", [cluster.binary(), "bench", "replay", "--matrix", file, "--transport", "tcp", "--seconds",
+                                      str(10 * cluster.START)])
+        task.wait_for(r"^# 131072 bytes in a step and direction; busiest: ")
+
     def test_matrices_that_cannot_be_replayed(self):
         good = self.matrix("4K,8K\n4K,0\n")
         for words, flags in ((r"--stages has no effect", ["--stages"]), ("--mode sync: .* only async", ["--mode", "sync"]),
@@ -228,6 +250,7 @@ class Bench(cluster.ClusterTest):
         self.assertRegex(self.bench("replay", "--matrix", bad, code=cluster.CONFIGURATION),
                          r"--matrix .*matrix.csv: row 2 \(line 2\), column 2: 'eight' is no number of bytes")
         self.assertRegex(self.bench("replay", "--matrix", "/none/x", code=cluster.CONFIGURATION), "--matrix .*/none/x.*No such file")
+        self.assertRegex(self.bench("replay", "--matrix", self.folder, code=cluster.USAGE), "--matrix .*: not a regular file")
 
     def test_what_cannot_be_asked(self):
         for words, arguments in (("-b x: a positive multiple of 4", ["exchange", "-b", "x"]),
@@ -268,12 +291,28 @@ class Bench(cluster.ClusterTest):
                     self.assertIn(flag, self.bench(suite, flag, "1", code=cluster.USAGE))
 
     def test_rows_through_aggregators_are_those_alone(self):
-        asked = ["exchange", "-b", "4K", "-e", "4K", "--workers", "2", "--mode", "sync", "--transport", "tcp", *QUICK, "--aggregators"]
+        common = ["-b", "4K", "-e", "4K", "--workers", "2", "--mode", "sync", *QUICK]
+        asked = ["exchange", *common, "--transport", "tcp", "--aggregators"]
         (port,) = cluster.free_ports(1)
-        self.assertRegex(self.bench(*asked, f"127.0.0.1:{port}", code=cluster.FAILED), "the gradients go around the aggregators")
-        task = self.launch("aggregator", [cluster.binary(), "aggregator", "--bind", f"127.0.0.1:{port}", "--transport", "tcp"])
+        self.assertRegex(self.bench(*asked, f"127.0.0.1:{port}", code=cluster.FAILED),
+                         rf"aggregator 127.0.0.1:{port} is not used: shard 0 at \S+: tcp \(aggregator")
+        task = self.launch("aggregator", [cluster.binary(), "aggregator", "--bind", f"127.0.0.1:{port}", "--transport", "shm,tcp"])
         task.wait_for("aggregator listens")
-        self.assertRegex(self.bench(*asked, f"127.0.0.1:{port}"), r"tcp through aggregator +4096 ")
+        for transport in ("tcp", "shm"):
+            for formats in ((), ("--push", "int8", "--return", "delta"), ("--push", "topk:1", "--return", "bf16")):
+                with self.subTest(transport=transport, formats=formats):
+                    said = self.bench("exchange", *common, "--transport", transport, "--aggregators",
+                                      f"127.0.0.1:{port}", *formats)
+                    self.assertRegex(said, rf"(?m)^ +{transport}.* through aggregator +4096 .* 0$")
+        # The workers of the second group would go through the first aggregator.
+        for suite in ("exchange", "incast"):
+            self.assertRegex(self.bench(suite, *asked[1:], f"127.0.0.1:{port},127.0.0.1:1", code=cluster.FAILED),
+                             rf"worker/1: aggregator 127.0.0.1:1 is not used: .*through aggregator 127.0.0.1:{port}")
+        asked[asked.index("--workers") + 1] = "9"
+        said = self.bench(*asked, "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3,127.0.0.1:4", code=cluster.USAGE)
+        self.assertIn("9 workers have 3 groups of 3, and 127.0.0.1:4 has none; omit it", said)
+        self.assertIn("--encrypt-data --aggregators: aggregators lack the secret of a bench",
+                      self.bench(*asked, f"127.0.0.1:{port}", "--encrypt-data", code=cluster.USAGE))
 
     def test_damaged_layer_lists(self):
         for line, words in (("conv 10 0", "multiple of 4"), ("conv 16", "name bytes microseconds"), ("conv 16 1 1", "name"),
@@ -283,6 +322,25 @@ class Bench(cluster.ClusterTest):
                 file = self.folder / "list.txt"
                 file.write_text(f"# a model\n{line}\n")
                 self.assertRegex(self.bench("replay", file, code=cluster.CONFIGURATION), words)
+
+    def test_more_than_the_available_memory_is_refused(self):
+        """A limit of the shell ends a build that does not refuse it. A sanitizer needs more address space."""
+        limit = "" if cluster.instrumented() else "ulimit -v 8000000; "
+        layers, matrix = self.folder / "layers.txt", self.folder / "matrix.csv"
+        layers.write_text("".join(f"layer{i} 1e12 0\n" for i in range(20)))
+        matrix.write_text(f"{' '.join(['1000G'] * 20)}\n")
+        least = "1 worker and the server need at least 60000000000000 bytes of memory"
+        for words, *asked in ((f"gradients of 20000000000000 bytes: {least} .*; give fewer or smaller layers", "replay", layers),
+                              ("; give smaller entries", "replay", "--matrix", matrix),
+                              ("2 workers and the server .*; give a smaller size .*fewer workers", "exchange", "-e", "20000G",
+                               "--workers", 2),
+                              ("; give a smaller size", "incast", "-b", "20000G"), ("; give a smaller size", "paths", "-b", "20000G")):
+            with self.subTest(suite=asked):
+                command = " ".join(map(str, [cluster.binary(), "bench", *asked, *BUILT_IN]))
+                ran = subprocess.run(["sh", "-c", f"{limit}exec {command}"], capture_output=True, text=True, timeout=cluster.FINISH)
+                self.assertEqual((ran.returncode, ran.stdout), (cluster.CONFIGURATION, ""), ran.stderr)
+                self.assertRegex(ran.stderr, "on this host, and [0-9]+ are available .MemAvailable.; ")
+                self.assertRegex(ran.stderr, words)
 
     def test_traces_are_replayed(self):
         step = {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#4", "ts": 1000.5, "dur": 2000.0}

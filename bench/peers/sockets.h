@@ -1,0 +1,17 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <string>
+
+namespace gradrail::bench {
+
+/// Both return false if the connection ends before.
+bool send_all(int fd, const void* data, size_t bytes);
+bool receive_all(int fd, void* data, size_t bytes);
+
+/// A connection over the loopback address to a process of its own.
+/// `serve(fd)` runs in that process. Returns -1 and sets `failed` if there is none.
+int connect_to_child(const std::function<void(int fd)>& serve, std::string& failed);
+
+}  // namespace gradrail::bench
