@@ -169,6 +169,8 @@ bool run_tasks(const std::vector<Member*>& servers, const std::vector<Member*>& 
   const absl::Status started = start(servers, workers, load, deadline, running);
   if (!started.ok()) result.figure.failed = message_of(started);
   const bool good = started.ok() && collect(running, deadline, result, recordings);
+  // The steps of a worker lack the gradients of those that failed.
+  if (!good) result.figure.wrong = 0;
   // Also after a failure: the members of several hosts take the next run.
   for (const std::vector<Member*>* members : {&servers, &workers})
     for (Member* const member : *members) member->abandon();
