@@ -77,7 +77,13 @@ void tune(int fd, const SocketOptions& options) {
 }
 
 void adapt_to_path(int fd) {
+  static constexpr std::string_view kLocalControl = "reno";
   static constexpr std::string_view kLongPathControl = "bbr";
+  const Address peer = peer_address(fd);
+  if (peer.is_loopback() || peer.host() == local_address(fd).host()) {
+    setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, kLocalControl.data(), kLocalControl.size());
+    return;
+  }
   tcp_info info{};
   socklen_t bytes = sizeof(info);
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0 || info.tcpi_rtt < kLongPathUs) return;

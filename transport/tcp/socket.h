@@ -37,9 +37,10 @@ struct SocketOptions {
 /// Options of every connected socket. Errors are not reported: each option only improves on a working connection.
 void tune(int fd, const SocketOptions& options);
 
-/// Selects BBR for a connected socket with a long path, if the host's own choice is cubic or reno. These two fill the
-/// queues of a slow link, and heartbeats then wait there for seconds. With 1 % of lost packets they lose most of the
-/// rate. Without the permission (tcp_allowed_congestion_control) the socket keeps the host's choice.
+/// Selects the congestion control of a connected socket. Within one host it is Reno, which each kernel has: no packet
+/// is lost there, and BBR would delay packets. On a long path it is BBR, if the host's own choice is cubic or reno.
+/// These two fill the queues of a slow link, and heartbeats then wait there for seconds. With 1 % of lost packets they
+/// lose most of the rate. Without the permission (tcp_allowed_congestion_control) the socket keeps the host's choice.
 void adapt_to_path(int fd);
 
 /// Whether the peer's kernel leaves retransmissions unanswered. A peer that answers with a full receive window does not

@@ -1,6 +1,12 @@
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
 
 #include "base/file_descriptor.h"
 #include "tests/transport/tcp/fixture.h"
@@ -65,6 +71,27 @@ TEST(TcpConnect, SourceAddressIsUsed) {
   ASSERT_NE(connection, nullptr);
   EXPECT_EQ(connection->describe().find("tcp 127.0.0.9:"), 0U) << connection->describe();
   EXPECT_EQ(open({.bind_host = "no-such-host.invalid"}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+/// The congestion control of each connected TCP socket of this process.
+std::vector<std::string> congestion_controls() {
+  std::vector<std::string> names;
+  for (int fd = 0; fd < 1024; ++fd) {
+    std::array<char, 16> name{};
+    socklen_t bytes = name.size();
+    sockaddr_storage peer{};
+    socklen_t peer_bytes = sizeof(peer);
+    if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name.data(), &bytes) != 0) continue;
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &peer_bytes) == 0) names.emplace_back(name.data());
+  }
+  return names;
+}
+
+TEST(TcpConnect, AConnectionWithinTheHostIsNotPaced) {
+  Node client, server;
+  ASSERT_NE(client.connect(server.listen()), nullptr);
+  while (server.count(Completion::Kind::connected) == 0) server.poll();
+  EXPECT_EQ(congestion_controls(), (std::vector<std::string>{"reno", "reno"}));
 }
 
 TEST(TcpListen, AddressInUseAndSeveralOfOneContext) {
