@@ -74,7 +74,11 @@ bool NetAddress::is_loopback() const {
   return family() == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&as_v6(*this).sin6_addr);
 }
 
+bool NetAddress::is_any() const { return is_any_host(host()); }
+
 bool is_loopback_host(std::string_view host) { return host.starts_with("127.") || host == "::1"; }
+
+bool is_any_host(std::string_view host) { return host == "0.0.0.0" || host == "::"; }
 
 bool is_ip_address(const std::string& text, int family) {
   in6_addr address;  // the larger of the two types: inet_pton() writes either

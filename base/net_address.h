@@ -28,10 +28,14 @@ struct NetAddress {
   uint16_t port() const;
   void set_port(uint16_t port);
   bool is_loopback() const;
+  bool is_any() const;  ///< stands for all interfaces of the host
 };
 
 /// Whether the text is an IPv4 or IPv6 loopback address. Names are not resolved.
 bool is_loopback_host(std::string_view host);
+
+/// Whether the text is the address that stands for all interfaces of the host: 0.0.0.0 or ::.
+bool is_any_host(std::string_view host);
 
 /// Whether the text is an IP address of the family, AF_INET or AF_INET6.
 bool is_ip_address(const std::string& text, int family);

@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "CLI/CLI.hpp"
+#include "base/clock.h"
 #include "base/file_descriptor.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -140,9 +141,8 @@ absl::Status run_members(const MembersFlags& flags) {
   fflush(stdout);
   // Members that joined early have short intervals first.
   std::this_thread::sleep_for(members.interval() + std::chrono::seconds(1));
-  const Duration window = flags.seconds > 0
-                              ? std::chrono::duration_cast<Duration>(std::chrono::duration<double>(flags.seconds))
-                              : std::max(kShortestWindow, 2 * members.interval());
+  const Duration window =
+      flags.seconds > 0 ? from_seconds(flags.seconds) : std::max(kShortestWindow, 2 * members.interval());
   const std::vector<ProcessCost> before = costs_of(processes);
   const uint64_t pings_before = members.answered_pings();
   const TimePoint from = Clock::now();

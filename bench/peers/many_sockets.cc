@@ -72,9 +72,7 @@ std::optional<double> echo_us(uint64_t bytes, uint32_t peers, double seconds) {
     good = good && peer.fd.get() >= 0 && epoll_ctl(epoll.get(), EPOLL_CTL_ADD, peer.fd.get(), &event) == 0;
   }
   const std::vector<char> answer(bytes, 2);
-  const auto lasting = [](double part) {
-    return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(part));
-  };
+  const auto lasting = [](double part) { return from_seconds(part); };
   std::optional<uint64_t> answers;
   double used_us = 0.0;
   if (good && answer_until(Clock::now() + lasting(seconds * 0.1), epoll.get(), answer)) {

@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "base/check.h"
+#include "base/clock.h"
 
 namespace gradrail::ps {
 namespace {
@@ -82,7 +83,7 @@ std::optional<GraceWindows::End> GraceWindows::take_ended(TimePoint now) {
 }
 
 Duration GraceWindows::length_of(const Bucket& bucket, uint64_t step, TimePoint now) {
-  if (!grace_.is_auto) return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(grace_.seconds));
+  if (!grace_.is_auto) return from_seconds(grace_.seconds);
   Fragment& fragment = fragments_[bucket.place.fragment];
   // The first bucket decides for the others.
   if (step > fragment.step) {

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include "base/net_address.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "tools/exit_codes.h"
@@ -18,7 +19,7 @@ absl::StatusOr<std::string> bind_host(const TrainFlags& flags) {
   const absl::StatusOr<ps::HostPort> bind = ps::parse_host_port(flags.bind);
   if (!bind.ok()) return absl::InvalidArgumentError(fmt::format("--bind: {}", message_of(bind.status())));
   // "": etcd's answer then shows which address of this host others reach.
-  return bind->host == "0.0.0.0" || bind->host == "::" ? std::string() : bind->host;
+  return is_any_host(bind->host) ? std::string() : bind->host;
 }
 
 absl::StatusOr<std::unique_ptr<Membership>> take_place(const TrainOptions& options) {

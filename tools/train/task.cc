@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -195,8 +196,7 @@ std::string agreement(const TrainOptions& options) {
 /// As TensorFlow's MonitoredTrainingSession: by the clock unless steps were asked for.
 worker::SaveEvery save_every(const TrainFlags& flags) {
   const double seconds = flags.save_secs.value_or(flags.save_steps > 0 ? 0.0 : kDefaultSaveSecs);
-  return {.time = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds)),
-          .steps = flags.save_steps};
+  return {.time = from_seconds(seconds), .steps = flags.save_steps};
 }
 
 absl::Status train(const TrainOptions& options, const SignalThread& signals, worker::Variables& variables,
@@ -339,7 +339,7 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
        .path_timeout = std::chrono::seconds(options.flags.path_timeout_s),
        .fallback = !options.flags.no_fallback,
        .require_rdma = options.flags.require == "rdma",
-       .failback = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options.flags.failback_secs)),
+       .failback = from_seconds(options.flags.failback_secs),
        .checksums = options.flags.checksums,
        .security = options.security,
        .bind_host = source,

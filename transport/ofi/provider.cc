@@ -81,9 +81,7 @@ std::set<std::string> wanted_addresses(const std::string& host) {
   const absl::StatusOr<std::vector<NetAddress>> found = resolve(host, 0);
   if (!found.ok()) return wanted;
   for (const NetAddress& address : *found) {
-    const std::string text = address.host();
-    const bool any = address.is_loopback() || text == "0.0.0.0" || text == "::";
-    if (!any) wanted.insert(text);
+    if (!address.is_loopback() && !address.is_any()) wanted.insert(address.host());
   }
   return wanted;
 }

@@ -17,12 +17,6 @@
 #include "transport/rails/link_speed.h"
 
 namespace gradrail::transport::rails {
-namespace {
-
-bool is_any(const NetAddress& address) { return address.host() == "0.0.0.0" || address.host() == "::"; }
-
-}  // namespace
-
 absl::StatusOr<RailsSetting> parse_rails(std::string_view text) {
   if (text == "auto") return RailsSetting{};
   if (text == "off") return RailsSetting{.off = true};
@@ -32,7 +26,7 @@ absl::StatusOr<RailsSetting> parse_rails(std::string_view text) {
     if (!is_ip_address(host, AF_INET) && !is_ip_address(host, AF_INET6))
       return absl::InvalidArgumentError(
           fmt::format("'{}' is not an IP address (auto, off, or addresses of this host: 10.0.0.1,10.1.0.1)", host));
-    if (const auto address = resolve(host, 0); address.ok() && is_any(address->front()))
+    if (const auto address = resolve(host, 0); address.ok() && address->front().is_any())
       return absl::InvalidArgumentError(
           fmt::format("'{}' stands for all interfaces, and a rail is one: name its address, or auto", host));
     if (std::find(setting.hosts.begin(), setting.hosts.begin() + static_cast<ptrdiff_t>(i), host) !=

@@ -10,6 +10,7 @@
 #include "base/file_descriptor.h"
 #include "base/log.h"
 #include "base/mutex.h"
+#include "base/net_address.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/admission/gated_server.h"
@@ -106,7 +107,7 @@ class Aggregator::Impl final : public ps::proto::Control::Service {
     GRADRAIL_ASSIGN_OR_RETURN(const ps::HostPort address, ps::parse_host_port(options_.listen_address));
     host_ = address.host;
     allow_many_open_files();  // its workers and shards are not known yet
-    if (host_ == "0.0.0.0" || host_ == "::") {
+    if (is_any_host(host_)) {
       return absl::FailedPreconditionError(fmt::format(
           "{}: workers connect to this address: name one of this host that they can reach", options_.listen_address));
     }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/training.h"
@@ -56,7 +57,7 @@ absl::Status take_time(std::string_view member, double seconds, std::string_view
     return absl::InvalidArgumentError(fmt::format("{} {}: must be more than 0 and at most {}, or 0 for {}", member,
                                                   seconds, kLongestTimeS, meaning_of_zero));
   }
-  value = std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+  value = from_seconds(seconds);
   return absl::OkStatus();
 }
 

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
@@ -32,8 +33,7 @@ thread_local std::string publisher_stats;  // one per thread: any thread may ask
 constexpr double kLongestTimeS = 1e9;  // 64 bits of nanoseconds end at 292 years
 
 absl::StatusOr<Duration> duration_of(std::string_view call, std::string_view name, double seconds) {
-  if (seconds >= 0 && seconds <= kLongestTimeS)
-    return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
+  if (seconds >= 0 && seconds <= kLongestTimeS) return from_seconds(seconds);
   return absl::InvalidArgumentError(fmt::format("{}: {} {}: must be from 0 to {}", call, name, seconds, kLongestTimeS));
 }
 

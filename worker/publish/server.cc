@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/net_address.h"
 #include "base/random_bits.h"
@@ -150,8 +151,7 @@ bool Server::serve_one(ReaderLink& reader) {
     stats_.sent.delta_bytes += totals.delta_bytes;
   }
   if (status.ok()) status = reader.write();
-  const auto stall_limit =
-      std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options_.reader_timeout_s));
+  const auto stall_limit = from_seconds(options_.reader_timeout_s);
   if (status.ok()) status = reader.check_time(stall_limit, kIdleInterval);
   if (status.ok()) return !reader.is_closed();
   if (absl::IsUnavailable(status)) {

@@ -5,6 +5,7 @@
 #include <new>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/random_bits.h"
 #include "base/status.h"
@@ -85,8 +86,7 @@ absl::Status Subscriber::ensure_connected(TimePoint deadline) {
   if (link_ == nullptr) {
     std::this_thread::sleep_until(std::min(retry_at_, deadline));
     if (Clock::now() < retry_at_) return absl::DeadlineExceededError("it is not connected");
-    const auto silence =
-        std::chrono::duration_cast<Duration>(std::chrono::duration<double>(options_.silence_timeout_s));
+    const auto silence = from_seconds(options_.silence_timeout_s);
     GRADRAIL_ASSIGN_OR_RETURN(link_, PublisherLink::open(options_.address, options_.secret, silence));
   }
   GRADRAIL_RETURN_IF_ERROR(link_->greet(deadline));
