@@ -23,6 +23,10 @@ absl::Status validate(const Description& description) {
     return wrong(fmt::format("--model {}: must be a positive multiple of 4 bytes", load.bytes));
   if (load.slow_workers > cluster.workers)
     return wrong(fmt::format("--slow_workers {}: there are {} workers", load.slow_workers, cluster.workers));
+  if (load.compute_ms == 0 && (load.slow_workers > 0 || load.compute_sigma > 0))
+    return wrong(fmt::format("{}: has no effect without a compute time; give --compute_ms",
+                             load.slow_workers > 0 ? fmt::format("--slow_workers {}", load.slow_workers)
+                                                   : fmt::format("--compute_sigma {}", load.compute_sigma)));
   if (cluster.aggregators > 0 && load.mode.kind != ps::ModeKind::sync)
     return wrong(fmt::format("--aggregators {}: needs --mode sync, and the mode is {}", cluster.aggregators,
                              ps::mode_text(load.mode)));

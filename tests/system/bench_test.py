@@ -304,10 +304,10 @@ class Bench(cluster.ClusterTest):
                     said = self.bench("exchange", *common, "--transport", transport, "--aggregators",
                                       f"127.0.0.1:{port}", *formats)
                     self.assertRegex(said, rf"(?m)^ +{transport}.* through aggregator +4096 .* 0$")
-        # The workers of the second group would go through the first aggregator. Worker 0 often ends alone, with other
-        # values than those of two workers.
-        for suite, *more in (("exchange",), ("incast",), ("exchange", "-n", "3", "-w", "1"), ("incast", "-n", "1", "-w", "1")):
-            self.assertRegex(self.bench(suite, *asked[1:], f"127.0.0.1:{port},127.0.0.1:1", *more, code=cluster.FAILED),
+        # The workers of the second group would go through the first aggregator. Worker 0 may end alone: its values are
+        # not those of two workers, and do not count.
+        for suite in ("exchange", "incast"):
+            self.assertRegex(self.bench(suite, *asked[1:], f"127.0.0.1:{port},127.0.0.1:1", code=cluster.FAILED),
                              rf"worker/1: aggregator 127.0.0.1:1 is not used: .*through aggregator 127.0.0.1:{port}")
         asked[asked.index("--workers") + 1] = "9"
         said = self.bench(*asked, "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3,127.0.0.1:4", code=cluster.USAGE)

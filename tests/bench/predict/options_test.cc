@@ -26,6 +26,9 @@ TEST(PredictOptions, MistakesNameTheirFlag) {
   EXPECT_THAT(error([](PredictFlags& f) { f.model = "10X"; }), HasSubstr("--model 10X: is no number of bytes"));
   EXPECT_THAT(error([](PredictFlags& f) { f.model = "10"; }), HasSubstr("multiple of 4"));
   EXPECT_THAT(error([](PredictFlags& f) { f.load.slow_workers = 5; }), HasSubstr("--slow_workers 5: there are 4"));
+  EXPECT_THAT(error([](PredictFlags& f) { f.load.slow_workers = 2; }),
+              HasSubstr("--slow_workers 2: has no effect without a compute time; give --compute_ms"));
+  EXPECT_THAT(error([](PredictFlags& f) { f.load.compute_sigma = 0.5; }), HasSubstr("--compute_sigma 0.5: has no"));
   EXPECT_THAT(error([](PredictFlags& f) { f.mode = "backup:4"; }), HasSubstr("backup:4"));
   EXPECT_THAT(error([](PredictFlags& f) { f.mode = "quorum:2,grace=auto"; }), HasSubstr("grace=auto"));
   EXPECT_THAT(error([](PredictFlags& f) { f.cluster.aggregators = 2, f.mode = "async"; }),
@@ -77,9 +80,18 @@ TEST(PredictSweep, NumbersAndTexts) {
   EXPECT_THAT(parse_sweep("loss=0:0.02:+0.01")->values, ElementsAre("0", "0.01", "0.02"));
   EXPECT_THAT(error_of(parse_sweep("loss=0:0.02:*2").status()), HasSubstr("0 stays 0 with each factor"));
   EXPECT_THAT(parse_sweep("mode=sync,ssp:2")->values, ElementsAre("sync", "ssp:2"));
-  for (const char* wrong : {"workers", "=1", "workers=", "workers=1:16:*1", "workers=16:1:*2", "workers=1:16:+0",
-                            "workers=nan:16:*2", "workers=-1:16:+1", "workers=1:1000000:+1"})
-    EXPECT_THAT(error_of(parse_sweep(wrong).status()), HasSubstr("must be NAME=")) << wrong;
+  EXPECT_THAT(parse_sweep("mode=quorum:3,grace=5,sync")->values, ElementsAre("quorum:3,grace=5", "sync"));
+  for (const auto& [wrong, why] : std::vector<std::pair<const char*, const char*>>{
+           {"workers", "must be NAME="},
+           {"=1", "must be NAME="},
+           {"workers=", "must be NAME="},
+           {"workers=1:16:*1", "'*1' must be * and a number above 1"},
+           {"workers=1:16:+0", "'+0' must be + and a number above 0"},
+           {"workers=16:1:*2", "'16' and '1' must be numbers with 0 <= FIRST <= LAST"},
+           {"workers=nan:16:*2", "'nan' and '16' must be numbers"},
+           {"workers=-1:16:+1", "'-1' and '16' must be numbers"},
+           {"workers=1:1000000:+1", "more than 1000 values; give a larger step"}})
+    EXPECT_THAT(error_of(parse_sweep(wrong).status()), HasSubstr(why)) << wrong;
 }
 
 std::string row(const std::string& path, uint64_t bytes, double micros) {
