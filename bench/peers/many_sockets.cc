@@ -12,6 +12,7 @@
 
 #include "base/clock.h"
 #include "base/file_descriptor.h"
+#include "bench/driver/children.h"
 #include "bench/peers/sockets.h"
 
 namespace gradrail::bench {
@@ -19,6 +20,7 @@ namespace {
 
 struct EchoPeer {
   FileDescriptor fd;
+  pid_t process = 0;
   std::vector<char> bytes;  ///< as the slot of a worker
   uint64_t received = 0;
 };
@@ -65,11 +67,12 @@ std::optional<double> echo_us(uint64_t bytes, uint32_t peers, double seconds) {
   bool good = epoll.get() >= 0;
   for (EchoPeer& peer : list) {
     std::string failed;
-    peer.fd =
-        FileDescriptor(good ? connect_to_child([bytes](int fd) { request_until_closed(fd, bytes); }, failed) : -1);
+    if (!good) break;
+    const auto request = [bytes](int fd) { request_until_closed(fd, bytes); };
+    peer.fd = FileDescriptor(connect_to_child(request, peer.process, failed));
     peer.bytes.resize(bytes);
     epoll_event event{.events = EPOLLIN, .data = {.ptr = &peer}};
-    good = good && peer.fd.get() >= 0 && epoll_ctl(epoll.get(), EPOLL_CTL_ADD, peer.fd.get(), &event) == 0;
+    good = peer.fd.get() >= 0 && epoll_ctl(epoll.get(), EPOLL_CTL_ADD, peer.fd.get(), &event) == 0;
   }
   const std::vector<char> answer(bytes, 2);
   const auto lasting = [](double part) { return from_seconds(part); };
@@ -82,6 +85,8 @@ std::optional<double> echo_us(uint64_t bytes, uint32_t peers, double seconds) {
   }
   // Later processes have copies of the earlier descriptors, so that closing them would not end the connections.
   for (const EchoPeer& peer : list) shutdown(peer.fd.get(), SHUT_RDWR);
+  for (const EchoPeer& peer : list)
+    if (peer.fd.get() >= 0) end_child(peer.process);
   if (!answers || *answers == 0) return std::nullopt;
   return used_us / static_cast<double>(*answers);
 }

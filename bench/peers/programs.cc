@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "bench/driver/children.h"
 #include "bench/driver/harness.h"
 #include "bench/driver/program.h"
 #include "bench/peers/peers.h"
@@ -30,13 +31,14 @@ void serve_socket(int fd, size_t count) {
 Figure run_socket(const PeerLoad& load) {
   Figure figure;
   const size_t count = load.bytes / sizeof(float);
-  const int fd = connect_to_child([count](int child) { serve_socket(child, count); }, figure.failed);
+  pid_t server = 0;
+  const int fd = connect_to_child([count](int child) { serve_socket(child, count); }, server, figure.failed);
   if (fd < 0) return figure;
   figure = measure_exchanges(load, [&](const float* gradient, float* parameters) {
     return send_all(fd, gradient, load.bytes) && receive_all(fd, parameters, load.bytes);
   });
-  // The server ends when its connection is closed.
   close(fd);
+  end_child(server);
   return figure;
 }
 
@@ -62,7 +64,8 @@ Figure run_round_trip(const PeerLoad& load) {
     while (receive(child, bytes.data(), bytes.size()) && send_all(child, bytes.data(), bytes.size())) {
     }
   };
-  const int fd = connect_to_child(echo, figure.failed);
+  pid_t server = 0;
+  const int fd = connect_to_child(echo, server, figure.failed);
   if (fd < 0) return figure;
   bool good = true;
   figure.times = measure(
@@ -70,6 +73,7 @@ Figure run_round_trip(const PeerLoad& load) {
       [&] { good = good && send_all(fd, bytes.data(), bytes.size()) && receive(fd, bytes.data(), bytes.size()); });
   if (!good) figure.failed = "connection broke";
   close(fd);
+  end_child(server);
   return figure;
 }
 

@@ -34,7 +34,7 @@ bool receive_all(int fd, void* data, size_t bytes) {
   return true;
 }
 
-int connect_to_child(const std::function<void(int fd)>& serve, std::string& failed) {
+int connect_to_child(const std::function<void(int fd)>& serve, pid_t& child, std::string& failed) {
   const auto send_at_once = [](int fd) {
     const int on = 1;
     // Otherwise the last segment of an exchange could wait for an acknowledgement.
@@ -51,7 +51,7 @@ int connect_to_child(const std::function<void(int fd)>& serve, std::string& fail
     return -1;
   }
   // The socket listens already, so connect() cannot be too early.
-  const pid_t child = fork_child();
+  child = fork_child();
   if (child == 0) {
     serve(send_at_once(accept(listener.get(), nullptr, nullptr)));
     _exit(0);
@@ -60,6 +60,7 @@ int connect_to_child(const std::function<void(int fd)>& serve, std::string& fail
   if (child > 0 && connect(fd.get(), reinterpret_cast<sockaddr*>(&address), length) == 0)
     return send_at_once(fd.release());
   failed = child > 0 ? "connect" : "fork";
+  if (child > 0) end_child(child);  // it waits for a connection
   return -1;
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <functional>
 #include <string>
@@ -10,8 +12,8 @@ namespace gradrail::bench {
 bool send_all(int fd, const void* data, size_t bytes);
 bool receive_all(int fd, void* data, size_t bytes);
 
-/// A connection over the loopback address to a process of its own.
-/// `serve(fd)` runs in that process. Returns -1 and sets `failed` if there is none.
-int connect_to_child(const std::function<void(int fd)>& serve, std::string& failed);
+/// A connection over the loopback address to a process of its own. `serve(fd)` runs in that process, which ends then.
+/// The caller ends `child` (bench/driver/children.h). Returns -1 and sets `failed` if there is no connection.
+int connect_to_child(const std::function<void(int fd)>& serve, pid_t& child, std::string& failed);
 
 }  // namespace gradrail::bench

@@ -56,7 +56,9 @@ double cold_update_us(const ExchangeLoad& load) {
 std::optional<double> cold_us(const ExchangeLoad& load) {
   if (!has_cold_bound(load)) return std::nullopt;
   if (load.transport == "shm") return cold_update_us(load);
-  if (load.transport == "tcp") return echo_us(load.bytes, workers_of_bound(load), load.seconds);
+  // Ranks have threads, and a process that is forked beside threads must not allocate.
+  if (load.transport == "tcp" && load.coordinator == nullptr)
+    return echo_us(load.bytes, workers_of_bound(load), load.seconds);
   return std::nullopt;
 }
 
