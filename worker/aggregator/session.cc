@@ -112,7 +112,7 @@ absl::Status Session::check_reach() {
   if (now >= reach_.refuse_until && !shard_->is_open() && now >= reach_.check_at) {
     const absl::Status reached = shard_->reach();
     if (!reached.ok()) refuse_workers(std::string(message_of(reached)));
-    reach_.check_at = now + kFirstRefusal;
+    reach_.check_at = Clock::now() + kFirstRefusal;
   }
   if (now >= reach_.refuse_until) return absl::OkStatus();
   return absl::UnavailableError(fmt::format("it does not reach {}: {}", target_.server, reach_.why_not));

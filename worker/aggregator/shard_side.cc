@@ -23,12 +23,16 @@ constexpr auto kConnectDeadline = std::chrono::seconds(1);
 /// As long as a worker gives one attempt.
 constexpr auto kHandshakeDeadline = std::chrono::seconds(2);
 
-/// Waits for the challenge of the shard. Without it the shard would report a handshake that its peer has ended.
-void await_challenge(transport::Context& context, transport::WaitPolicy policy, TimePoint deadline) {
+/// Waits for the challenge of the shard, which shows that its process runs. Without the wait the shard would report a
+/// handshake that its peer has ended.
+/// Errors  UNAVAILABLE: none until the deadline.
+absl::Status await_challenge(transport::Context& context, transport::WaitPolicy policy, TimePoint deadline) {
   transport::WaitSet wait_set(policy);
   wait_set.add(&context);
   transport::Completion arrived[1];
-  while (wait_set.wait(absl::MakeSpan(arrived), deadline) == 0 && Clock::now() < deadline) continue;
+  while (wait_set.wait(absl::MakeSpan(arrived), deadline) == 0)
+    if (Clock::now() >= deadline) return absl::UnavailableError("the shard accepts connections and does not answer");
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -105,9 +109,8 @@ absl::Status ShardSide::reach() const {
     const ps::ShardEndpoint& endpoint = endpoint_of(candidate);
     const absl::StatusOr<std::unique_ptr<transport::Context>> context = open_transport(endpoint);
     reached = context.ok() ? (*context)->connect(endpoint.address, deadline).status() : context.status();
-    if (!reached.ok()) continue;
-    await_challenge(**context, wait_set_.policy(), deadline);
-    break;
+    if (reached.ok()) reached = await_challenge(**context, wait_set_.policy(), deadline);
+    if (reached.ok()) break;
   }
   return reached;
 }

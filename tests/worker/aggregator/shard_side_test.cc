@@ -1,6 +1,7 @@
 // The connection of an aggregator to a shard: proofs of its members, and their newer paths.
 #include "worker/aggregator/shard_side.h"
 
+#include <utility>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -37,10 +38,16 @@ class GroupAtAShard : public testing::Test {
   }
 
   std::unique_ptr<ShardSide> side() {
-    ShardTarget target{.map = std::make_shared<const ps::ShardMap>(ps::ShardMap::cut(100, 1, 64).value()),
-                       .host_id = transport::host_id()};
+    std::vector<ps::ShardEndpoint> endpoints;
     for (const auto& endpoint : workers_[0]->joined().shards(0).endpoints())
-      target.endpoints.push_back({endpoint.transport(), endpoint.address(), ""});
+      endpoints.push_back({endpoint.transport(), endpoint.address(), ""});
+    return side_at(std::move(endpoints));
+  }
+
+  std::unique_ptr<ShardSide> side_at(std::vector<ps::ShardEndpoint> endpoints) {
+    ShardTarget target{.map = std::make_shared<const ps::ShardMap>(ps::ShardMap::cut(100, 1, 64).value()),
+                       .host_id = transport::host_id(),
+                       .endpoints = std::move(endpoints)};
     auto made = std::make_unique<ShardSide>(ShardSide::Options{.transports = {"shm", "tcp"}}, std::move(target),
                                             parameters_.span(), sums_.span(), wait_set_);
     sides_.push_back(made.get());
@@ -77,6 +84,13 @@ TEST_F(GroupAtAShard, WithTheKeysOfItsMembersItBecomesActive) {
   ASSERT_TRUE(both->open({member(0), member(1)}).ok());
   drive(*both);
   EXPECT_TRUE(both->is_active()) << both->failure();
+}
+
+TEST_F(GroupAtAShard, AShardIsReachedWhenItAnswers) {
+  EXPECT_TRUE(side()->reach().ok());
+  const auto stopped = transport::find_transport("tcp").value()->open({}).value();
+  const absl::Status reached = side_at({{"tcp", stopped->listen("127.0.0.1:0").value(), ""}})->reach();
+  EXPECT_EQ(reached.message(), "the shard accepts connections and does not answer");
 }
 
 TEST_F(GroupAtAShard, AMemberWithoutItsKeyIsRefused) {
