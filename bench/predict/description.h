@@ -29,7 +29,7 @@ struct Cluster {
   uint32_t mtu = 1500;         ///< bytes of an IP packet
   double packets_per_ack = 2;  ///< that a receiver of TCP acknowledges together
   double unfairness = 0;       ///< sigma of the logarithm of a connection's weight, when connections share a link
-  uint32_t queue_kib = 0;      ///< of a port, which TCP fills; 0: acknowledgments do not wait behind data
+  uint32_t queue_kib = 0;      ///< the queue of a port, which TCP fills; 0: acknowledgments do not wait behind data
   uint32_t frame_bytes = 38;   ///< around an IP packet. Ethernet: preamble, header, checksum, gap
 
   uint32_t shard_count() const { return ps * shards; }

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "CLI/CLI.hpp"
 #include "base/flags/number_in.h"
@@ -285,6 +287,10 @@ absl::StatusOr<Description> description_of(const PredictFlags& flags) {
   load.compute_ms = std::max(0.0, flags.compute_ms);
   load.bytes = parse_size(flags.model);
   if (load.bytes == 0) {
+    std::error_code error;
+    const std::filesystem::file_status file = std::filesystem::status(flags.model, error);
+    if (exists(file) && !is_regular_file(file) && !is_directory(file))
+      return usage("--model", flags.model, "is no regular file, and each point of a sweep reads it again; give a file");
     const absl::StatusOr<LayerList> list = read_layer_list(flags.model);
     if (!list.ok())
       return usage("--model", flags.model, fmt::format("is no number of bytes, and {}", message_of(list.status())));

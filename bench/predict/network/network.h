@@ -40,7 +40,7 @@ struct Message {
 
   // Used by the network.
   double window = 0;        ///< bytes on their way without acknowledgment; 0: without --queue_kib
-  double queued = 0;        ///< of these, at most
+  double queued = 0;        ///< bytes of these, at most
   bool is_clocked = false;  ///< it waits for acknowledgments, because its bytes exceed the window
   uint32_t connection = 0;
   uint32_t next = 0;    ///< behind it on its connection, or in the list of free places
@@ -136,7 +136,7 @@ class Network {
   EventQueue& events_;
   Random random_;
   std::vector<Link> links_;       ///< in pairs of directions: the other one of link i is i ^ 1
-  std::vector<Cause> causes_;     ///< of a wait for each link
+  std::vector<Cause> causes_;     ///< for each link: that of a wait
   std::vector<Windows> windows_;  ///< per link
   std::vector<double> posted_;    ///< per link: bytes of messages that have departed and have not crossed the network
   std::vector<Host> worker_hosts_, aggregator_hosts_, ps_hosts_;

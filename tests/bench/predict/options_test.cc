@@ -24,6 +24,8 @@ TEST(PredictOptions, MistakesNameTheirFlag) {
     return error_of(description_of(flags).status());
   };
   EXPECT_THAT(error([](PredictFlags& f) { f.model = "10X"; }), HasSubstr("--model 10X: is no number of bytes"));
+  EXPECT_THAT(error([](PredictFlags& f) { f.model = "/dev/null"; }),
+              HasSubstr("--model /dev/null: is no regular file"));
   EXPECT_THAT(error([](PredictFlags& f) { f.model = "10"; }), HasSubstr("multiple of 4"));
   EXPECT_THAT(error([](PredictFlags& f) { f.load.slow_workers = 5; }), HasSubstr("--slow_workers 5: there are 4"));
   EXPECT_THAT(error([](PredictFlags& f) { f.load.slow_workers = 2; }),
