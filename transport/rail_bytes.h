@@ -9,7 +9,7 @@ namespace gradrail::transport {
 
 /// An address of the accepting side, and the kind of the lanes that lead to it (transport/rails).
 struct Rail {
-  std::string path;     ///< of each lane, as Connection::path(): "tcp"
+  std::string path;     ///< that of each lane, as Connection::path(): "tcp"
   std::string address;  ///< "10.0.0.1"
 
   auto operator<=>(const Rail&) const = default;

@@ -44,9 +44,10 @@ absl::Status take_objects(std::string_view text,
 
 absl::Status unknown_kind(std::string_view what) {
   return absl::DataLossError(fmt::format(
-      "{}: neither a layer list (lines `name bytes microseconds`), nor a trace of Kineto ({{\"traceEvents\": […]}}, or "
-      "a list of events with \"ph\"), of PyTorch ({{\"schema\": …, \"nodes\": […]}}, schema first) or of Chakra (JSON "
-      "objects with \"type\", one after the other, from chakra_jsonizer)",
+      "{}: neither a layer list nor a trace. A layer list has lines `name bytes microseconds`. A trace of Kineto is "
+      "{{\"traceEvents\": […]}} or a list of events with \"ph\"; of PyTorch, {{\"schema\": …, \"nodes\": […]}} with "
+      "the "
+      "schema first; of Chakra, JSON objects with \"type\", one after the other (chakra_jsonizer)",
       what));
 }
 

@@ -49,7 +49,7 @@ class HeartbeatHandler {
   BackupHandler& backup_;
   const StatsHandler& stats_;
   TimePoint housekept_ = Clock::now();  ///< main thread: begin of the last housekeep()
-  TimePoint look_at_;                   ///< main thread: of the next look for silent members
+  TimePoint look_at_;                   ///< main thread: the next look for silent members
 };
 
 }  // namespace gradrail::ps

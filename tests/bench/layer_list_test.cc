@@ -434,9 +434,9 @@ TEST(Traces, ErrorsOfOtherFilesSayHowEachKindBegins) {
            {R"({"nodes": [{"id": 1, "type": "COMM_COLL_NODE"}]})", "JSON objects without \"type\": neither"},
            {"{} 3", "JSON with 3 beside objects: neither"}}) {
     EXPECT_THAT(error_of_layers(content),
-                AllOf(HasSubstr(words), HasSubstr("a layer list (lines `name bytes microseconds`)"),
-                      HasSubstr("Kineto ({\"traceEvents\": […]}, or a list of events with \"ph\")"),
-                      HasSubstr("PyTorch ({\"schema\": …"), HasSubstr("from chakra_jsonizer")));
+                AllOf(HasSubstr(words), HasSubstr("A layer list has lines `name bytes microseconds`."),
+                      HasSubstr("Kineto is {\"traceEvents\": […]} or a list of events with \"ph\";"),
+                      HasSubstr("PyTorch, {\"schema\": …"), HasSubstr("(chakra_jsonizer)")));
   }
   EXPECT_THAT(error_of_layers("a\x1b\x91 4 5"), HasSubstr("binary, no layer list and no trace in JSON"));
   EXPECT_THAT(error_of_layers("\xff\xfe{"), HasSubstr("text in UTF-16; convert it with iconv"));

@@ -23,9 +23,9 @@ class BundleContext;
 struct Lane {
   Connection* connection = nullptr;
   size_t child = 0;                    ///< index of its context
-  std::string host;                    ///< of its rail, for people
+  std::string host;                    ///< the host of its rail, for people
   uint32_t number = 0;                 ///< in its bundle
-  RailBytes* bytes = nullptr;          ///< of its rail; null: no greeting named its lanes
+  RailBytes* bytes = nullptr;          ///< those of its rail; null: no greeting named its lanes
   BundleConnection* bundle = nullptr;  ///< null: accepted, and not all lanes of its bundle have arrived
 
   // While it is accepted and `bundle` is null.

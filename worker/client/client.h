@@ -143,7 +143,7 @@ struct ClientStats {
   uint64_t bytes_returned = 0;
   uint64_t bytes_pushed_fp32 = 0;    ///< of the same exchanges, if gradients were fp32
   uint64_t bytes_returned_fp32 = 0;  ///< … if parameters were fp32
-  std::string paths_in_use;          ///< the names of path_bytes, such as "tcp", or "tcp to aggregator"
+  std::string paths_in_use;          ///< "tcp, tcp to aggregator": names of path_bytes, with this suffix if it is so
   std::vector<std::string> paths;    ///< one line per shard: transport, address and the reason of the choice
   struct PathBytes {
     std::string path;
@@ -155,11 +155,11 @@ struct ClientStats {
   std::vector<PathBytes> path_bytes;
   struct RailBytes {
     std::string path;     ///< the transport of its lanes: "tcp"
-    std::string address;  ///< of the ps
+    std::string address;  ///< that of the ps
     uint64_t pushed = 0;
     uint64_t returned = 0;
   };
-  std::vector<RailBytes> rail_bytes;  ///< of the paths with several rails or streams
+  std::vector<RailBytes> rail_bytes;  ///< for each path with rails or streams
   transport::RegistrationBudget registered;
   uint64_t moves = 0;      ///< paths lost during the run and replaced by another
   uint64_t returns = 0;    ///< moves back to a better path

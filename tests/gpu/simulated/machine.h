@@ -86,7 +86,7 @@ class Machine {
   /// Counts a launch of the device and lets happen what the configuration has for it.
   void count_launch(Device& device);
   /// Called by a thread that launches. A NIC wrote and no flush followed: the device fails, because the simulation does
-  /// not know the bytes that a kernel reads. It asks before the launch is enqueued: later another write may arrive.
+  /// not know the bytes that a kernel reads. The check precedes the launch: later another write may arrive.
   void check_flush(Device& device);
   /// Waits for every stream of the device.
   void drain(Device& device);

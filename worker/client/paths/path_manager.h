@@ -170,7 +170,7 @@ class PathManager {
   transport::WaitSet wait_set_;
   std::vector<std::unique_ptr<OpenContext>> contexts_;
   std::map<std::string, ShardLink::Bytes> path_bytes_;  ///< by name of the path; entries never move
-  transport::RailTraffic closed_rails_;                 ///< of contexts that are closed
+  transport::RailTraffic closed_rails_;                 ///< bytes of contexts that are closed
   Links links_;
   /// Events of one poll: more than one exchange mostly has in flight. Kept, because building them costs every wait. No
   /// receiver of an event polls, so that one buffer is enough.

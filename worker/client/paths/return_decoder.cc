@@ -39,7 +39,7 @@ absl::Status ReturnDecoder::unpack(const ps::ReturnHeader& header, uint32_t base
     return absl::DataLossError("do not match their CRC32C");
   if (is_delta && (base == 0 || header.answer == 0 || base != before(header.answer)))
     return absl::DataLossError(
-        fmt::format("are a delta to answer {}; this worker has answer {}", before(header.answer), base));
+        fmt::format("are a delta to answer {}; the receiver has answer {}", before(header.answer), base));
   if (!has_delta) {
     ps::widen_bf16(reinterpret_cast<const uint16_t*>(packed), parameters);
     return absl::OkStatus();
