@@ -75,12 +75,11 @@ std::optional<double> echo_us(uint64_t bytes, uint32_t peers, double seconds) {
     good = peer.fd.get() >= 0 && epoll_ctl(epoll.get(), EPOLL_CTL_ADD, peer.fd.get(), &event) == 0;
   }
   const std::vector<char> answer(bytes, 2);
-  const auto lasting = [](double part) { return from_seconds(part); };
   std::optional<uint64_t> answers;
   double used_us = 0.0;
-  if (good && answer_until(Clock::now() + lasting(seconds * 0.1), epoll.get(), answer)) {
+  if (good && answer_until(Clock::now() + from_seconds(seconds * 0.1), epoll.get(), answer)) {
     const double before_us = thread_us();
-    answers = answer_until(Clock::now() + lasting(seconds), epoll.get(), answer);
+    answers = answer_until(Clock::now() + from_seconds(seconds), epoll.get(), answer);
     used_us = thread_us() - before_us;
   }
   // Later processes have copies of the earlier descriptors, so that closing them would not end the connections.
