@@ -166,7 +166,9 @@ class Run(cluster.ClusterTest):
     def test_a_worker_that_is_started_again_too_late_is_no_failure(self):
         flag, back = self.folder / "was-killed", self.folder / "is-back"
         early = f"again = os.path.exists({str(flag)!r})\nif again: open({str(back)!r}, 'w'); time.sleep(2)"
-        kill = f"if c.task_index == 1 and c.position == 20 and not again: open({str(flag)!r}, 'w'); os.kill(os.getpid(), 9)"
+        # The pause: the server would detect the loss of a worker without a heartbeat by its silence, seconds later.
+        kill = ("if c.task_index == 1 and c.position == 20 and not again:"
+                f" time.sleep({cluster.PATIENCE}); open({str(flag)!r}, 'w'); os.kill(os.getpid(), 9)")
         # The other worker finishes while the replacement sleeps, not before the loss: then the replacement would train.
         kill += f"\n        while c.task_index == 0 and not os.path.exists({str(back)!r}): time.sleep(0.01)"
         task = self.run_program("--workers", 2, "--restarts", 1, "--join-timeout", 2, early=early, each=kill, mode="async", steps=300)
