@@ -15,6 +15,8 @@ absl::Status Partition::reset_to(const ShardSetup& setup, const StoreMaker& make
   is_set_up_ = false;
   setup_ = setup;
   slot_bytes_ = slot_bytes;
+  buckets_.clear();
+  for (uint32_t i = 0; i < bucket_count(); ++i) buckets_.push_back(setup_.map.bucket(setup_.shard_index, i));
   places_ = SlotPlaces(setup_.map, setup_.shard_index, slot_bytes_);
   returned_.reset(bucket_count(), range().count);
   GRADRAIL_ASSIGN_OR_RETURN(store_, make_store(setup_.optimizer, range().count, place));

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/check.h"
@@ -53,7 +54,10 @@ class Partition {
   ReturnFormat return_format() const { return setup_.returns; }
   ElementRange range() const { return setup_.map.shard(setup_.shard_index); }
   uint32_t bucket_count() const { return setup_.map.bucket_count(setup_.shard_index); }
-  ElementRange bucket_range(uint32_t bucket) const { return setup_.map.bucket(setup_.shard_index, bucket); }
+  ElementRange bucket_range(uint32_t bucket) const {
+    GRADRAIL_CHECK(bucket < buckets_.size());
+    return buckets_[bucket];
+  }
   uint32_t fragment(uint32_t bucket) const { return setup_.map.fragment(setup_.shard_index, bucket); }
   size_t offset(uint32_t bucket) const { return bucket_range(bucket).first - range().first; }
 
@@ -89,6 +93,7 @@ class Partition {
   ShardSetup setup_;
   uint64_t slot_bytes_ = 0;
   SlotPlaces places_;
+  std::vector<ElementRange> buckets_;  ///< as the map has them: each arrival needs its range several times
   std::unique_ptr<ParameterStore> store_;
   DeviceMemory* device_memory_ = nullptr;  ///< of store_
   bool returns_parameters_ = true;         ///< of store_
