@@ -46,7 +46,8 @@ bool read_apply(const Rows& rows, const std::string& optimizer, ps::PushFormat p
   return true;
 }
 
-bool read_exchange(const Rows& rows, Costs& costs) {
+/// False: no two sizes. Errors  DATA_LOSS: their times have no cost of a byte.
+absl::StatusOr<bool> read_exchange(const Rows& rows, Costs& costs) {
   const Figure* least = nullptr;
   const Figure* most = nullptr;
   for (const Figure& row : rows) {
@@ -55,6 +56,13 @@ bool read_exchange(const Rows& rows, Costs& costs) {
     if (most == nullptr || row.bytes > most->bytes) most = &row;
   }
   if (least == nullptr || least == most) return false;
+  if (most->times.p50_us <= least->times.p50_us) {
+    return absl::DataLossError(
+        fmt::format("{} bytes over tcp took {:.2f} us and {} bytes {:.2f} us, so that a byte has no cost; measure "
+                    "again, with sizes "
+                    "from 64 to 1M",
+                    least->bytes, least->times.p50_us, most->bytes, most->times.p50_us));
+  }
   // A round trip has two messages; each one costs its sender and its receiver. Both copy its bytes at the same time.
   costs.message_us = least->times.p50_us / 4;
   const double slope =
@@ -94,16 +102,24 @@ Costs recorded_costs(ps::PushFormat push) {
 absl::Status read_costs(const std::string& path, const std::string& optimizer, ps::PushFormat push, Costs& costs) {
   GRADRAIL_ASSIGN_OR_RETURN(const nlohmann::json run, read_run(path));
   GRADRAIL_ASSIGN_OR_RETURN(Rows rows, figures_of(run, path));
-  std::erase_if(rows, [](const Figure& row) { return !row.failed.empty(); });
+  std::erase_if(rows, [](const Figure& row) { return !row.failed.empty() || row.times.p50_us <= 0 || row.bytes == 0; });
   const bool has_apply = read_apply(rows, optimizer, push, costs);
-  const bool has_exchange = read_exchange(rows, costs);
+  const absl::StatusOr<bool> found = read_exchange(rows, costs);
+  if (!found.ok()) return absl::DataLossError(fmt::format("{}: {}", path, message_of(found.status())));
+  const bool has_exchange = *found;
   if (!has_apply && !has_exchange) {
     return absl::DataLossError(fmt::format(
         "{}: has neither rows of `bench apply` for {} and {}, nor two sizes up to 1M of `bench exchange` over tcp",
         path, optimizer, ps::push_format_name(push)));
   }
-  if (has_apply) costs.sources.push_back(fmt::format("apply, packing: {}", path));
-  if (has_exchange) costs.sources.push_back(fmt::format("messages, bytes: {}", path));
+  // A source that is replaced is none.
+  const auto use = [&](std::string_view what) {
+    std::erase_if(costs.sources, [&](const std::string& source) { return source.starts_with(what); });
+    costs.sources.push_back(fmt::format("{}: {}", what, path));
+  };
+  if (has_apply) use("apply");
+  if (has_apply && largest(rows, fmt::format("pack {}", ps::push_format_name(push))) != nullptr) use("packing");
+  if (has_exchange) use("messages, bytes");
   return absl::OkStatus();
 }
 

@@ -50,7 +50,8 @@ absl::StatusOr<uint64_t> size_of(const nlohmann::json& value) {
 
 absl::StatusOr<std::string> text_field(const std::string& name, const nlohmann::json& value) {
   if (value.is_string() && !value.get_ref<const std::string&>().empty()) return value.get<std::string>();
-  return absl::InvalidArgumentError(fmt::format("\"{}\" must be a text, and is {}", name, value.dump()));
+  return absl::InvalidArgumentError(
+      fmt::format("\"{}\" must be a text with at least one character, and is {}", name, value.dump()));
 }
 
 absl::StatusOr<Limit> limit_from(const nlohmann::json& entry, const std::string& origin) {
@@ -114,6 +115,10 @@ absl::StatusOr<std::vector<Limit>> limits_of_run(const nlohmann::json& run, cons
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<Figure> figures, figures_of(run));
   std::vector<Limit> limits;
   for (const Figure& figure : figures) {
+    if (figure.wrong > 0)
+      return absl::DataLossError(
+          fmt::format("'{}' of {} bytes has wrong results: no reference for a good host; record it again", figure.path,
+                      figure.bytes));
     if (!figure.failed.empty() || figure.times.p50_us <= 0) continue;
     limits.push_back({.origin = fmt::format("{}: {:.2f} us and {} %", name, figure.times.p50_us, tolerance),
                       .path = figure.path,

@@ -1,5 +1,8 @@
 #include "bench/report/run_file.h"
 
+#include <algorithm>
+#include <initializer_list>
+
 #include "base/read_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -10,6 +13,23 @@ namespace {
 
 // A recorded run has about a kilobyte for each row.
 constexpr size_t kMaxRunBytes = size_t{256} << 20;
+/// Eleven days: no suite measures an operation that long.
+constexpr double kLongestUs = 1e12;
+
+/// false for NaN
+bool is_time(double us) { return us >= 0 && us <= kLongestUs; }
+
+/// Returns "" or what a row of `-J` cannot have.
+std::string damage_of(const Figure& figure) {
+  for (const std::string* const text : {&figure.path, &figure.what, &figure.type})
+    if (std::any_of(text->begin(), text->end(), is_control)) return "a name has control characters";
+  const Times& times = figure.times;
+  for (const double us : {times.min_us, times.max_us, times.p50_us, times.mean_us, times.p99_us, times.p999_us})
+    if (!is_time(us)) return fmt::format("{} us is no time", us);
+  for (const double us : figure.rounds_us)
+    if (!is_time(us)) return fmt::format("{} us is no time of a round", us);
+  return "";
+}
 
 }  // namespace
 
@@ -28,10 +48,18 @@ bool is_recorded_run(const nlohmann::json& json) {
 
 absl::StatusOr<std::vector<Figure>> figures_of(const nlohmann::json& run) {
   std::vector<Figure> figures;
-  try {  // nlohmann's only way to say that a field is missing or of another type
-    for (const nlohmann::json& result : run["results"]) figures.push_back(figure_from(result));
-  } catch (const nlohmann::json::exception& error) {
-    return absl::DataLossError(fmt::format("a result is damaged: {}", error.what()));
+  for (const nlohmann::json& result : run["results"]) {
+    std::string damage;
+    try {  // nlohmann's only way to say that a field is missing or of another type
+      figures.push_back(figure_from(result));
+      damage = damage_of(figures.back());
+    } catch (const nlohmann::json::exception& error) {
+      const std::string_view text = error.what();
+      damage = text.substr(text.find("] ") + 2);  // "[json.exception.type_error.302] type must be …"
+    }
+    if (damage.empty()) continue;
+    return absl::DataLossError(
+        fmt::format("result {} is damaged: {}; measure again with -J", &result - &run["results"][0] + 1, damage));
   }
   return figures;
 }

@@ -164,7 +164,10 @@ TEST(Limits, FilesThatAreNoLimitsAreRefused) {
               HasSubstr("--tolerance is for a recorded run"));
   nlohmann::json damaged = recorded_run();
   damaged["results"][1].erase("path");
-  EXPECT_THAT(message_of(limits_from(damaged.dump(), 5).status()), HasSubstr("a result is damaged"));
+  EXPECT_THAT(message_of(limits_from(damaged.dump(), 5).status()), HasSubstr("result 2 is damaged"));
+  damaged = recorded_run();
+  damaged["results"][1]["nwrong"] = 5;
+  EXPECT_THAT(message_of(limits_from(damaged.dump(), 5).status()), HasSubstr("has wrong results"));
   damaged["results"] = nlohmann::json::array();
   EXPECT_THAT(message_of(limits_from(damaged.dump(), 5).status()), HasSubstr("has no limit"));
   EXPECT_THAT(message_of(read_limits("/none", {}, config_of(Options{})).status()), HasSubstr("--limits /none"));

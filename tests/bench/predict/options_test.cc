@@ -1,6 +1,7 @@
 // Flags, sweeps and recorded costs.
 #include "bench/predict/options.h"
 
+#include <algorithm>
 #include <fstream>
 
 #include "bench/predict/cost_file.h"
@@ -133,11 +134,29 @@ TEST(PredictCosts, MessagesOfAnExchange) {
   EXPECT_NEAR(costs.receive_ns_per_byte, 0.1, 1e-9);
 }
 
+TEST(PredictCosts, TimesThatNoMachineHasAreRefused) {
+  Costs costs;
+  EXPECT_THAT(error_of(read(row("tcp", 64, 15) + "," + row("tcp", 128, 14), costs)),
+              HasSubstr("64 bytes over tcp took 15.00 us and 128 bytes 14.00 us, so that a byte has no cost"));
+  for (const double us : {-5.0, 1e300})
+    EXPECT_THAT(error_of(read(row("tcp", 64, 12) + "," + row("tcp", 128, us), costs)),
+                HasSubstr("result 2 is damaged"));
+  EXPECT_THAT(error_of(read(row("tcp", 64, 0) + "," + row("tcp", 128, 0), costs)), HasSubstr("neither rows of"));
+  EXPECT_EQ(costs.message_us, Costs{}.message_us);
+}
+
+TEST(PredictCosts, AReplacedSourceIsNotNamed) {
+  Costs costs = recorded_costs(ps::PushFormat::fp32);
+  ASSERT_TRUE(read(row("tcp", 64, 12) + "," + row("tcp", 1'000'064, 212), costs).ok());
+  EXPECT_EQ(std::ranges::count_if(costs.sources, [](const std::string& each) { return each.starts_with("messages"); }),
+            1);
+}
+
 TEST(PredictCosts, OtherFilesAreRefused) {
   Costs costs;
   EXPECT_THAT(error_of(read(row("shm mapped", 64, 1), costs)),
               HasSubstr("neither rows of `bench apply` for adam and int8"));
-  EXPECT_THAT(error_of(read("{}", costs)), HasSubstr("predict_costs.json: a result is damaged"));
+  EXPECT_THAT(error_of(read("{}", costs)), HasSubstr("predict_costs.json: result 1 is damaged"));
   const ps::TemporaryFolder folder;
   const std::string path = folder.file("no_run.json");
   std::ofstream(path) << "[]";
