@@ -77,13 +77,24 @@ absl::StatusOr<Row> row_of(Figure measured, PredictFlags flags) {
   flags.model = fmt::format("{}", measured.bytes);
   const absl::StatusOr<Description> description = description_of(flags);
   if (!description.ok())
-    return absl::Status(description.status().code(),
-                        fmt::format("{}: {}", flags.check, message_of(description.status())));
+    return absl::DataLossError(fmt::format("{}: the row of {} bytes cannot be predicted: {}", flags.check,
+                                           measured.bytes, message_of(description.status())));
   GRADRAIL_ASSIGN_OR_RETURN(const Outcome predicted, simulate(*description));
   Row row{.measured = std::move(measured), .predicted = predicted};
   row.median_error = predicted.step_s_median * 1e6 / row.measured.times.p50_us - 1;
   row.p99_error = predicted.step_s_p99 * 1e6 / row.measured.times.p99_us - 1;
   return row;
+}
+
+/// A row without a good measurement must not pass as one that agrees.
+absl::Status check_measured(const Figure& row, const std::string& file) {
+  const std::string why = !row.failed.empty()     ? row.failed
+                          : row.wrong > 0         ? "it has wrong results"
+                          : row.times.p50_us <= 0 ? "its time is 0"
+                                                  : "";
+  if (why.empty()) return absl::OkStatus();
+  return absl::DataLossError(
+      fmt::format("{}: the row of {} bytes has no measurement to compare: {}; measure again", file, row.bytes, why));
 }
 
 absl::StatusOr<std::vector<Row>> rows_of(const nlohmann::json& run, const PredictFlags& flags) {
@@ -92,8 +103,8 @@ absl::StatusOr<std::vector<Row>> rows_of(const nlohmann::json& run, const Predic
   std::vector<Row> rows;
   std::string with_lanes;
   for (Figure& measured : figures) {
-    if (!measured.failed.empty() || measured.times.p50_us <= 0) continue;
     if (measured.path == "tcp" || measured.path == "tcp through aggregator") {
+      GRADRAIL_RETURN_IF_ERROR(check_measured(measured, flags.check));
       GRADRAIL_ASSIGN_OR_RETURN(Row row, row_of(std::move(measured), of_run));
       rows.push_back(std::move(row));
     } else if (measured.path.starts_with("tcp ") && measured.path.find("worker/") == std::string::npos) {

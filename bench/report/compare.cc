@@ -128,13 +128,17 @@ bool print_row(const std::string& name, const Figure* first, const Figure* secon
     fmt::print("  {} only in the {} run\n", name, first == nullptr ? "second" : "first");
     return true;
   }
+  if (first->wrong > 0 || second->wrong > 0) {
+    fmt::print("  {} wrong results in the {} run\n", name, first->wrong > 0 ? "first" : "second");
+    return true;
+  }
   if (!has_rounds(*first) || !has_rounds(*second)) {
     // A path that works in one run only is a difference, also without figures.
-    const bool alike = first->failed.empty() == second->failed.empty();
+    const bool alike = has_rounds(*first) == has_rounds(*second);
     fmt::print("  {} {}\n", name,
-               alike                   ? "measured in neither"
-               : first->failed.empty() ? "not measured in the second run"
-                                       : "not measured in the first run");
+               alike                ? "measured in neither"
+               : has_rounds(*first) ? "not measured in the second run"
+                                    : "not measured in the first run");
     return !alike;
   }
   const Ratio ratio = ratio_of(first->rounds_us, second->rounds_us, comparisons);

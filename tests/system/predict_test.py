@@ -1,4 +1,5 @@
 """Tests the output of `gradrail predict`, and its comparison with a recorded run."""
+import copy
 import json
 import re
 import subprocess
@@ -146,6 +147,18 @@ class Predict(cluster.ClusterTest):
                        check=True, stdout=subprocess.DEVNULL, timeout=cluster.FINISH)
         self.assertIn("replay.json: a run of `bench replay`; --check needs one of `bench exchange` or `bench incast`",
                       self.predict("--check", file, code=cluster.CONFIGURATION))
+
+    def test_check_refuses_a_row_without_a_measurement(self):
+        file = self.folder / "run.json"
+        subprocess.run([cluster.binary(), "bench", "exchange", "--transport", "tcp", "-b", "64K", "-e", "64K", "--rounds", "1",
+                        "--seconds", "0.05", "--no-stages", "-J", file], check=True, stdout=subprocess.DEVNULL, timeout=cluster.FINISH)
+        run = json.loads(file.read_text())
+        for field, value, why in (("failed", "worker/0: lost", "worker/0: lost"), ("nwrong", 5, "it has wrong results")):
+            changed = copy.deepcopy(run)
+            changed["results"][0][field] = value
+            file.write_text(json.dumps(changed))
+            self.assertIn(f"run.json: the row of 65536 bytes has no measurement to compare: {why}",
+                          self.predict("--check", file, code=cluster.CONFIGURATION))
 
     def test_files_that_are_no_runs(self):
         file = self.folder / "text"
