@@ -111,12 +111,14 @@ class Simulation {
     o.shard_nic = use.shard_nic;
     o.fabric = use.fabric;
     o.aggregator_nic = use.aggregator_nic;
-    o.aggregator_cpu = aggregators_.cpu_share(now_);
-    o.aggregator_memory = aggregators_.memory_share(now_);
-    o.shard_cpu = shards_.cpu_share(now_);
-    o.shard_memory = shards_.memory_share(now_);
-    o.worker_cpu = workers_.cpu_share(now_);
-    o.compute = std::min(1.0, workers_.compute_share(now_));
+    // Work that has begun counts whole, also if it ends after the last step.
+    const auto at_most_all = [](double share) { return std::min(1.0, share); };
+    o.aggregator_cpu = at_most_all(aggregators_.cpu_share(now_));
+    o.aggregator_memory = at_most_all(aggregators_.memory_share(now_));
+    o.shard_cpu = at_most_all(shards_.cpu_share(now_));
+    o.shard_memory = at_most_all(shards_.memory_share(now_));
+    o.worker_cpu = at_most_all(workers_.cpu_share(now_));
+    o.compute = at_most_all(workers_.compute_share(now_));
     o.critical_path = workers_.critical_path_s();
     const double path_s = std::accumulate(o.critical_path.begin(), o.critical_path.end(), 0.0);
     for (double& part : o.critical_path) part = path_s > 0 ? part / path_s : 0.0;
