@@ -1,7 +1,10 @@
 #include "bench/driver/command.h"
 
+#include <cerrno>
 #include <cstdio>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 
 #include "CLI/CLI.hpp"
 #include "base/flags/number_in.h"
@@ -230,12 +233,19 @@ int run_bench(BenchFlags flags, int argc, char** argv) {
     return complain(status);
   };
   // Before the measurement: a run of minutes must not be lost at its end.
-  if (!flags.options.json.empty() && !std::ofstream(flags.options.json, std::ios::app))
-    return end_all(absl::InvalidArgumentError(fmt::format("-J {}: cannot be written", flags.options.json)));
+  const std::string& recorded = flags.options.json;
+  const bool is_new = !recorded.empty() && !std::filesystem::exists(recorded);
+  if (!recorded.empty() && !std::ofstream(recorded, std::ios::app))
+    return end_all(absl::InvalidArgumentError(
+        fmt::format("-J {}: cannot be written: {}", recorded, std::generic_category().message(errno))));
   for (const Suite& suite : suites()) {
     if (flags.options.suite != suite.name) continue;
     const absl::StatusOr<int> code = suite.run(flags.options);
-    return code.ok() ? *code : end_all(code.status());
+    if (code.ok()) return *code;
+    // An empty file would look like a run.
+    std::error_code ignored;
+    if (is_new && std::filesystem::file_size(recorded, ignored) == 0) std::filesystem::remove(recorded, ignored);
+    return end_all(code.status());
   }
   return kUsage;
 }

@@ -60,6 +60,9 @@ absl::StatusOr<std::vector<TransportChoice>> choose_transports(const Options& op
   }
   std::vector<TransportChoice> choices;
   for (const std::string& name : names) {
+    // A transport that is in the list twice is measured once.
+    const auto is_same = [&](const TransportChoice& choice) { return choice.name == name; };
+    if (std::any_of(choices.begin(), choices.end(), is_same)) continue;
     const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);
     if (!found.ok())
       return absl::Status(found.status().code(), fmt::format("--transport: {}", message_of(found.status())));

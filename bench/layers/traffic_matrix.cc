@@ -63,6 +63,9 @@ absl::StatusOr<TrafficMatrix> matrix_of(const std::string& content) {
                            });
     is_first = false;
     if (is_header) continue;
+    if (!std::all_of(line.begin(), line.end(), [](unsigned char c) { return absl::ascii_isprint(c) || c == '\t'; }))
+      return absl::DataLossError(
+          fmt::format("line {} has bytes that are no text: a matrix is a table of numbers", number));
     const std::string where = fmt::format("row {} (line {})", matrix.size() + 1, number);
     absl::StatusOr<std::vector<uint64_t>> row = row_of(cells);
     if (!row.ok()) return absl::DataLossError(fmt::format("{}, {}", where, message_of(row.status())));

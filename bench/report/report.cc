@@ -4,9 +4,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
+#include <system_error>
 
 #include "bench/driver/busy.h"
 #include "bench/driver/harness.h"
@@ -196,7 +198,8 @@ int Report::finish(bool failures_count) {
     // Closed before the test: a full disk shows when the buffer is written.
     file.close();
     if (!file) {
-      fmt::print(stderr, "gradrail bench: -J {}: cannot be written\n", options_.json);
+      fmt::print(stderr, "gradrail bench: -J {}: cannot be written: {}\n", options_.json,
+                 std::generic_category().message(errno));
       code = 1;
     }
   }

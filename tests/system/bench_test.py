@@ -252,13 +252,27 @@ class Bench(cluster.ClusterTest):
         self.assertRegex(self.bench("replay", "--matrix", "/none/x", code=cluster.CONFIGURATION), "--matrix .*/none/x.*No such file")
         self.assertRegex(self.bench("replay", "--matrix", self.folder, code=cluster.USAGE), "--matrix .*: not a regular file")
 
+    def test_a_transport_that_is_named_twice_is_measured_once(self):
+        _, run = self.recorded("put", "--transport", "shm,shm")
+        rows = [(row["path"], row["what"], row["size"]) for row in run["results"]]
+        self.assertEqual(len(rows), len(set(rows)))
+
+    def test_a_run_that_is_refused_leaves_no_file(self):
+        file = self.folder / "none.json"
+        self.bench("exchange", "--transport", "shm", "--encrypt-data", "-J", file, code=cluster.USAGE)
+        self.assertFalse(file.exists())
+
     def test_what_cannot_be_asked(self):
         for words, arguments in (("-b x: a positive multiple of 4", ["exchange", "-b", "x"]),
                                  ("-b 6: a positive multiple of 4", ["exchange", "-b", "6"]),
                                  ("-b 99999999999G", ["put", "-b", "99999999999G"]),
                                  ("less than -b", ["put", "-b", "64", "-e", "8"]),
                                  ("--on gpu:x: must be host or gpu:N", ["apply", "--on", "gpu:x"]),
-                                 ("-J /none/x: cannot be written", ["put", "-J", "/none/x"]),
+                                 ("-J /none/x: cannot be written: No such file", ["put", "-J", "/none/x"]),
+                                 ("needs --mode sync; the mode of this run is async, the default of the suite",
+                                  ["incast", "--workers", "2", "--aggregators", "127.0.0.1:1"]),
+                                 ("3 aggregators for 2 workers: name at most one for each worker",
+                                  ["exchange", "--workers", "2", "--aggregators", "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"]),
                                  ("--rails 10.0.0.1,10.1.0.1 --streams 64: 2 rails of 64 streams are 128 lanes, and 64 is",
                                   ["exchange", "--rails", "10.0.0.1,10.1.0.1", "--streams", "64"]),
                                  ("SGD with one worker", ["peers", "--workers", "2"]),
@@ -378,6 +392,13 @@ class Bench(cluster.ClusterTest):
         text = self.bench("compare", first, second, code=cluster.FAILED)
         self.assertRegex(text, r" 1\.(50|49)\d +\[1\.4\d+, 1\.5\d+\] slower\n")
         self.assertRegex(text, r"# (\d+) of \1 rows differ")
+        wrong = copy.deepcopy(run)
+        wrong["results"][0]["nwrong"] = 5
+        wrong["results"][1]["rounds_us"] = []
+        second.write_text(json.dumps(wrong))
+        text = self.bench("compare", first, second, code=cluster.FAILED)
+        self.assertIn(" wrong results in the second run\n", text)
+        self.assertIn(" not measured in the second run\n", text)
         other = copy.deepcopy(run)
         other["config"]["no_sum"] = True  # files of earlier versions lack this field
         del run["config"]["no_sum"]
