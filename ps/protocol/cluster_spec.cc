@@ -109,6 +109,7 @@ bool is_number(std::string_view text) {
 /// "" for a name or an IPv4 address, else the mistake.
 /// Source  WHATWG URL, 3.5: a host that ends in a number is an IPv4 address. getaddrinfo() takes "7" for 0.0.0.7.
 std::string_view mistake_in_host(const std::string& host) {
+  if (host == "*") return "0.0.0.0 and [::] stand for all addresses of a host";
   // Such characters come from a URL or from wrong quotes in a script.
   const auto is_wrong = [](unsigned char c) {
     return c <= ' ' || c == 0x7f || std::string_view("/\\\"'").find(static_cast<char>(c)) != std::string_view::npos;
@@ -210,6 +211,7 @@ absl::StatusOr<HostPort> parse_host_port(std::string_view whole) {
       mistake = "brackets enclose an IPv6 address, such as [fd00::1]";
   } else {
     const size_t colon = text.find(':');
+    if (text.find(',') != std::string_view::npos) return bad("one address is needed, not a list");
     // Without brackets the last colon of an IPv6 address would be taken for the one before a port.
     if (colon != std::string_view::npos && text.find(':', colon + 1) != std::string_view::npos) {
       return bad("IPv6 addresses need brackets: [::1]:2222");

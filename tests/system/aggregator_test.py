@@ -106,6 +106,8 @@ class AggregatorRuns(cluster.ClusterTest):
         for flags, words, code in (
                 ([], either, cluster.USAGE), (["--bind", "127.0.0.1:0", "--cluster", file], either, cluster.USAGE),
                 (["--bind", "127.0.0.1"], "--bind: 127.0.0.1 has no port", cluster.USAGE),
+                (["--bind", "*:2300"], r"0\.0\.0\.0 and \[::\] stand for all addresses of a host", cluster.USAGE),
+                (["--bind", "127.0.0.1:0", "--encrypt-data"], "--encrypt-data: needs --secret-file FILE or TLS", cluster.USAGE),
                 (["--bind", "[::1]"], r"--bind: \[::1\] has no port: .* such as \[::1\]:2300", cluster.USAGE),
                 (["--bind", "127.0.0.1:0", "--task_index", 0], "--task_index 0: has no effect with --bind", cluster.USAGE),
                 (["--cluster", file], "--task_index is missing", cluster.USAGE),

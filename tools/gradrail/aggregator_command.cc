@@ -119,6 +119,7 @@ absl::Status run_aggregator(const AggregatorFlags& flags) {
                                            .slot_bytes = uint64_t{flags.slot_mib} << 20,
                                            .log = print_line};
   GRADRAIL_ASSIGN_OR_RETURN(options.security, read_security(flags.security));
+  GRADRAIL_RETURN_IF_ERROR(usage_error(ps::check_encryption(options.security)));
   GRADRAIL_RETURN_IF_ERROR(use_plugin_dir(flags.plugin_dir));
   absl::StatusOr<std::vector<std::string>> order = transport::parse_transport_order(flags.transport);
   if (!order.ok()) return absl::InvalidArgumentError(fmt::format("--transport: {}", message_of(order.status())));

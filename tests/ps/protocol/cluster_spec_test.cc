@@ -153,6 +153,8 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"EmptyAddress", with_worker(R"([""])"), "no host"},
         Bad{"Url", with_worker(R"(["http://b"])"), "job 'worker': 'http://b' is not an address"},
         Bad{"Space", with_worker(R"(["b c"])"), "no such characters"},
+        Bad{"Star", with_worker(R"(["*:22"])"), "0.0.0.0 and [::] stand for all addresses"},
+        Bad{"TwoAddresses", with_worker(R"(["b:22,c:22"])"), "one address is needed, not a list"},
         Bad{"BareIpv6", with_worker(R"(["::1"])"), "IPv6 addresses need brackets"},
         Bad{"OpenBracket", with_worker(R"(["[::1"])"), "missing ']'"},
         Bad{"EmptyBrackets", with_worker(R"(["[]:22"])"), "no host"},
