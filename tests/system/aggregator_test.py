@@ -211,6 +211,7 @@ class AggregatorRuns(cluster.ClusterTest):
         self.stop(workers, servers[0])
         for worker in workers:
             self.assertEqual(len(re.findall("gradients go around", worker.text())), 1, worker.transcript())
+            self.assert_says(worker, r"^Moves: \d+ paths were lost and replaced, [1-9]\d* times back to a better one")
 
     def test_an_aggregator_that_cannot_reach_the_ps_takes_no_worker(self):
         aggregator, address = self.aggregator("--transport", "shm")

@@ -81,7 +81,7 @@ std::vector<std::string> ClientVariables::summary(bool verbose) const {
     lines.push_back(
         fmt::format("Rejoined: {} times after a loss, {} steps done once more", stats.rejoins, stats.redone));
   }
-  if (stats.moves > 0) {
+  if (stats.moves + stats.returns > 0) {
     lines.push_back(fmt::format("Moves: {} paths were lost and replaced, {} times back to a better one", stats.moves,
                                 stats.returns));
   }
