@@ -303,8 +303,12 @@ absl::StatusOr<Description> description_of(const PredictFlags& flags) {
                                            : ps::ShardMap::default_bucket_bytes(
                                                  load.bytes / sizeof(float), std::max(1u, flags.cluster.shard_count()));
   d.costs = recorded_costs(load.push);
-  for (const std::string& file : flags.costs)
+  for (const std::string& file : flags.costs) {
     GRADRAIL_RETURN_IF_ERROR(read_costs(file, flags.optimizer, load.push, d.costs));
+    const bool has_apply = std::ranges::find(d.costs.sources, fmt::format("apply: {}", file)) != d.costs.sources.end();
+    if (flags.transport == "rdma" && !has_apply)
+      return usage("--costs", file, "--transport rdma needs no times of tcp; omit it, or give a file of `bench apply`");
+  }
   if (flags.transport == "rdma" && flags.cluster.queue_kib > 0)
     return usage("--queue_kib", std::to_string(flags.cluster.queue_kib),
                  "--transport rdma has no acknowledgments of TCP; omit one of the flags");

@@ -153,6 +153,11 @@ class Predict(cluster.ClusterTest):
         subprocess.run([cluster.binary(), "bench", "exchange", "--transport", "tcp", "-b", "64K", "-e", "64K", "--rounds", "1",
                         "--seconds", "0.05", "--no-stages", "-J", file], check=True, stdout=subprocess.DEVNULL, timeout=cluster.FINISH)
         run = json.loads(file.read_text())
+        smaller = copy.deepcopy(run["results"][0])
+        smaller["size"] = 64
+        smaller["percentiles"]["p50_us"] /= 2
+        file.write_text(json.dumps({**run, "results": [smaller, *run["results"]]}))
+        self.assertIn("--transport rdma needs no times of tcp", self.predict("--transport", "rdma", "--costs", file, code=cluster.USAGE))
         for field, value, why in (("failed", "worker/0: lost", "worker/0: lost"), ("nwrong", 5, "it has wrong results")):
             changed = copy.deepcopy(run)
             changed["results"][0][field] = value
