@@ -234,7 +234,8 @@ int run_bench(BenchFlags flags, int argc, char** argv) {
   };
   // Before the measurement: a run of minutes must not be lost at its end.
   const std::string& recorded = flags.options.json;
-  const bool is_new = !recorded.empty() && !std::filesystem::exists(recorded);
+  std::error_code ignored;
+  const bool is_new = !recorded.empty() && !std::filesystem::exists(recorded, ignored);
   if (!recorded.empty() && !std::ofstream(recorded, std::ios::app))
     return end_all(absl::InvalidArgumentError(
         fmt::format("-J {}: cannot be written: {}", recorded, std::generic_category().message(errno))));
@@ -243,7 +244,6 @@ int run_bench(BenchFlags flags, int argc, char** argv) {
     const absl::StatusOr<int> code = suite.run(flags.options);
     if (code.ok()) return *code;
     // An empty file would look like a run.
-    std::error_code ignored;
     if (is_new && std::filesystem::file_size(recorded, ignored) == 0) std::filesystem::remove(recorded, ignored);
     return end_all(code.status());
   }

@@ -77,8 +77,9 @@ absl::StatusOr<Row> row_of(Figure measured, PredictFlags flags) {
   flags.model = fmt::format("{}", measured.bytes);
   const absl::StatusOr<Description> description = description_of(flags);
   if (!description.ok())
-    return absl::DataLossError(fmt::format("{}: the row of {} bytes cannot be predicted: {}", flags.check,
-                                           measured.bytes, message_of(description.status())));
+    return absl::Status(description.status().code(),
+                        fmt::format("{}: the row of {} bytes cannot be predicted: {}", flags.check, measured.bytes,
+                                    message_of(description.status())));
   GRADRAIL_ASSIGN_OR_RETURN(const Outcome predicted, simulate(*description));
   Row row{.measured = std::move(measured), .predicted = predicted};
   row.median_error = predicted.step_s_median * 1e6 / row.measured.times.p50_us - 1;

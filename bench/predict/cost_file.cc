@@ -59,8 +59,7 @@ absl::StatusOr<bool> read_exchange(const Rows& rows, Costs& costs) {
   if (most->times.p50_us <= least->times.p50_us) {
     return absl::DataLossError(
         fmt::format("{} bytes over tcp took {:.2f} us and {} bytes {:.2f} us, so that a byte has no cost; measure "
-                    "again, with sizes "
-                    "from 64 to 1M",
+                    "again, with sizes from 64 to 1M",
                     least->bytes, least->times.p50_us, most->bytes, most->times.p50_us));
   }
   // A round trip has two messages; each one costs its sender and its receiver. Both copy its bytes at the same time.
@@ -112,7 +111,7 @@ absl::Status read_costs(const std::string& path, const std::string& optimizer, p
         "{}: has neither rows of `bench apply` for {} and {}, nor two sizes up to 1M of `bench exchange` over tcp",
         path, optimizer, ps::push_format_name(push)));
   }
-  // A source that is replaced is none.
+  // The costs of this file replace those of earlier ones.
   const auto use = [&](std::string_view what) {
     std::erase_if(costs.sources, [&](const std::string& source) { return source.starts_with(what); });
     costs.sources.push_back(fmt::format("{}: {}", what, path));
