@@ -148,6 +148,10 @@ class Predict(cluster.ClusterTest):
         self.assertIn("replay.json: a run of `bench replay`; --check needs one of `bench exchange` or `bench incast`",
                       self.predict("--check", file, code=cluster.CONFIGURATION))
 
+    def test_no_resource_works_longer_than_the_run(self):
+        said = json.loads(self.predict("--mode", "quorum:1", "--steps", 2, "--json"))
+        self.assertTrue(all(0 <= share <= 1 for share in said["utilization"].values()), said["utilization"])
+
     def test_check_refuses_a_row_without_a_measurement(self):
         file = self.folder / "run.json"
         subprocess.run([cluster.binary(), "bench", "exchange", "--transport", "tcp", "-b", "64K", "-e", "64K", "--rounds", "1",
