@@ -5,6 +5,7 @@
 
 #include "base/read_file.h"
 #include "base/status.h"
+#include "bench/driver/harness.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
 
@@ -54,8 +55,7 @@ absl::StatusOr<std::vector<Figure>> figures_of(const nlohmann::json& run) {
       figures.push_back(figure_from(result));
       damage = damage_of(figures.back());
     } catch (const nlohmann::json::exception& error) {
-      const std::string_view text = error.what();
-      damage = text.substr(text.find("] ") + 2);  // "[json.exception.type_error.302] type must be …"
+      damage = json_error_text(error);
     }
     if (damage.empty()) continue;
     return absl::DataLossError(
