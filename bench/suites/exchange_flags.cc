@@ -116,10 +116,6 @@ absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_wo
       return absl::InvalidArgumentError(
           "--encrypt-data --aggregators: aggregators lack the secret of a bench; omit one");
     GRADRAIL_ASSIGN_OR_RETURN(aggregators, ps::parse_aggregators(options.aggregators));
-    if (aggregators.size() > workers)
-      return absl::InvalidArgumentError(
-          fmt::format("--aggregators: {} aggregators for {} worker{}: name at most one for each worker",
-                      aggregators.size(), workers, workers == 1 ? "" : "s"));
     if (mode.kind != ps::ModeKind::sync)
       return absl::InvalidArgumentError(fmt::format("--aggregators needs --mode sync; the mode of this run is {}{}",
                                                     ps::mode_text(mode),

@@ -127,10 +127,8 @@ absl::Status check_bound(const Mode& mode) {
 
 absl::StatusOr<uint32_t> sum_group_of(size_t aggregators, size_t workers) {
   if (aggregators <= workers) return static_cast<uint32_t>((workers + aggregators - 1) / aggregators);
-  return absl::InvalidArgumentError(
-      fmt::format("{} aggregators for {} worker{}: name at most one for each worker; with --sum_group the rest are "
-                  "spare ones",
-                  aggregators, workers, workers == 1 ? "" : "s"));
+  return absl::InvalidArgumentError(fmt::format("{} aggregators for {} worker{}: name at most one for each worker",
+                                                aggregators, workers, workers == 1 ? "" : "s"));
 }
 
 absl::Status check_sum_group(const Mode& mode) {

@@ -35,7 +35,9 @@ absl::Status set_sum_group(TrainOptions& options) {
   if (flags.sum_group == 0) {
     const size_t workers = std::max<size_t>(1, options.mode.worker_count);
     const absl::StatusOr<uint32_t> group = ps::sum_group_of(aggregators_of(flags).size(), workers);
-    if (!group.ok()) return absl::InvalidArgumentError(fmt::format("{}: {}", flag, message_of(group.status())));
+    if (!group.ok())
+      return absl::InvalidArgumentError(
+          fmt::format("{}: {}; with --sum_group the rest are spare ones", flag, message_of(group.status())));
     options.mode.sum_group = *group;
   }
   return ps::check_sum_group(options.mode);

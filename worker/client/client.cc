@@ -23,7 +23,9 @@ absl::Status set_sum_group(ClientOptions& options) {
   GRADRAIL_ASSIGN_OR_RETURN(options.aggregators, ps::check_aggregators(options.aggregators));
   if (options.sum_group == 0 && count > 0) {
     const absl::StatusOr<uint32_t> group = ps::sum_group_of(count, workers);
-    if (!group.ok()) return absl::InvalidArgumentError(fmt::format("--aggregators: {}", message_of(group.status())));
+    if (!group.ok())
+      return absl::InvalidArgumentError(
+          fmt::format("--aggregators: {}; with --sum_group the rest are spare ones", message_of(group.status())));
     options.sum_group = *group;
   }
   return ps::check_sum_group({.kind = options.mode, .bound = options.mode_bound, .sum_group = options.sum_group});
