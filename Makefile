@@ -9,7 +9,7 @@ export CMAKE_CXX_COMPILER_LAUNCHER ?= $(CMAKE_C_COMPILER_LAUNCHER)
 FIXED_ADDRESSES = $$(setarch -R true 2>/dev/null && echo setarch -R)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-rdma prove fuzz bench check asan tsan format install wheel packages dist clean
+.PHONY: help demo test test-rdma prove fuzz bench check asan tsan report format install wheel packages dist clean
 
 help:
 	@echo 'make demo      train an MLP on MNIST: 1 parameter server, 3 workers (ARGS= more flags of gradrail train)'
@@ -18,9 +18,10 @@ help:
 	@echo 'make prove     all states of small clusters, then mutations of the protocol that the search must find'
 	@echo 'make fuzz      each decoder with libFuzzer, one minute each (ARGS= flags and names of decoders, such as --help)'
 	@echo 'make bench     one gradient exchange beside its peers, in one run (ARGS= flags of gradrail bench peers)'
-	@echo 'make check     style (format, includes, sizes, headers, vocabulary, documents), clang-tidy on changes since BASE='
+	@echo 'make check     style (format, includes, columns, headers, documents), clang-tidy on changes since BASE='
 	@echo 'make asan      the whole suite under the address and undefined-behaviour sanitizers'
 	@echo 'make tsan      the whole suite under the thread sanitizer'
+	@echo 'make report    sizes of folders, classes and functions, shares of comments: to read, not to meet'
 	@echo 'make format    clang-format on every tracked C++ file'
 	@echo 'make install   program, libraries, headers, data under PREFIX=$(PREFIX)'
 	@echo 'make wheel     a Python wheel for Linux hosts with glibc 2.36 or newer, in build/wheels'
@@ -88,6 +89,10 @@ check:
 	cmake --preset release
 	cmake --build --preset release
 	@BASE=$(BASE) tools/dev/check tidy build/release
+
+report:
+	@tools/setup --for check
+	@tools/dev/measure
 
 format:
 	@tools/setup --for check
