@@ -53,7 +53,7 @@ class StagedBench {
     auto* const values = reinterpret_cast<float*>(gradients_.data());
     // 8191 is prime and no divisor of a bucket: a bucket in the wrong place has the wrong values.
     for (uint64_t i = 0; i < elements_; ++i) values[i] = static_cast<float>(i % 8191);
-    GRADRAIL_RETURN_IF_ERROR(variables_->upload_initial());
+    GRADRAIL_RETURN_IF_ERROR(variables_->upload_gradients());
     // Else the values that went up would still be here, and a copy that does nothing would pass.
     std::memset(gradients_.data(), 0, gradients_.bytes());
     pieces_down();

@@ -62,6 +62,26 @@ client.leave()
             with self.subTest(optimizer=optimizer):
                 self.good_run(program, "--ps", 2, environment={"OPTIMIZER": optimizer})
 
+    def test_gradients_begin_with_zeros_and_stay_as_written(self):
+        for mode in ("sync", "async"):
+            with self.subTest(mode=mode):
+                self.good_run("""
+with gradrail.join({"a": np.ones(1), "b": np.full(3, 5.0), "c": np.full(2, -1.0)}, learning_rate=0.5,
+                   mode=os.environ["MODE"]) as client:
+    client.start()
+    assert all((client.gradients[name] == 0).all() for name in "abc"), client.gradients
+    client.barrier("started")
+    for step in range(1, 4):
+        client.gradients["c"] += 1
+        client.step()
+        assert (client.gradients["c"] == step).all(), client.gradients["c"]
+    client.barrier("done")
+    client.pull()
+    assert (client.parameters["a"] == 1).all() and (client.parameters["b"] == 5).all(), client.parameters
+    total = 1 + 2 + 3 if os.environ["MODE"] == "sync" else 2 * (1 + 2 + 3)
+    assert (client.parameters["c"] == -1 - total / 2).all(), client.parameters["c"]
+""", environment={"MODE": mode})
+
     def test_async_steps_apply_each_gradient_once(self):
         self.good_run(GRADIENTS + """
 with gradrail.join(SHAPES, learning_rate=0.01, mode="async", bucket_bytes=1024) as client:

@@ -225,7 +225,8 @@ class GRADRAIL_EXPORT Client {
   /// The newest parameters that wait(), start() or pull() has fetched; initial values are written here before start().
   /// Shapes  [elements of the tensor], fp32.
   absl::Span<float> parameters(size_t tensor_index);
-  /// The gradients that the next exchange() sends; written by the trainer, never by the client.
+  /// The gradients that the next exchange() sends. At first they are zero. The client changes none of them: after
+  /// start(), wait() and pull() they are as the trainer has written them.
   /// Shapes  [elements of the tensor], fp32.
   absl::Span<float> gradients(size_t tensor_index);
 

@@ -99,8 +99,7 @@ absl::Status Client::Impl::start() {
   begin(ps::ArrivalKind::initialise);
   exchange();
   GRADRAIL_RETURN_IF_ERROR(wait());
-  set_started();
-  return absl::OkStatus();
+  return set_started();
 }
 
 absl::Status Client::Impl::pull() {
@@ -111,22 +110,23 @@ absl::Status Client::Impl::pull() {
   begin(ps::ArrivalKind::pull);
   exchange();
   GRADRAIL_RETURN_IF_ERROR(wait());
-  set_started();
-  return absl::OkStatus();
+  return set_started();
 }
 
 absl::Status Client::Impl::prepare_offer() {
   // After the start, the newest parameters may be in GPU memory only.
   if (started_) GRADRAIL_RETURN_IF_ERROR(memory_.fetch_parameters());
-  return memory_.copy_parameters_to_gradients();
+  return memory_.begin_offer();
 }
 
-void Client::Impl::set_started() {
+absl::Status Client::Impl::set_started() {
   // After a rejoin these are repeated without effect: the run has started once.
   rejoin_.begin_history();
   paths_.set_started();
   session_.set_initialised();
   started_ = true;
+  // Now, and not after a failure: a shard that maps the gradients may still read the offer then.
+  return memory_.end_offer();
 }
 
 /// Begins an exchange of all fragments.

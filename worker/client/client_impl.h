@@ -94,7 +94,7 @@ class Client::Impl {
   absl::Status on_idle(Exchange::Index fragment);
   absl::Status finish(Exchange::Index fragment);
   absl::Status prepare_offer();
-  void set_started();
+  absl::Status set_started();
   void log_missing_peers(Exchange::Index fragment);
 
   ClientOptions options_;

@@ -163,7 +163,12 @@ absl::Status GpuVariables::finish_transfers() {
   return copies_->finish();
 }
 
-absl::Status GpuVariables::upload_initial() {
+absl::Status GpuVariables::fetch_gradients() {
+  copies_->download(host_gradients_.data, device_.gradients, elements_ * sizeof(float));
+  return copies_->finish();
+}
+
+absl::Status GpuVariables::upload_gradients() {
   copies_->upload(device_.gradients, host_gradients_.data, elements_ * sizeof(float));
   return copies_->finish();
 }

@@ -59,7 +59,9 @@ class GpuVariables {
   /// Finishes copies and flushes writes of network devices: kernels then see all parameters that have arrived.
   absl::Status finish_transfers();
 
-  absl::Status upload_initial();  ///< the host's gradients: the chief's values leave from there
+  // All gradients in fp32, between the device and the host's copy, which an offer of initial values uses.
+  absl::Status fetch_gradients();
+  absl::Status upload_gradients();
   absl::Status fetch_parameters();
   uint64_t flushes() const { return flushes_; }
 

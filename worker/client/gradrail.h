@@ -127,7 +127,8 @@ GRADRAIL_API gradrail_status gradrail_join_fragments(const gradrail_options* opt
                                                      gradrail_client** client);
 
 /* fp32, row by row; valid until gradrail_free. The program must not access them between exchange and wait. `elements`
- * may be NULL. A NULL result: the tensor does not exist. */
+ * may be NULL. A NULL result: the tensor does not exist. Gradients are zero at first. The library changes none of them:
+ * after start, wait and pull they are as the program has written them. */
 GRADRAIL_API float* gradrail_parameters(gradrail_client* client, size_t tensor_index, size_t* elements);
 GRADRAIL_API float* gradrail_gradients(gradrail_client* client, size_t tensor_index, size_t* elements);
 

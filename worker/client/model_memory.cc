@@ -9,6 +9,15 @@
 #include "ps/optimizer/optimizer.h"
 
 namespace gradrail::worker {
+namespace {
+
+/// Compares each byte with the one before: memcmp() is faster than a loop that may end at each element.
+bool is_zero(absl::Span<const std::byte> bytes) {
+  return bytes.empty() ||
+         (bytes[0] == std::byte{} && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
+}
+
+}  // namespace
 
 ModelMemory::ModelMemory(ps::Schema schema, ps::PushFormat push, ps::ReturnFormat returns)
     : schema_(std::move(schema)), push_(push), returns_(returns), layout_(ps::layout_of(schema_)) {}
@@ -75,10 +84,31 @@ MemorySpan ModelMemory::payload(ps::ElementRange range, ps::PushFormat format) c
 
 absl::Status ModelMemory::fetch_parameters() { return gpu_ == nullptr ? absl::OkStatus() : gpu_->fetch_parameters(); }
 
-absl::Status ModelMemory::copy_parameters_to_gradients() {
-  // An offer of initial values leaves from the memory of gradients, as each push does.
-  std::memcpy(gradients_.data(), parameters_.data(), elements() * sizeof(float));
-  return gpu_ == nullptr ? absl::OkStatus() : gpu_->upload_initial();
+absl::Status ModelMemory::begin_offer() {
+  const size_t bytes = elements() * sizeof(float);
+  if (!is_offering_) {
+    if (gpu_ != nullptr) GRADRAIL_RETURN_IF_ERROR(gpu_->fetch_gradients());
+    // Before the first step all gradients are zero: a start needs no memory for a copy.
+    if (!is_zero({gradients_.data(), bytes})) {
+      GRADRAIL_ASSIGN_OR_RETURN(kept_gradients_, SharedMemory::create("gradrail-kept-gradients", bytes));
+      std::memcpy(kept_gradients_.data(), gradients_.data(), bytes);
+    }
+    is_offering_ = true;
+  }
+  std::memcpy(gradients_.data(), parameters_.data(), bytes);
+  return gpu_ == nullptr ? absl::OkStatus() : gpu_->upload_gradients();
+}
+
+absl::Status ModelMemory::end_offer() {
+  if (!std::exchange(is_offering_, false)) return absl::OkStatus();
+  const size_t bytes = elements() * sizeof(float);
+  const SharedMemory kept = std::move(kept_gradients_);
+  if (kept.data() != nullptr) {
+    std::memcpy(gradients_.data(), kept.data(), bytes);
+  } else {
+    std::memset(gradients_.data(), 0, bytes);
+  }
+  return gpu_ == nullptr ? absl::OkStatus() : gpu_->upload_gradients();
 }
 
 }  // namespace gradrail::worker

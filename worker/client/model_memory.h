@@ -56,9 +56,14 @@ class ModelMemory {
   GpuVariables* gpu() const { return gpu_.get(); }
   /// Copies the parameters from the GPU to the host; nothing to do without a GPU.
   absl::Status fetch_parameters();
-  /// Copies the host's parameters to the memory that gradients leave from. Initial values are sent from there: the
-  /// answer to one bucket may overwrite parameters before another bucket has left.
-  absl::Status copy_parameters_to_gradients();
+
+  /// Copies the host's parameters to the memory that gradients leave from. Initial values are sent from there: a bucket
+  /// may have to leave again after its answer has overwritten the parameters. A second call takes newer parameters.
+  /// Errors  RESOURCE_EXHAUSTED: no memory for gradients that the trainer has written. UNAVAILABLE: the GPU was lost.
+  absl::Status begin_offer();
+  /// Puts the gradients back, once no shard reads the offer any more. Without an offer it has no effect.
+  /// Errors  UNAVAILABLE: the GPU was lost.
+  absl::Status end_offer();
 
  private:
   absl::Span<float> view(const SharedMemory& memory, size_t tensor_index) const;
@@ -68,7 +73,9 @@ class ModelMemory {
   const ps::ReturnFormat returns_;
   const ps::Layout layout_;
   SharedMemory parameters_;
-  SharedMemory gradients_;  ///< [gradients][gap][packed gradients]
+  SharedMemory gradients_;       ///< [gradients][gap][packed gradients]
+  bool is_offering_ = false;     ///< the initial values are in the place of the gradients
+  SharedMemory kept_gradients_;  ///< during an offer; empty: all of them are zero
   /// By element, fp32: what the rounding of all gradients so far has left out. Empty with a GPU, which has its own.
   SharedMemory rest_;
   ReturnDecoder decoder_;

@@ -48,6 +48,7 @@ const char* c_program_trains(const char* ps_hosts, const char* worker_hosts, uin
   }
   EXPECT(gradrail_start(client) == GRADRAIL_OK);
   EXPECT(m[11] == 100.0f && v[4] == -7.0f);
+  EXPECT(gradrail_gradients(client, 0, NULL)[11] == 0.0f && gradrail_gradients(client, 1, NULL)[4] == 0.0f);
   for (int step = 1; step <= 4; ++step) {
     float* gradient = gradrail_gradients(client, 0, NULL);
     for (int i = 0; i < 12; ++i) gradient[i] = (float)(i + 1);

@@ -102,10 +102,13 @@ TEST(ClientRejoin, TheChiefOffersTheParametersThatItHas) {
     for (size_t i = 0; i < odd_schema().size(); ++i) {
       reached.emplace_back(client->parameters(i).begin(), client->parameters(i).end());
     }
+    // The offer leaves from the memory of gradients: the program adds to what is there.
+    fill_gradients(*client, 0, 7);
     run.restart();
     ASSERT_TRUE(client->wait().ok());
     while (client->stats().rejoins == 0) ASSERT_TRUE(client->pull().ok());
-    for (size_t i = 0; i < reached.size(); ++i) {
+    for (size_t i = 0, element = 0; i < reached.size(); ++i) {
+      for (const float gradient : client->gradients(i)) ASSERT_EQ(gradient, gradient_of(0, 7, element++));
       EXPECT_THAT(client->parameters(i), ::testing::ElementsAreArray(reached[i])) << transport << ", tensor " << i;
     }
     EXPECT_TRUE(client->leave().ok());

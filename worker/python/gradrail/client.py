@@ -91,7 +91,7 @@ class Client:
         The newest parameters that start(), step(), wait() or pull() has fetched. Before start() the program writes the
         initial values here. The arrays stay valid after leave().
     gradients : Tensors, float32
-        The gradients that the next step() or exchange() sends.
+        The gradients that the next step() or exchange() sends. At first they are zero, and no call changes them.
     """
 
     def __init__(self, pointer: int, shapes: Dict[str, Tuple[int, ...]], interrupted: Any, pending: list,

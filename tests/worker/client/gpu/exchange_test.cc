@@ -75,7 +75,11 @@ std::vector<float> run(const Route& route, const Training& training) {
     }
     Client& client = route.on_gpu ? gpu.client() : *on_host;
     if (index == 0) fill_initial(client);
+    // The initial values leave from the memory of gradients, which is the trainer's again after the start.
+    if (route.on_gpu) gpu.write_gradients(index, 7);
+    const std::vector<float> written = route.on_gpu ? gpu.gradients() : std::vector<float>();
     ASSERT_TRUE(client.start().ok());
+    if (route.on_gpu) EXPECT_EQ(gpu.gradients(), written);
     for (uint64_t step = 1; step <= kSteps; ++step) {
       if (!route.on_gpu) {
         fill_gradients(client, index, step);

@@ -68,12 +68,11 @@ absl::Status GpuWorker::step(uint32_t worker, uint64_t step) {
   return client_->wait();
 }
 
-std::vector<float> GpuWorker::parameters() {
-  std::vector<float> parameters(odd_elements());
-  const gpu::CopyTicket ticket =
-      device_->download(parameters.data(), memory().parameters, parameters.size() * sizeof(float));
+std::vector<float> GpuWorker::download(const float* variables) {
+  std::vector<float> values(odd_elements());
+  const gpu::CopyTicket ticket = device_->download(values.data(), variables, values.size() * sizeof(float));
   EXPECT_TRUE(device_->wait(ticket).ok());
-  return parameters;
+  return values;
 }
 
 }  // namespace gradrail::worker

@@ -39,10 +39,13 @@ class GpuWorker {
   void write_gradients(uint32_t worker, uint64_t step);
   /// The next gradients are multiplied by it: see scale_gradients().
   void set_scale(float factor) { scale_ = factor; }
-  /// The parameters on the device.
-  std::vector<float> parameters();
+  /// The variables on the device.
+  std::vector<float> parameters() { return download(memory().parameters); }
+  std::vector<float> gradients() { return download(memory().gradients); }
 
  private:
+  std::vector<float> download(const float* variables);
+
   std::unique_ptr<gpu::Compute> device_;
   std::unique_ptr<gpu::Memory> block_;
   std::unique_ptr<Client> client_;
