@@ -247,6 +247,26 @@ for call in (client.exchange, client.wait, client.step, client.pull, client.star
     refused(F, "after leave()", call)
 """, workers=1)
 
+    def test_sizes_are_whole_numbers_of_any_kind(self):
+        # np.prod(shape) has a shape itself, and made a tensor without dimensions.
+        self.good_run("""
+I = gradrail.InvalidArgument
+for words, given in (("6.0 (float64) is not a shape: use int()", np.prod((2.0, 3))), ("is not a shape", np.True_),
+                     ("is not a shape", True), ("is not a shape", 6.0), ("a whole number, not True", (True, 2)),
+                     ("a whole number, not 2.0", (2.0, 3)), ("can be a size or an initial value", np.array(6))):
+    refused(I, words, gradrail.join, {"w": given})
+hosts = {name: os.environ["GRADRAIL_" + name.upper()] for name in ("ps_hosts", "worker_hosts")}
+for name in ("task_index", "streams", "bucket_bytes", "momentum_every"):
+    refused(I, f"{name}: must be a whole number, not True", gradrail.join, {"w": 1}, **{**hosts, name: True})
+client = gradrail.join({"product": np.prod((2, 3)), "byte": np.uint8(3), "list": [np.int64(2), np.int32(3)], "scalar": np.array(0.5),
+                        "nothing": ()}, task_index=np.int64(0), bucket_bytes=np.uint16(256), streams=np.array(1), **hosts)
+client.start()
+assert {name: values.shape for name, values in client.parameters.items()} == {
+    "product": (6,), "byte": (3,), "list": (2, 3), "scalar": (), "nothing": ()}
+assert client.parameters["scalar"] == 0.5 and not client.parameters["product"].any()
+client.leave()
+""", workers=1)
+
     def test_tensors_of_a_client_cannot_be_replaced(self):
         # The library never saw the new arrays.
         self.good_run("""

@@ -272,14 +272,15 @@ E = gradrail.InvalidArgument
 model = network()
 optimizer = inner(model)
 for words, named in (
-        ("sync_every 0: must be a whole number", {"sync_every": 0}),
-        ("sync_every 2.5: must be", {"sync_every": 2.5}),
+        ("sync_every 0: must be from 1", {"sync_every": 0}),
+        ("sync_every: must be a whole number, not 2.5", {"sync_every": 2.5}),
+        ("delay: must be a whole number, not True", {"sync_every": 5, "delay": True}),
         ("delay 5: must be less than sync_every / fragments, 5", {"sync_every": 5, "delay": 5}),
         ("fragments 2: sync_every, 5, must be a multiple of it", {"sync_every": 5, "fragments": 2}),
         ("fragments 7: the model has 6 parameters", {"sync_every": 7, "fragments": 7}),
         ("keep 1.5: must be 0 to 1", {"sync_every": 5, "keep": 1.5}),
         ("outer: must be Nesterov, DelayedNesterov, SGD or Adam", {"sync_every": 5, "outer": torch.optim.SGD}),
-        ("every 0: must be a whole number, 1 or more", {"sync_every": 5, "outer": T.DelayedNesterov(every=0)}),
+        ("every 0: must be from 1", {"sync_every": 5, "outer": T.DelayedNesterov(every=0)}),
         ("DelayedNesterov with momentum 0: use", {"sync_every": 5, "outer": T.DelayedNesterov(momentum=0)}),
         ("momentum_every: the argument of a DiLoCo is outer", {"sync_every": 5, "momentum_every": 2}),
         ("clip 0: must be at least 1.2e-38; None: no clipping", {"sync_every": 5, "clip": 0}),
@@ -298,7 +299,7 @@ for words, named in (
         ("lr: must be a finite number within float32, not inf", {"sync_every": 5, "outer": T.DelayedNesterov(float("inf"))}),
         ("lr: must be a finite number within float32, not 1e+39", {"sync_every": 5, "outer": T.SGD(1e39)}),
         ("momentum: must be a number, not '0.9'", {"sync_every": 5, "outer": T.Nesterov(momentum="0.9")}),
-        ("every 4294967296: must be from 0 to 4294967295", {"sync_every": 5, "outer": T.DelayedNesterov(every=1 << 32)}),
+        ("every 4294967296: must be from 1 to 4294967295", {"sync_every": 5, "outer": T.DelayedNesterov(every=1 << 32)}),
         ("lr of outer step 0: must be 0 or more, not -1.0", {"sync_every": 5, "outer": T.Nesterov(lambda step: -1)}),
         ("lr of outer step 0: must be a number, not None", {"sync_every": 5, "outer": T.SGD(lambda step: None)}),
         ("momentum 0: use gradrail.torch.SGD(lr)", {"sync_every": 5, "outer": T.Nesterov(0.7, 0)}),
@@ -311,7 +312,7 @@ refused(E, "parameter 0.weight: the inner optimizer does not have it", T.DiLoCo,
 refused(E, "momentum_every 2: the optimizer sgd has none", gradrail.join, {"w": 3}, momentum_every=2)
 refused(E, "momentum_every -1: must be from 0", gradrail.join, {"w": 3}, momentum_every=-1)
 step = optimizer.step
-with T.DiLoCo(model, optimizer, sync_every=1, outer=T.DelayedNesterov(every=2)) as diloco:
+with T.DiLoCo(model, optimizer, sync_every=np.int64(1), outer=T.DelayedNesterov(every=np.int32(2))) as diloco:
     train_step(model, optimizer, 0, 0)
     other = network()
     second = {"sync_every": 1, "ps_hosts": os.environ["GRADRAIL_PS_HOSTS"], "worker_hosts": "localhost:1,localhost:2",

@@ -112,7 +112,7 @@ SAVE = HALVES + """
 model = network()
 optimizer = optimizer_of(model)
 train(model, optimizer, range(STEPS // 2))
-gradrail.torch.save_state(os.environ["FILE"], model, optimizer, None if "adam" in kind else STEPS // 2)
+gradrail.torch.save_state(os.environ["FILE"], model, optimizer, None if "adam" in kind else np.int64(STEPS // 2))
 again = network(seed=1)
 assert gradrail.torch.load_state(os.environ["FILE"], again, optimizer_of(again)) == STEPS // 2
 assert difference(again, model) == 0
@@ -246,7 +246,7 @@ for call in (gradrail.torch.save_state, gradrail.torch.load_state):
 mixed = torch.optim.Adam([{"params": parameters[:1]}, {"params": parameters[1:]}])
 mixed.param_groups[1]["decoupled_weight_decay"] = True
 refused(gradrail.InvalidArgument, "decoupled_weight_decay: differs", gradrail.torch.save_state, state, model, mixed)
-for step in (-1, 2.5, 2**62 + 1):
+for step in (-1, 2.5, 2**62 + 1, True):
     refused(gradrail.InvalidArgument, "global_step", gradrail.torch.save_state, state, model, torch.optim.SGD(parameters, lr=1), step)
 refused(gradrail.InvalidArgument, "must end with .safetensors", gradrail.torch.save_state, state + ".npz", model, optimizer)
 parameters[0].grad = None

@@ -70,19 +70,43 @@ def constant(name: str, value: Any) -> float:
     return rounded
 
 
-def whole(name: str, value: Any, most: int) -> int:
+def whole(name: str, value: Any, most: int, least: int = 0) -> int:
+    """Also the integers of NumPy and of other libraries. A bool is none, although Python takes it for one."""
     try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
         number = operator.index(value)
     except TypeError:
         raise errors.InvalidArgument(f"{name}: must be a whole number, not {value!r}") from None
-    if not 0 <= number <= most:
-        raise errors.InvalidArgument(f"{name} {reprlib.repr(number)}: must be from 0 to {most}")
+    if not least <= number <= most:
+        raise errors.InvalidArgument(f"{name} {reprlib.repr(number)}: must be from {least} to {most}")
     return number
 
 
+def _is_integer(value: Any) -> bool:
+    try:
+        operator.index(value)
+    except TypeError:
+        return False
+    return True
+
+
+def has_values(given: Any) -> bool:
+    """Whether the argument of a tensor is an array with its initial values. np.prod(shape) is a size, although it has a shape."""
+    return hasattr(given, "__array__") and not isinstance(given, np.generic)
+
+
 def _shape(name: str, given: Any) -> Tuple[int, ...]:
-    shape = getattr(given, "shape", given)  # an array stands for its shape
-    dimensions = (shape,) if hasattr(shape, "__index__") else tuple(shape)
+    if isinstance(given, (bool, np.bool_)) or isinstance(given, np.generic) and not isinstance(given, np.integer):
+        raise errors.InvalidArgument(f"tensor {name!r}: {given!r} ({type(given).__name__}) is not a shape: use int() for a size, "
+                                     "or np.array() for the initial value of a scalar")
+    if has_values(given):
+        dimensions = tuple(np.shape(given))
+        if not dimensions and _is_integer(given):
+            raise errors.InvalidArgument(f"tensor {name!r}: {given!r} can be a size or an initial value: use int() for a size, or "
+                                         "a float array for the initial value of a scalar")
+    else:
+        dimensions = (given,) if _is_integer(given) else tuple(getattr(given, "shape", given))
     return tuple(whole(f"shape of tensor {name!r}", dimension, (1 << 62)) for dimension in dimensions)
 
 

@@ -6,7 +6,7 @@ from typing import Dict, Iterable, List, Optional, Union
 import numpy as np
 import torch
 
-from . import _arrays, client, errors
+from . import _arguments, _arrays, client, errors
 
 
 def trained(model: torch.nn.Module) -> "List[tuple[str, torch.nn.Parameter]]":
@@ -233,8 +233,8 @@ def save_state(path: "Union[str, os.PathLike[str]]", model: torch.nn.Module,
     name_of_file = os.fspath(path)
     if not name_of_file.endswith(".safetensors"):
         raise errors.InvalidArgument(f"{name_of_file}: the name must end with .safetensors")
-    if global_step is not None and not (isinstance(global_step, int) and 0 <= global_step <= 2**62):
-        raise errors.InvalidArgument(f"global_step {global_step}: must be a whole number from 0 to {2**62}")
+    if global_step is not None:
+        global_step = _arguments.whole("global_step", global_step, 2**62)
     vectors = _vectors(optimizer, model)
     named = trained(model)
     step = 0

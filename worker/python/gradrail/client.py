@@ -374,7 +374,8 @@ def join(tensors: Mapping[str, Any], *, fragments: Optional[Mapping[str, Iterabl
     Parameters
     ----------
     tensors : mapping of names to shapes
-        The parameters of the model, float32. An array stands for its shape, and its values become the initial ones.
+        The parameters of the model, float32. A shape is a number of elements or a sequence of them. An array stands for its
+        shape, and its values become the initial ones.
     fragments : mapping of names to names of tensors
         Sets of tensors with steps of their own. exchange(), wait() and step() take the name of one; fragments may be under
         way at the same time. Tensors that are in none form the fragment "".
@@ -465,7 +466,7 @@ def join(tensors: Mapping[str, Any], *, fragments: Optional[Mapping[str, Iterabl
         raise errors.error_of(code, text)
     try:
         for name, given in tensors.items():
-            if hasattr(given, "__array__"):
+            if _arguments.has_values(given):
                 client.parameters[name] = given
     except BaseException as error:
         client.__exit__(type(error), error, None)

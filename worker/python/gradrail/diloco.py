@@ -15,6 +15,7 @@ from ._library import LOGGER
 from ._torch_state import Slot, Watch, shape_of, start, trained
 
 _LEAST_CLIP = torch.finfo(torch.float32).tiny  # smaller differences are 0 or inexact
+_MOST_STEPS = (1 << 32) - 1  # momentum_every of the servers
 _PATIENCE_S = 10.0  # after an error of the program, for the exchange that is under way
 
 __all__ = ["Adam", "DelayedNesterov", "DiLoCo", "Nesterov", "SGD"]
@@ -58,7 +59,7 @@ class DelayedNesterov:
     def options(self) -> Dict[str, Any]:
         if self.momentum == 0:
             raise errors.InvalidArgument("outer: DelayedNesterov with momentum 0: use gradrail.torch.SGD(lr / every)")
-        every = 0 if self.every is None else _whole("every", self.every, 1)
+        every = 0 if self.every is None else _arguments.whole("every", self.every, _MOST_STEPS, 1)
         return {"optimizer": "delayed_nesterov", "learning_rate": _agreed(self.lr), "momentum": self.momentum,
                 "momentum_every": every}
 
@@ -230,10 +231,12 @@ class DiLoCo:
             if fixed in options:
                 raise errors.InvalidArgument(f"{fixed}: the argument of a DiLoCo is outer, such as "
                                              "outer=gradrail.torch.Nesterov(lr=0.7, momentum=0.9)")
-        if _whole("sync_every", sync_every, 1) % _whole("fragments", fragments, 1) != 0:
+        sync_every = _arguments.whole("sync_every", sync_every, _MOST_STEPS, 1)
+        fragments = _arguments.whole("fragments", fragments, _MOST_STEPS, 1)
+        if sync_every % fragments != 0:
             raise errors.InvalidArgument(f"fragments {fragments}: sync_every, {sync_every}, must be a multiple of it")
         self._every = sync_every // fragments
-        self._delay = _whole("delay", delay, 0)
+        self._delay = _arguments.whole("delay", delay, _MOST_STEPS)
         if self._delay >= self._every:
             raise errors.InvalidArgument(f"delay {delay}: must be less than sync_every / fragments, {self._every}: one exchange "
                                          "is under way at a time")
@@ -449,12 +452,6 @@ def _cut(all_locals: List[_Local], count: int) -> Dict[str, List[_Local]]:
         list(parts.values())[-1].append(one)
         begun += one.parameter.numel()
     return parts
-
-
-def _whole(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise errors.InvalidArgument(f"{name} {value!r}: must be a whole number, {least} or more")
-    return _arguments.whole(name, value, (1 << 32) - 1)
 
 
 def _count_steps(optimizer: torch.optim.Optimizer, on_step: "weakref.WeakMethod[Any]") -> Any:

@@ -16,7 +16,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
 import numpy as np
 
-from . import client, errors
+from . import _arguments, client, errors
 
 try:
     import flwr.serverapp.strategy
@@ -84,8 +84,7 @@ class FedAvg(flwr.serverapp.strategy.FedAvg):
                  momentum: Optional[float] = None, beta1: Optional[float] = None, beta2: Optional[float] = None,
                  epsilon: Optional[float] = None, push: Optional[str] = None,
                  local: Optional[Mapping[str, Any]] = None, **options: Any):
-        if isinstance(quorum, bool) or not isinstance(quorum, int) or not 1 <= quorum < _INDEXES:
-            raise errors.InvalidArgument(f"quorum {quorum!r}: must be a whole number from 1 to {_INDEXES - 1}")
+        quorum = _arguments.whole("quorum", quorum, _INDEXES - 1, 1)
         if optimizer not in _OPTIMIZERS:
             raise errors.InvalidArgument(f"optimizer {optimizer!r}: must be one of {', '.join(_OPTIMIZERS)}")
         super().__init__(**{"min_train_nodes": quorum, "min_available_nodes": quorum, **options})
