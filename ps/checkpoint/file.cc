@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/checkpoint/failpoint.h"
@@ -34,13 +35,12 @@ absl::Status sync_folder_of(std::string_view kind, const std::string& path) {
 }  // namespace
 
 absl::StatusOr<InputFile> InputFile::open(const std::string& path, std::string_view kind) {
-  // Non-blocking: a FIFO of that name must not block the restore. The flag has no effect on regular files.
-  FileDescriptor descriptor(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!descriptor) return failed("open", kind, path, errno);
+  absl::StatusOr<FileDescriptor> descriptor = open_regular_file(path, O_RDONLY);
+  if (!descriptor.ok())
+    return absl::Status(descriptor.status().code(), fmt::format("{} {}", kind, message_of(descriptor.status())));
   struct stat info = {};
-  if (::fstat(descriptor.get(), &info) != 0) return failed("fstat", kind, path, errno);
-  if (!S_ISREG(info.st_mode)) return absl::DataLossError(fmt::format("{} {}: not a regular file", kind, path));
-  return InputFile(path, kind, std::move(descriptor), static_cast<uint64_t>(info.st_size));
+  if (::fstat(descriptor->get(), &info) != 0) return failed("fstat", kind, path, errno);
+  return InputFile(path, kind, *std::move(descriptor), static_cast<uint64_t>(info.st_size));
 }
 
 InputFile::InputFile(std::string path, std::string_view kind, FileDescriptor descriptor, uint64_t bytes)
@@ -62,10 +62,19 @@ absl::Status InputFile::read(void* data, size_t bytes) {
 }
 
 absl::StatusOr<ReplacementFile> ReplacementFile::create(const std::string& path, std::string_view kind) {
-  // Truncates the file that an earlier crash may have left.
+  // At the start: commit() would fail after the work for the file, or replace a device such as /dev/null.
+  if (const absl::Status replaced = check_regular_file(path); absl::IsInvalidArgument(replaced))
+    return absl::InvalidArgumentError(fmt::format("{} {}", kind, message_of(replaced)));
   const std::string temporary_path = path + ".tmp";
   failpoint("create");
-  FileDescriptor descriptor(::open(temporary_path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  // Replaces what has this name, such as the file of an earlier crash: it may be a link to another file, or a pipe.
+  constexpr int kNew = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
+  FileDescriptor descriptor(::open(temporary_path.c_str(), kNew, 0644));
+  if (!descriptor && errno == EEXIST) {
+    if (::unlink(temporary_path.c_str()) != 0 && errno != ENOENT)
+      return failed("create: a file of this name cannot be removed", kind, temporary_path, errno);
+    descriptor.reset(::open(temporary_path.c_str(), kNew, 0644));
+  }
   if (!descriptor) return failed("create", kind, temporary_path, errno);
   failpoint("created");
   return ReplacementFile(path, kind, std::move(descriptor));

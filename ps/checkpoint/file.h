@@ -12,7 +12,7 @@
 namespace gradrail::ps {
 
 /// A file that is read from its beginning. `kind` is the word before the path in its errors.
-/// Errors  Name the path, the failing call and errno's text. NOT_FOUND: there is no such file.
+/// Errors  As open_regular_file(); that of a call names the path and the call.
 class InputFile {
  public:
   static absl::StatusOr<InputFile> open(const std::string& path, std::string_view kind);
@@ -33,6 +33,7 @@ class InputFile {
 /// A file that replaces `path` as a whole or not at all. Until commit() its name is `path`.tmp; the destructor removes
 /// it. `kind` is the word before the path in its errors.
 /// Errors  Name the path, the failing call and errno's text. RESOURCE_EXHAUSTED: full disk, quota or file limit.
+///         INVALID_ARGUMENT: the name has a folder, a pipe or a device.
 class ReplacementFile {
  public:
   static absl::StatusOr<ReplacementFile> create(const std::string& path, std::string_view kind);

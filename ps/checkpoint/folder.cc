@@ -5,11 +5,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
-#include <fstream>
 #include <system_error>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "base/random_bits.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/checkpoint/file.h"
@@ -20,10 +21,14 @@ namespace gradrail::ps {
 namespace {
 
 constexpr size_t kIdentityBytes = 16;
+constexpr size_t kMostIdentityBytes = 4096;
 constexpr size_t kPassedOverNamed = 4;  // a folder may hold thousands
 constexpr int kTries = 3;               // a set may be removed while it is read; then a newer one is there
 
 absl::Status check_usable(const std::string& folder) {
+  const absl::Status kind = check_regular_file(folder);
+  if (absl::IsFailedPrecondition(kind))  // a link to storage that is not mounted
+    return absl::FailedPreconditionError(fmt::format("checkpoint folder {}", message_of(kind)));
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   // At the start: else the first save would fail after minutes of training.
@@ -51,10 +56,10 @@ absl::Status offer_identity(const std::string& path) {
   return offered;
 }
 
-std::string read_identity(const std::string& path) {
-  std::string identity;
-  std::ifstream(path) >> identity;
-  return identity;
+/// "": the file is empty.
+absl::StatusOr<std::string> read_identity(const std::string& path) {
+  GRADRAIL_ASSIGN_OR_RETURN(const std::string text, read_file(path, kMostIdentityBytes));
+  return std::string(absl::StripAsciiWhitespace(text));
 }
 
 absl::Status other_model(const std::string& folder, const std::string& what) {
@@ -130,6 +135,8 @@ absl::StatusOr<Checkpoint> try_newest_set(const std::string& folder, uint64_t ru
   size_t of_other_runs = 0;
   absl::Status newest_damage;
   for (const CheckpointSet& set : sets) {
+    // No crash leaves such a name: its storage may return, and an older set would discard its steps.
+    GRADRAIL_RETURN_IF_ERROR(set.unreadable);
     if (!set.complete()) {
       // A save that a crash interrupted, or a folder that this host does not see whole.
       passed_over.push_back(set.missing());
@@ -165,11 +172,11 @@ absl::StatusOr<Checkpoint> try_newest_set(const std::string& folder, uint64_t ru
 absl::StatusOr<std::string> prepare_checkpoint_folder(const std::string& folder) {
   GRADRAIL_RETURN_IF_ERROR(check_usable(folder));
   const std::string path = (std::filesystem::path(folder) / "gradrail-folder").string();
-  if (access(path.c_str(), F_OK) != 0) GRADRAIL_RETURN_IF_ERROR(offer_identity(path));
-  std::string identity = read_identity(path);
-  if (!identity.empty()) return identity;
-  return absl::FailedPreconditionError(
-      fmt::format("{}: is empty or cannot be read; remove it, the next start writes it again", path));
+  if (absl::IsNotFound(check_regular_file(path))) GRADRAIL_RETURN_IF_ERROR(offer_identity(path));
+  absl::StatusOr<std::string> identity = read_identity(path);
+  if (identity.ok() && !identity->empty()) return identity;
+  const std::string why = identity.ok() ? path + ": is empty" : std::string(message_of(identity.status()));
+  return absl::FailedPreconditionError(why + "; remove it, the next start writes it again");
 }
 
 absl::StatusOr<Checkpoint> read_newest_set(const std::string& folder, uint64_t run) {
@@ -195,6 +202,7 @@ absl::StatusOr<std::shared_ptr<const Checkpoint>> restore_set(const std::string&
   const auto found = std::find_if(sets.begin(), sets.end(), [&](const CheckpointSet& candidate) {
     return candidate.global_step == set.global_step && candidate.saved_us == set.saved_us;
   });
+  if (found != sets.end()) GRADRAIL_RETURN_IF_ERROR(found->unreadable);
   // No older set is taken: all tasks of a run must begin from the same one.
   if (found == sets.end() || !found->complete()) {
     return absl::FailedPreconditionError(fmt::format(

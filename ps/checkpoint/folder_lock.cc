@@ -15,6 +15,7 @@
 
 #include "absl/time/time.h"
 #include "base/clock.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"
@@ -56,23 +57,32 @@ bool write_owner(int fd, const std::string& text) {
 }
 
 /// A run without the lock is better than no run.
-FileDescriptor without_lock(const std::string& path, int error, std::string_view second) {
-  spdlog::warn("{}: {}: a second {} in this checkpoint folder is not refused", path,
-               std::generic_category().message(error), second);
+FileDescriptor without_lock(std::string_view why, std::string_view second) {
+  spdlog::warn("{}: a second {} in this checkpoint folder is not refused", why, second);
   return {};
+}
+
+FileDescriptor without_lock(const std::string& path, int error, std::string_view second) {
+  return without_lock(fmt::format("{}: {}", path, std::generic_category().message(error)), second);
 }
 
 bool try_lock(int fd, int kind) { return flock(fd, kind | LOCK_NB) == 0; }
 
-FileDescriptor open_file(const std::string& path) {
-  return FileDescriptor(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+/// Errors  FAILED_PRECONDITION: the name has a pipe, a device or such. A file without write permission is none.
+absl::StatusOr<FileDescriptor> open_file(const std::string& path, std::string_view second) {
+  absl::StatusOr<FileDescriptor> file = open_regular_file(path, O_RDWR | O_CREAT, 0666);
+  if (file.ok()) return file;
+  if (absl::IsInvalidArgument(file.status()))
+    return absl::FailedPreconditionError(
+        fmt::format("--checkpoint_dir: {}; remove it, the next start writes it again", message_of(file.status())));
+  return without_lock(message_of(file.status()), second);
 }
 
 absl::StatusOr<FileDescriptor> lock_run(const std::string& folder, const std::string& run, const std::string& task) {
   constexpr std::string_view kSecond = "run";
   const std::string path = (std::filesystem::path(folder) / "gradrail-lock").string();
-  FileDescriptor file = open_file(path);
-  if (!file) return without_lock(path, errno, kSecond);
+  GRADRAIL_ASSIGN_OR_RETURN(FileDescriptor file, open_file(path, kSecond));
+  if (!file) return file;
   const TimePoint deadline = Clock::now() + kLongestWrite;
   while (true) {
     if (try_lock(file.get(), LOCK_EX)) {
@@ -101,8 +111,8 @@ absl::StatusOr<FileDescriptor> lock_task(const std::string& folder, const std::s
                                          uint32_t task_index, TimePoint deadline) {
   constexpr std::string_view kSecond = "process of this task";
   const std::string path = (std::filesystem::path(folder) / fmt::format("gradrail-lock-{}", task_index)).string();
-  FileDescriptor file = open_file(path);
-  if (!file) return without_lock(path, errno, kSecond);
+  GRADRAIL_ASSIGN_OR_RETURN(FileDescriptor file, open_file(path, kSecond));
+  if (!file) return file;
   while (!try_lock(file.get(), LOCK_EX)) {
     if (errno != EWOULDBLOCK) return without_lock(path, errno, kSecond);
     if (Clock::now() >= deadline) {

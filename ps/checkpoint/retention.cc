@@ -38,7 +38,7 @@ std::vector<CheckpointSet> superfluous(const std::vector<CheckpointSet>& newest_
   for (const CheckpointSet& set : newest_first) {
     // A later save may still be written, and a later step may be better than the run that returned to an earlier one.
     const bool later = set.saved_us > completed.saved_us || (set.complete() && set.global_step > completed.global_step);
-    if (later) continue;
+    if (later || !set.unreadable.ok()) continue;  // its storage may return
     // A step that was saved twice counts once: the later save comes first in this order.
     if (set.complete() && kept < keep && set.global_step != last_kept) {
       ++kept;

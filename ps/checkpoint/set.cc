@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -52,18 +53,24 @@ std::optional<ShardFile> parse_name(std::string_view name) {
   return file;
 }
 
-/// Calls `use` with each regular file of a folder.
+absl::Status folder_error(const std::string& folder, std::error_code error) {
+  const absl::Status kind = check_regular_file(folder);
+  // A link to storage that is not mounted: the kernel says only that the folder is not there.
+  if (absl::IsFailedPrecondition(kind))
+    return absl::FailedPreconditionError(fmt::format("checkpoint folder {}", message_of(kind)));
+  return absl::ErrnoToStatus(error.value(), fmt::format("checkpoint folder {}", folder));
+}
+
+/// Calls `use` with each name in a folder, also that of a link to storage which is not mounted.
 template <typename Use>
-absl::Status for_each_file(const std::string& folder, Use use) {
+absl::Status for_each_name(const std::string& folder, Use use) {
   std::error_code error;
   std::filesystem::directory_iterator entry(folder, error);
   while (!error && entry != std::filesystem::directory_iterator()) {
-    std::error_code vanished;  // a file that was removed since the listing is not counted
-    if (entry->is_regular_file(vanished)) use(*entry);
+    use(*entry);
     entry.increment(error);
   }
-  if (error) return absl::ErrnoToStatus(error.value(), fmt::format("checkpoint folder {}", folder));
-  return absl::OkStatus();
+  return error ? folder_error(folder, error) : absl::OkStatus();
 }
 
 absl::Status disagrees(const CheckpointReader& shard, std::string_view what) {
@@ -121,16 +128,22 @@ std::string CheckpointSet::path(const std::string& folder, uint32_t shard_index)
 absl::StatusOr<std::vector<CheckpointSet>> list_checkpoint_sets(const std::string& folder) {
   // The order of the key, reversed at the end, is the newest first.
   std::map<std::tuple<uint64_t, uint64_t, uint32_t>, CheckpointSet> found;
-  GRADRAIL_RETURN_IF_ERROR(for_each_file(folder, [&](const std::filesystem::directory_entry& entry) {
+  GRADRAIL_RETURN_IF_ERROR(for_each_name(folder, [&](const std::filesystem::directory_entry& entry) {
     const std::optional<ShardFile> file = parse_name(entry.path().filename().string());
     if (!file.has_value()) return;
+    const absl::Status readable = check_regular_file(entry.path().string());
+    if (absl::IsNotFound(readable)) return;  // removed since the listing
     CheckpointSet& set = found[{file->global_step, file->saved_us, file->shard_count}];
     set.global_step = file->global_step;
     set.saved_us = file->saved_us;
     set.shard_count = file->shard_count;
     set.present.insert(file->shard_index);
+    if (!readable.ok() && set.unreadable.ok()) {
+      set.unreadable = absl::FailedPreconditionError(
+          fmt::format("checkpoint {} (make its file readable, or remove it from the folder)", message_of(readable)));
+    }
     std::error_code vanished;
-    const uintmax_t bytes = entry.file_size(vanished);
+    const uintmax_t bytes = readable.ok() ? entry.file_size(vanished) : 0;
     if (!vanished) set.bytes += bytes;
   }));
   std::vector<CheckpointSet> sets;
@@ -140,9 +153,10 @@ absl::StatusOr<std::vector<CheckpointSet>> list_checkpoint_sets(const std::strin
 
 absl::StatusOr<std::vector<UnfinishedFile>> list_unfinished_files(const std::string& folder) {
   std::vector<UnfinishedFile> files;
-  GRADRAIL_RETURN_IF_ERROR(for_each_file(folder, [&](const std::filesystem::directory_entry& entry) {
+  GRADRAIL_RETURN_IF_ERROR(for_each_name(folder, [&](const std::filesystem::directory_entry& entry) {
     const std::string name = entry.path().filename().string();
-    if (!name.ends_with(kTemporary)) return;
+    std::error_code vanished;
+    if (!name.ends_with(kTemporary) || !entry.is_regular_file(vanished)) return;
     const auto file = parse_name(std::string_view(name).substr(0, name.size() - kTemporary.size()));
     if (file.has_value()) files.push_back({.path = entry.path().string(), .saved_us = file->saved_us});
   }));
@@ -198,6 +212,7 @@ absl::StatusOr<Checkpoint> read_checkpoint_set(const std::string& folder, const 
 absl::StatusOr<uint64_t> newest_checkpoint(const std::string& folder) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<CheckpointSet> sets, list_checkpoint_sets(folder));
   for (const CheckpointSet& set : sets) {
+    GRADRAIL_RETURN_IF_ERROR(set.unreadable);
     if (set.complete()) return set.global_step;
   }
   return absl::NotFoundError(fmt::format("checkpoint folder {}: no complete set{}", folder,
@@ -209,6 +224,7 @@ absl::StatusOr<Checkpoint> read_checkpoint_set(const std::string& folder, uint64
   std::string why = "no file";
   for (const CheckpointSet& set : sets) {
     if (set.global_step != global_step) continue;
+    GRADRAIL_RETURN_IF_ERROR(set.unreadable);
     if (set.complete()) return read_checkpoint_set(folder, set);
     why = set.missing();
   }

@@ -2,6 +2,7 @@
 tests that kept sets are restored with other numbers of shards."""
 import ast
 import json
+import os
 import struct
 import subprocess
 import sys
@@ -98,6 +99,37 @@ class CheckpointCommand(cluster.ClusterTest):
         self.assert_says(task, rf"^{self.saved}$", rf"^ +33 +1 +\d+ +20\d\d-\d\d-\d\d \d\d:\d\d:\d\d +complete +sgd +{elements}$",
                          rf"^ +22 +2 .* damaged: .*{files[2].name}: truncated", r"^ +11 +2 .*step 11 is incomplete: .*missing 1$",
                          r"^unfinished: .*0000000005-.*\.tmp$", rf"^{empty}: holds no checkpoint$")
+
+    def test_what_cannot_be_read_is_an_error(self):
+        """A run began from zero, and `ls` found no checkpoint, both with exit code 0."""
+        name = "gradrail-000000000033-0000000000000001-0-of-1.ckpt"
+        self.saved.mkdir()
+        (self.saved / name).symlink_to("/not/mounted/file")
+        says = f"{name}: cannot be read: is a symbolic link to /not/mounted/file, which is not there"
+        self.assert_says(self.checkpoint("ls", self.saved, code=cluster.CONFIGURATION), f"unreadable: .*{says}", f"^gradrail: .*{says}")
+        self.assert_says(self.checkpoint("verify", self.saved, code=cluster.FAILED), f"^unreadable: .*{says}")
+        out = self.folder / "model.npz"
+        self.assert_says(self.checkpoint("export", self.saved, "--out", out, code=cluster.CONFIGURATION), says)
+        task = self.train("--data_dir", self.data, "--checkpoint_dir", self.saved)
+        self.assert_ends(task, cluster.CONFIGURATION, says=[says])
+        (self.saved / name).unlink()
+        os.mkfifo(self.saved / name)
+        task = self.train("--data_dir", self.data, "--checkpoint_dir", self.saved)
+        self.assert_ends(task, cluster.CONFIGURATION, says=[f"{name}: is a pipe"])
+
+    def test_a_folder_whose_name_is_not_utf_8(self):
+        self.saved = self.folder / os.fsdecode(b"u\xe9") / "saved"
+        self.run_digits("--epochs", 1, "--ps", 2)
+        self.assertEqual(len(self.files()), 2)
+        again = self.run_digits("--epochs", 1, "--ps", 1)
+        self.assert_says(again, "restored global step 11")
+        self.checkpoint("ls", self.saved)
+        self.checkpoint("verify", self.saved)
+        # The text of an error crosses the control plane, too.
+        for path in self.files():
+            path.write_bytes(b"")
+        task = self.train("--data_dir", self.data, "--checkpoint_dir", self.saved)
+        self.assert_ends(task, cluster.CONFIGURATION, says=["truncated"])
 
     def test_verify_reads_every_byte(self):
         self.run_digits("--epochs", 1, "--ps", 2)

@@ -39,16 +39,26 @@ std::string schema_text(const ps::Schema& schema) {
                      schema.size() > names.size() ? ", …" : "");
 }
 
-void print_set(const std::string& folder, const ps::CheckpointSet& set) {
+/// Errors  The files cannot be opened, or are none. Damage is part of the table.
+absl::Status print_set(const std::string& folder, const ps::CheckpointSet& set) {
   const std::string common = fmt::format("{:>12}  {:>6}  {:>14}  {:<19}", set.global_step, set.shard_count, set.bytes,
                                          time_text(set.saved_us));
-  if (!set.complete()) return fmt::print("{}  {}\n", common, set.missing());
+  if (set.unreadable.ok() && !set.complete()) {
+    fmt::print("{}  {}\n", common, set.missing());
+    return absl::OkStatus();
+  }
   // open_checkpoint_set() reads the headers of all files. It checks what belongs together, not the data.
-  const absl::StatusOr<std::vector<ps::CheckpointReader>> shards = ps::open_checkpoint_set(folder, set);
-  if (!shards.ok()) return fmt::print("{}  damaged: {}\n", common, message_of(shards.status()));
+  const absl::StatusOr<std::vector<ps::CheckpointReader>> shards =
+      set.unreadable.ok() ? ps::open_checkpoint_set(folder, set) : set.unreadable;
+  if (!shards.ok()) {
+    const bool is_damaged = absl::IsDataLoss(shards.status());
+    fmt::print("{}  {}: {}\n", common, is_damaged ? "damaged" : "unreadable", message_of(shards.status()));
+    return is_damaged ? absl::OkStatus() : shards.status();
+  }
   const ps::CheckpointHeader& header = shards->front().header();
   fmt::print("{}  complete  {:<9}  {}\n", common, ps::optimizer_name(header.optimizer.kind),
              schema_text(header.schema));
+  return absl::OkStatus();
 }
 
 absl::Status list(const std::string& folder) {
@@ -56,11 +66,12 @@ absl::Status list(const std::string& folder) {
   fmt::print("{}{}\n", folder, sets.empty() ? ": holds no checkpoint" : "");
   if (sets.empty()) return absl::OkStatus();
   fmt::print("{:>12}  {:>6}  {:>14}  {:<19}  state     optimizer  schema\n", "step", "shards", "bytes", "saved");
-  for (const ps::CheckpointSet& set : sets) print_set(folder, set);
+  absl::Status unreadable;
+  for (const ps::CheckpointSet& set : sets) unreadable.Update(print_set(folder, set));
   // A crash in the middle of a save leaves such files; the next save of a run removes them.
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<ps::UnfinishedFile> unfinished, ps::list_unfinished_files(folder));
   for (const ps::UnfinishedFile& file : unfinished) fmt::print("unfinished: {}\n", file.path);
-  return absl::OkStatus();
+  return unreadable;
 }
 
 /// Every byte of every file, one file at a time; says what is wrong.
@@ -76,7 +87,7 @@ bool verify_set(const std::string& folder, const ps::CheckpointSet& set) {
     const absl::Status together = ps::open_checkpoint_set(folder, set).status();
     if (!together.ok()) wrong.emplace_back(message_of(together));
   }
-  for (const std::string& what : wrong) fmt::print("damaged: {}\n", what);
+  for (const std::string& what : wrong) fmt::print("{}: {}\n", set.unreadable.ok() ? "damaged" : "unreadable", what);
   if (wrong.empty() && !set.complete()) fmt::print("{}\n", set.missing());
   if (wrong.empty() && set.complete()) {
     fmt::print("step {} is whole: {} bytes in {} files\n", set.global_step, set.bytes, set.shard_count);

@@ -116,9 +116,26 @@ TEST(FolderLock, OneOfTwoRunsWins) {
 TEST(FolderLock, WithoutPermissionForTheFileTheRunGoesOn) {
   for (const char* const file : {"gradrail-lock", "gradrail-lock-0"}) {
     const TemporaryFolder folder;
-    ASSERT_EQ(mkdir(folder.file(file).c_str(), 0700), 0);  // root may write each file, but no folder
+    write_bytes(folder.file(file), "");
+    ASSERT_EQ(chmod(folder.file(file).c_str(), 0444), 0);
+    ASSERT_EQ(chmod(folder.path().c_str(), 0777), 0);
+    constexpr uid_t kUnprivileged = 65534;  // root may write everywhere
+    const uid_t before = geteuid();
+    if (before == 0) ASSERT_EQ(seteuid(kUnprivileged), 0);
     const auto lock = FolderLock::take(folder.path(), "run a", 0);
+    ASSERT_EQ(seteuid(before), 0);
     EXPECT_TRUE(lock.ok()) << lock.status();
+  }
+}
+
+TEST(FolderLock, ALockThatIsNoFileIsNamed) {
+  for (const char* const name : {"gradrail-lock", "gradrail-lock-0"}) {
+    const TemporaryFolder folder;
+    ASSERT_EQ(mkfifo(folder.file(name).c_str(), 0600), 0);
+    const absl::Status refused = FolderLock::take(folder.path(), "run a", 0).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    EXPECT_THAT(std::string(message_of(refused)),
+                AllOf(HasSubstr(folder.file(name) + ": is a pipe"), HasSubstr("remove it")));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <gmock/gmock.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -13,6 +14,9 @@
 #include <thread>
 
 #include "base/status.h"
+#include "ps/checkpoint/file.h"
+#include "ps/checkpoint/retention.h"
+#include "ps/checkpoint/set.h"
 #include "spdlog/sinks/ostream_sink.h"
 #include "spdlog/spdlog.h"
 #include "tests/ps/checkpoint/checkpoint_files.h"
@@ -246,6 +250,145 @@ TEST(CheckpointFolder, OtherModelOrOptimizerIsRefused) {
   EXPECT_THAT(
       words(restore_newest(folder.path(), {.schema = saved.header.schema, .optimizer = OptimizerKind::adam}).status()),
       HasSubstr("was trained with optimizer sgd, this run uses adam; use optimizer sgd, or another checkpoint folder"));
+}
+
+struct Unreadable {
+  const char* name;
+  void (*make)(const std::string& path);
+  const char* says;
+};
+
+class CheckpointEntry : public ::testing::TestWithParam<Unreadable> {
+ protected:
+  void expect_named(const absl::Status& status, const std::string& path) const {
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(words(status),
+                AllOf(HasSubstr("checkpoint " + path), HasSubstr(GetParam().says), HasSubstr("or remove it")));
+  }
+};
+
+/// Each began a new run at step 0, without a line: only regular files counted.
+TEST_P(CheckpointEntry, ThatCannotBeReadIsAnError) {
+  const TemporaryFolder folder;
+  const std::string newest = folder.file(checkpoint_file_name(300, 0, 0, 1));
+  GetParam().make(newest);
+  const auto check = [&] {
+    expect_named(restore_newest(folder.path(), {.schema = {{"w", {1}}}}).status(), newest);
+    expect_named(read_newest_set(folder.path()).status(), newest);
+    expect_named(newest_checkpoint(folder.path()).status(), newest);
+    expect_named(restore_set(folder.path(), {300, 0}, {.schema = {{"w", {1}}}}).status(), newest);
+    expect_named(read_checkpoint_set(folder.path(), 300).status(), newest);
+  };
+  check();
+  write_set(folder, 200, 1);
+  check();  // the older set would discard the steps of the newest one
+}
+
+TEST_P(CheckpointEntry, OfOneShardIsAnError) {
+  for (const std::set<uint32_t>& missing : {std::set<uint32_t>{1}, std::set<uint32_t>{0, 1}}) {
+    const TemporaryFolder folder;
+    const Checkpoint saved = write_set(folder, 300, 2, missing);
+    const std::string second = folder.file(checkpoint_file_name(300, 0, 1, 2));
+    GetParam().make(second);
+    expect_named(restore_newest(folder.path(), {.schema = saved.header.schema}).status(), second);
+    expect_named(restore_set(folder.path(), {300, 0}, {.schema = saved.header.schema}).status(), second);
+  }
+}
+
+TEST_P(CheckpointEntry, OfAnOlderSetPreventsNothing) {
+  const TemporaryFolder folder;
+  const Checkpoint saved = write_set(folder, 300, 1);
+  const std::string older = folder.file(checkpoint_file_name(200, 0, 0, 1));
+  GetParam().make(older);
+  const auto restored = restore_newest(folder.path(), {.schema = saved.header.schema});
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  EXPECT_EQ((*restored)->header.global_step, 300u);
+  // Its storage may return.
+  ASSERT_TRUE(remove_older_sets(folder.path(), {300, 0}, 1).ok());
+  EXPECT_TRUE(std::filesystem::exists(std::filesystem::symlink_status(older)));
+}
+
+/// A crash leaves the temporary file of a save.
+TEST_P(CheckpointEntry, UnderATemporaryNameIsNoCheckpoint) {
+  const TemporaryFolder folder;
+  GetParam().make(folder.file(checkpoint_file_name(300, 0, 0, 1) + ".tmp"));
+  const auto restored = restore_newest(folder.path(), {.schema = {{"w", {1}}}});
+  ASSERT_TRUE(restored.ok()) << restored.status();
+  EXPECT_EQ(*restored, nullptr);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, CheckpointEntry,
+    ::testing::Values(
+        Unreadable{"link_to_nothing",
+                   [](const std::string& path) { std::filesystem::create_symlink("/not/mounted/x.ckpt", path); },
+                   "is a symbolic link to /not/mounted/x.ckpt, which is not there (is its storage mounted?)"},
+        Unreadable{"link_to_itself", [](const std::string& path) { std::filesystem::create_symlink(path, path); },
+                   "Too many levels of symbolic links"},
+        Unreadable{"link_to_a_folder", [](const std::string& path) { std::filesystem::create_symlink("/tmp", path); },
+                   "is a folder, not a regular file"},
+        Unreadable{"folder", [](const std::string& path) { std::filesystem::create_directory(path); },
+                   "is a folder, not a regular file"},
+        Unreadable{"pipe", [](const std::string& path) { ASSERT_EQ(mkfifo(path.c_str(), 0600), 0); },
+                   "is a pipe (FIFO), not a regular file"},
+        Unreadable{"device", [](const std::string& path) { std::filesystem::create_symlink("/dev/zero", path); },
+                   "is a device, not a regular file"}),
+    [](const auto& tested) { return std::string(tested.param.name); });
+
+TEST(CheckpointFolder, ThatIsALinkToNothingIsNamed) {
+  const TemporaryFolder folder;
+  std::filesystem::create_symlink("/not/mounted", folder.file("link"));
+  for (const absl::Status& status :
+       {prepare_checkpoint_folder(folder.file("link")).status(), newest_checkpoint(folder.file("link")).status()}) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(words(status), AllOf(HasSubstr("checkpoint folder " + folder.file("link")),
+                                     HasSubstr("a symbolic link to /not/mounted, which is not there")));
+  }
+}
+
+/// A pipe hung the task, and a device was read for ever.
+TEST(CheckpointFolder, AnIdentityThatIsNoFileIsNamed) {
+  for (const bool is_pipe : {false, true}) {
+    const TemporaryFolder folder;
+    const std::string path = folder.file("gradrail-folder");
+    if (is_pipe) {
+      ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+    } else {
+      std::filesystem::create_symlink("/dev/zero", path);
+    }
+    const absl::Status refused = prepare_checkpoint_folder(folder.path()).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    EXPECT_THAT(words(refused), AllOf(HasSubstr(path), HasSubstr(is_pipe ? "is a pipe" : "is a device"),
+                                      HasSubstr("remove it, the next start writes it again")));
+  }
+}
+
+TEST(CheckpointFile, ATemporaryNameInUseIsReplacedAndNotFollowed) {
+  const TemporaryFolder folder;
+  const std::string path = folder.file(checkpoint_file_name(300, 0, 0, 1));
+  write_bytes(folder.file("precious"), "text");
+  for (const bool is_pipe : {false, true}) {
+    if (is_pipe) {
+      ASSERT_EQ(mkfifo((path + ".tmp").c_str(), 0600), 0);
+    } else {
+      std::filesystem::create_symlink(folder.file("precious"), path + ".tmp");
+    }
+    write_set(folder, 300, 1);
+    EXPECT_EQ(newest_checkpoint(folder.path()).value_or(0), 300u);
+    EXPECT_EQ(read_bytes(folder.file("precious")), "text");
+  }
+}
+
+/// rename() replaced the device, and of a folder the error came after the work.
+TEST(CheckpointFile, ReplacesOnlyAFile) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder.file("folder"));
+  ASSERT_EQ(mkfifo(folder.file("pipe").c_str(), 0600), 0);
+  for (const char* const name : {"folder", "pipe"}) {
+    const absl::Status refused = ReplacementFile::create(folder.file(name), "timeline").status();
+    EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+    EXPECT_THAT(words(refused), HasSubstr("timeline " + folder.file(name) + ": is a "));
+  }
 }
 
 }  // namespace
