@@ -149,6 +149,7 @@ absl::Status no_supported_version(const std::string& path, void* object) {
 }
 
 absl::StatusOr<Plugin> load_file(std::string_view name, const std::string& path) {
+  GRADRAIL_RETURN_IF_ERROR(check_regular_file(path));  // dlopen() would wait for the writer of a pipe
   // Now, not at the first call: a missing library is a reason here and a crash later. Local: two plug-ins may bring
   // symbols of the same name.
   void* object = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);

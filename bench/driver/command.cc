@@ -1,15 +1,14 @@
 #include "bench/driver/command.h"
 
-#include <cerrno>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 #include <system_error>
 
 #include "CLI/CLI.hpp"
 #include "base/flags/number_in.h"
 #include "base/log.h"
 #include "base/net_address.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "bench/cluster/rank_coordinator.h"
 #include "bench/cluster/ranks.h"
@@ -236,9 +235,10 @@ int run_bench(BenchFlags flags, int argc, char** argv) {
   const std::string& recorded = flags.options.json;
   std::error_code ignored;
   const bool is_new = !recorded.empty() && !std::filesystem::exists(recorded, ignored);
-  if (!recorded.empty() && !std::ofstream(recorded, std::ios::app))
-    return end_all(absl::InvalidArgumentError(
-        fmt::format("-J {}: cannot be written: {}", recorded, std::generic_category().message(errno))));
+  if (!recorded.empty()) {
+    if (const absl::Status writable = write_file(recorded, "", WriteMode::append); !writable.ok())
+      return end_all(absl::InvalidArgumentError(fmt::format("-J {}", message_of(writable))));
+  }
   for (const Suite& suite : suites()) {
     if (flags.options.suite != suite.name) continue;
     const absl::StatusOr<int> code = suite.run(flags.options);

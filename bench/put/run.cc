@@ -2,12 +2,13 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 
 #include "CLI/CLI.hpp"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "base/version.h"
 #include "bench/driver/harness.h"
+#include "bench/driver/subprocess.h"
 #include "bench/put/pair.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
@@ -91,24 +92,23 @@ class Run {
   void write_json(const std::string& what, const PutLoad& load, const PutFigure& figure) const {
     if (flags_.json.empty()) return;
     // Opened per figure: an interrupted run keeps the lines that it has.
-    std::ofstream file(flags_.json, std::ios::app);
-    file << nlohmann::json{{"question", "put"},
-                           {"contender", contender_},
-                           {"path", end_.path()},
-                           {"what", what},
-                           {"bytes", load.bytes},
-                           {"window", load.window},
-                           {"count", figure.times.count},
-                           {"min_us", figure.times.min_us},
-                           {"p50_us", figure.times.p50_us},
-                           {"p99_us", figure.times.p99_us},
-                           {"mean_us", figure.times.mean_us},
-                           {"gb_per_s", gb_per_s(load, figure.times.mean_us)},
-                           {"wrong", figure.wrong},
-                           {"machine", machine()},
-                           {"commit", build_version()}}
-                .dump()
-         << "\n";
+    const nlohmann::json line{{"question", "put"},
+                              {"contender", contender_},
+                              {"path", end_.path()},
+                              {"what", what},
+                              {"bytes", load.bytes},
+                              {"window", load.window},
+                              {"count", figure.times.count},
+                              {"min_us", figure.times.min_us},
+                              {"p50_us", figure.times.p50_us},
+                              {"p99_us", figure.times.p99_us},
+                              {"mean_us", figure.times.mean_us},
+                              {"gb_per_s", gb_per_s(load, figure.times.mean_us)},
+                              {"wrong", figure.wrong},
+                              {"machine", machine()},
+                              {"commit", build_version()}};
+    const absl::Status written = write_file(flags_.json, text_of(line) + "\n", WriteMode::append);
+    if (!written.ok()) fmt::print(stderr, "--json {}\n", message_of(written));
   }
 
   const std::string contender_;

@@ -4,12 +4,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
-#include <system_error>
 
+#include "base/read_file.h"
+#include "base/status.h"
 #include "bench/driver/busy.h"
 #include "bench/driver/harness.h"
 #include "bench/report/limits.h"
@@ -193,13 +193,8 @@ int Report::finish(bool failures_count) {
   if (options_.format == "json") fmt::print("{}\n", text());
   if (!options_.json.empty()) {
     // Overwrites the file: it holds one run, which `compare` reads as a whole.
-    std::ofstream file(options_.json);
-    file << text() << "\n";
-    // Closed before the test: a full disk shows when the buffer is written.
-    file.close();
-    if (!file) {
-      fmt::print(stderr, "gradrail bench: -J {}: cannot be written: {}\n", options_.json,
-                 std::generic_category().message(errno));
+    if (const absl::Status written = write_file(options_.json, text() + "\n", WriteMode::replace); !written.ok()) {
+      fmt::print(stderr, "gradrail bench: -J {}\n", message_of(written));
       code = 1;
     }
   }

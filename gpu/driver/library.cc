@@ -2,7 +2,6 @@
 
 #include <dlfcn.h>
 #include <glob.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -10,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -73,7 +73,7 @@ absl::StatusOr<Library> Library::find(absl::Span<const char* const> names) {
   for (const char* name : names) {
     for (const std::string& folder : folders) {
       const std::string path = fmt::format("{}/{}", folder, name);
-      if (access(path.c_str(), F_OK) != 0) continue;
+      if (!check_regular_file(path).ok()) continue;  // dlopen() would wait for the writer of a pipe
       library = open({path.c_str()});
       if (library.ok()) return library;
       reasons += fmt::format("; {}", message_of(library.status()));

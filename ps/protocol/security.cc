@@ -1,6 +1,5 @@
 #include "ps/protocol/security.h"
 
-#include <fcntl.h>
 #include <grpcpp/security/auth_metadata_processor.h>
 #include <grpcpp/security/credentials.h>
 #include <grpcpp/security/server_credentials.h>
@@ -171,18 +170,22 @@ absl::Status check_encryption(const Security& security) {
 }
 
 absl::StatusOr<std::string> read_secret_file(const std::string& path) {
+  const auto refused = [](const absl::Status& why) {
+    return absl::Status(why.code(), fmt::format("--secret-file {}", message_of(why)));
+  };
+  const absl::StatusOr<FileDescriptor> file = open_input(path, FileKind::any);
+  if (!file.ok()) return refused(file.status());
   // fstat() and not stat(): the path may name another file by now.
-  const FileDescriptor file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat about {};
-  std::optional<std::string> text;
-  if (file && fstat(file.get(), &about) == 0) text = read_up_to(file.get(), kMostSecretBytes + 1);
-  if (!text) return absl::ErrnoToStatus(errno, fmt::format("--secret-file {}", path));
+  if (fstat(file->get(), &about) != 0) return absl::ErrnoToStatus(errno, fmt::format("--secret-file {}", path));
   // systemd and Kubernetes give a group of their own access to a file that root owns.
   const mode_t others = about.st_uid == 0 && geteuid() != 0 ? 037 : 077;
   if ((about.st_mode & others) != 0) {
     return absl::FailedPreconditionError(fmt::format(
         "--secret-file {}: other users have access to it (mode {:04o}): run chmod 600", path, about.st_mode & 07777));
   }
+  const absl::StatusOr<std::string> text = read_input(*file, path, kMostSecretBytes + 1);
+  if (!text.ok()) return refused(text.status());
   // Editors and echo add a line end, which is not part of the secret.
   const std::string secret(absl::StripTrailingAsciiWhitespace(*text));
   const bool is_longer = secret.size() > kMostSecretBytes;  // no more of it is read

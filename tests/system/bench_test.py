@@ -250,7 +250,7 @@ class Bench(cluster.ClusterTest):
         self.assertRegex(self.bench("replay", "--matrix", bad, code=cluster.CONFIGURATION),
                          r"--matrix .*matrix.csv: row 2 \(line 2\), column 2: 'eight' is no number of bytes")
         self.assertRegex(self.bench("replay", "--matrix", "/none/x", code=cluster.CONFIGURATION), "--matrix .*/none/x.*No such file")
-        self.assertRegex(self.bench("replay", "--matrix", self.folder, code=cluster.USAGE), "--matrix .*: not a regular file")
+        self.assertRegex(self.bench("replay", "--matrix", self.folder, code=cluster.USAGE), "--matrix .*: is a folder, not a regular file")
 
     def test_a_transport_that_is_named_twice_is_measured_once(self):
         _, run = self.recorded("put", "--transport", "shm,shm")

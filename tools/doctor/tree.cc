@@ -12,13 +12,14 @@
 #include <cstring>
 #include <deque>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <optional>
 
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/file_descriptor.h"
+#include "base/read_file.h"
+#include "base/status.h"
 #include "fmt/format.h"
 #include "tools/doctor/text.h"
 
@@ -223,14 +224,8 @@ void Tree::record_link(const std::string& path, const std::string& target) {
 
 void Tree::add_to_recording(const std::string& path, std::string_view text) {
   if (!make_room(path)) return;
-  std::ofstream file(record_ + path, std::ios::binary);
-  file.write(text.data(), static_cast<std::streamsize>(text.size()));
-  // close() flushes, so that its failure is seen: a full disk is reported only then.
-  file.close();
-  if (!file) {
-    recording_ = absl::FailedPreconditionError(
-        fmt::format("--record {}{}: cannot be written ({})", record_, path, std::strerror(errno)));
-  }
+  const absl::Status written = write_file(record_ + path, text, WriteMode::replace);
+  if (!written.ok()) recording_ = absl::FailedPreconditionError(fmt::format("--record {}", message_of(written)));
 }
 
 }  // namespace gradrail::tools::doctor

@@ -2,10 +2,7 @@
 
 #include <sys/socket.h>
 
-#include <cerrno>
 #include <cstdio>
-#include <cstring>
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -13,6 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "base/flags/number_in.h"
 #include "base/flags/text_value.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "tools/gradrail/topo_json.h"
@@ -95,17 +93,11 @@ std::string rails_text(const TopoFlags& flags) {
   return text;
 }
 
-absl::Status write_file(const std::string& path, const std::string& text) {
-  std::ofstream file(path, std::ios::binary);
-  file << text;
-  // close() writes the rest: a full disk is an error only after it.
-  file.close();
-  if (!file) {
-    return absl::NotFoundError(
-        fmt::format("--svg {}: cannot be written ({}); name a file in a folder that is there and yours", path,
-                    std::strerror(errno)));
-  }
-  return absl::OkStatus();
+absl::Status write_svg(const std::string& path, const std::string& text) {
+  const absl::Status written = write_file(path, text, WriteMode::replace);
+  if (written.ok()) return written;
+  return absl::NotFoundError(
+      fmt::format("--svg {}; name a file in a folder that is there and yours", message_of(written)));
 }
 
 }  // namespace
@@ -147,7 +139,7 @@ absl::StatusOr<bool> run_topo(const TopoFlags& flags) {
                             flags.topology.empty() ? topology::discover() : topology::load(flags.topology));
   add_threads(machine, wanted);
   GRADRAIL_ASSIGN_OR_RETURN(const Placement placement, topology::plan(machine, wanted));
-  if (!flags.svg.empty()) GRADRAIL_RETURN_IF_ERROR(write_file(flags.svg, topology::draw_svg(machine, placement)));
+  if (!flags.svg.empty()) GRADRAIL_RETURN_IF_ERROR(write_svg(flags.svg, topology::draw_svg(machine, placement)));
   std::string text;
   if (flags.json) {
     text = topo_json(machine, placement);

@@ -5,10 +5,12 @@ row and the field.
 """
 import fnmatch
 import json
+import os
 import pathlib
 import re
 from dataclasses import dataclass, field, replace
 
+MOST_BYTES = 1 << 26
 KNOWN_MAJOR = 0  # major version of gradrail; a later version may change the meaning of a field
 LARGEST = 1e18  # limit of all numbers: matplotlib cannot draw axes with larger ones
 OURS, BOUND = "gradrail ", "bound"  # prefixes of paths of `gradrail bench peers`
@@ -75,9 +77,20 @@ def printable(text):
     return "".join(character if character.isprintable() else " " for character in str(text))
 
 
+def _read_text(file):
+    """Does not wait for the writer of a pipe that has none, and reads no device without an end."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    os.set_blocking(descriptor, True)  # a writer, such as the shell's <(command), is awaited
+    with open(descriptor, "rb") as stream:
+        content = stream.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise Problem(f"{file}: is longer than {MOST_BYTES} bytes")
+    return content.decode("utf-8")
+
+
 def read_run(file):
     try:
-        text = pathlib.Path(file).read_text(encoding="utf-8")
+        text = _read_text(file)
     except OSError as error:
         raise Problem(f"{file}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -171,7 +184,7 @@ def read_runs(files, globs):
     for run in runs:
         for row in run.rows:
             if sum(any(other.path == row.path for other in each.rows) for each in runs) > 1:
-                row.label = f"{row.path} [{pathlib.Path(run.file).stem}]"
+                row.label = f"{row.path} [{printable(pathlib.Path(run.file).stem)}]"
     labels = {row.label for run in runs for row in run.rows}
     if globs:
         for run in runs:

@@ -3,17 +3,13 @@
 //   | 0 | 0 | type: 0x08 = uint8 | dimensions n | n × uint32 size | elements, row-major |
 //
 // gzip differs from plain by its own magic 1f 8b, which no IDX file begins with.
-#include <sys/stat.h>
 #include <zlib.h>
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <limits>
-#include <memory>
 #include <string_view>
 
+#include "base/read_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "worker/data/dataset.h"
@@ -25,24 +21,11 @@ namespace {
 constexpr uint8_t kTypeUint8 = 0x08;
 // zlib counts in 32 bits; larger inputs are handed over in pieces of this size.
 constexpr size_t kMaxPiece = size_t{1} << 30;
+// The images of MNIST have 47 MB. The limit bounds the memory for a file with a hole, whose size costs nothing.
+constexpr size_t kMostFileBytes = size_t{1} << 32;
 
 absl::Status damaged(const std::string& path, std::string_view what) {
   return absl::DataLossError(fmt::format("{}: {}", path, what));
-}
-
-absl::StatusOr<std::vector<uint8_t>> read_file(const std::string& path) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(std::fopen(path.c_str(), "rb"), &std::fclose);
-  if (!file) return absl::NotFoundError(fmt::format("{}: {}", path, std::strerror(errno)));
-  struct stat info {};
-  // A pipe or a device has no size that could bound the read.
-  if (fstat(fileno(file.get()), &info) != 0 || !S_ISREG(info.st_mode)) {
-    return absl::NotFoundError(fmt::format("{}: not a regular file", path));
-  }
-  std::vector<uint8_t> bytes(static_cast<size_t>(info.st_size));
-  if (std::fread(bytes.data(), 1, bytes.size(), file.get()) != bytes.size()) {
-    return damaged(path, "cannot be read to its end");
-  }
-  return bytes;
 }
 
 /// The file's content as a stream, unpacked on the way when it is gzip.
@@ -159,8 +142,8 @@ absl::StatusOr<uint64_t> element_count(const std::string& path, absl::Span<const
 }  // namespace
 
 absl::StatusOr<IdxArray> read_idx(const std::string& path) {
-  GRADRAIL_ASSIGN_OR_RETURN(std::vector<uint8_t> file, read_file(path));
-  Content content(file);
+  GRADRAIL_ASSIGN_OR_RETURN(const std::string file, read_file(path, kMostFileBytes));
+  Content content({reinterpret_cast<const uint8_t*>(file.data()), file.size()});
   GRADRAIL_ASSIGN_OR_RETURN(std::vector<uint32_t> shape, read_shape(path, content));
   GRADRAIL_ASSIGN_OR_RETURN(const uint64_t count, element_count(path, shape));
   // Before the allocation: the header alone must not decide how much memory is used.

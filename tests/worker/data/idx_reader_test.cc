@@ -1,3 +1,5 @@
+#include <sys/stat.h>
+
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -61,9 +63,12 @@ TEST_F(IdxReader, ReadsAnEmptyArray) {
   EXPECT_TRUE(array->values.empty());
 }
 
-TEST_F(IdxReader, MissingFileOrFolderIsNotFound) {
+TEST_F(IdxReader, OnlyAFileIsRead) {
   EXPECT_EQ(read_idx(folder_.path() + "/none").status().code(), absl::StatusCode::kNotFound);
-  EXPECT_EQ(read_idx(folder_.path()).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(read_idx(folder_.path()).status().code(), absl::StatusCode::kInvalidArgument);
+  const std::string pipe = folder_.path() + "/pipe";  // a read waited for its writer
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(read_idx(pipe).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 TEST_F(IdxReader, TruncationAnywhereIsAnError) {

@@ -1,12 +1,10 @@
 #include "tools/gradrail/pages/pages.h"
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
 
 #include "CLI/CLI.hpp"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
 
@@ -28,10 +26,7 @@ absl::Status write_pages(const CLI::App& program, const std::string& folder) {
     std::error_code error;
     // An error shows itself below, as a file that cannot be written.
     std::filesystem::create_directories(path.parent_path(), error);
-    std::ofstream file(path, std::ios::binary);
-    file << text;
-    file.close();
-    if (!file) return absl::NotFoundError(fmt::format("{}: cannot be written ({})", path.string(), strerror(errno)));
+    GRADRAIL_RETURN_IF_ERROR(write_file(path.string(), text, WriteMode::replace));
   }
   return absl::OkStatus();
 }
