@@ -51,8 +51,8 @@ absl::StatusOr<std::string> read_file(const std::string& path, size_t max_bytes,
 
 enum class WriteMode { replace, append };
 /// Writes a result for the user. The file may be a pipe that another process reads, or a device such as /dev/stdout.
-/// Errors  those of open() and write(); DEADLINE_EXCEEDED: the reader of a pipe takes nothing for `timeout`. Each message
-///         begins with the path.
+/// Errors  those of open() and write(). DEADLINE_EXCEEDED: the reader of a pipe takes nothing for `timeout`. Each
+///         message begins with the path.
 absl::Status write_file(const std::string& path, std::string_view text, WriteMode mode,
                         Duration timeout = kPipeTimeout);
 

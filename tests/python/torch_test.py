@@ -112,10 +112,26 @@ SAVE = HALVES + """
 model = network()
 optimizer = optimizer_of(model)
 train(model, optimizer, range(STEPS // 2))
+precious = os.environ["FILE"] + ".precious"
+open(precious, "w").close()
+os.symlink(precious, os.environ["FILE"] + ".tmp")  # a temporary name may be a link to another file
 gradrail.torch.save_state(os.environ["FILE"], model, optimizer, None if "adam" in kind else np.int64(STEPS // 2))
+assert os.path.getsize(precious) == 0
 again = network(seed=1)
 assert gradrail.torch.load_state(os.environ["FILE"], again, optimizer_of(again)) == STEPS // 2
 assert difference(again, model) == 0
+gradrail.torch.load_state(os.fsencode(os.environ["FILE"]), again)
+for name in ("pipe.npz", "pipe.safetensors"):  # each waited for the writer
+    pipe = os.path.join(os.path.dirname(os.environ["FILE"]), kind + name)
+    os.mkfifo(pipe)
+    for call, arguments in ((gradrail.torch.load_state, (again,)), (gradrail.torch.save_state, (model, optimizer))):
+        try:
+            call(pipe, *arguments)
+            raise AssertionError("a pipe is a file")
+        except OSError as error:
+            assert "is a pipe (FIFO), not a regular file" in str(error), error
+        except gradrail.InvalidArgument as error:
+            assert "must end with .safetensors" in str(error), error
 """
 
 CONTINUE_AT_SERVERS = HALVES + """

@@ -17,7 +17,8 @@ def text(name: str, value: Any) -> bytes:
     if not isinstance(value, (str, os.PathLike)):
         raise errors.InvalidArgument(f"{name}: must be a text, not {type(value).__name__}")
     try:
-        encoded = os.fsencode(value) if isinstance(value, os.PathLike) else value.encode()
+        # Python keeps bytes of a path that are no UTF-8 as surrogates, such as those of sys.argv.
+        encoded = os.fsencode(value) if isinstance(value, os.PathLike) else value.encode(errors="surrogateescape")
     except UnicodeEncodeError:
         raise errors.InvalidArgument(f"{name}: {value!r} is not a valid text") from None
     if b"\0" in encoded:

@@ -1,23 +1,42 @@
 """Files of named arrays: what `gradrail checkpoint export` writes and `gradrail checkpoint import` reads."""
 import contextlib
+import errno
 import json
 import os
+import stat
 import zipfile
-from typing import Any, Dict
+from typing import Any, BinaryIO, Dict
 
 import numpy as np
 
 from . import errors
 
 
+def _check_kind(path: str) -> None:
+    mode = os.stat(path).st_mode
+    if not stat.S_ISREG(mode):
+        kinds = {stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe (FIFO)", stat.S_IFSOCK: "a socket"}
+        raise OSError(errno.EINVAL, f"is {kinds.get(stat.S_IFMT(mode), 'a device')}, not a regular file", path)
+
+
+def _open(path: str) -> BinaryIO:
+    """Opens a regular file. A pipe would wait for its writer, and a device may have no end."""
+    _check_kind(path)  # before open(): to open some devices does something
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "has become another kind of file", path)
+    return file
+
+
 def read(path: str) -> Dict[str, np.ndarray]:
     """Returns the arrays of a file of `gradrail checkpoint export`. OSError names the file."""
     try:
         if not path.endswith(".safetensors"):
-            with np.load(path, allow_pickle=False) as arrays:
+            with _open(path) as file, np.load(file, allow_pickle=False) as arrays:
                 return dict(arrays)
         types = {"F32": np.dtype("<f4"), "I64": np.dtype("<i8")}
-        with open(path, "rb") as file:
+        with _open(path) as file:
             size = int.from_bytes(file.read(8), "little")
             if size > os.path.getsize(path):
                 raise ValueError(f"its header has {size} bytes")
@@ -44,8 +63,12 @@ def write(path: str, arrays: Dict[str, np.ndarray], metadata: Dict[str, str]) ->
     text = json.dumps(header).encode()
     text += b" " * (-len(text) % 8)
     temporary = f"{path}.tmp"
+    with contextlib.suppress(FileNotFoundError):
+        _check_kind(path)  # os.replace() would replace a device such as /dev/null
     try:
-        with open(temporary, "wb") as file:
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(temporary)  # of an earlier crash; it may also be a link to another file, or a pipe
+        with open(temporary, "xb") as file:
             file.write(len(text).to_bytes(8, "little") + text)
             for array in arrays.values():
                 file.write(np.ascontiguousarray(array).data)

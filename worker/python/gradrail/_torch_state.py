@@ -169,7 +169,7 @@ def load_state(path: "Union[str, os.PathLike[str]]", model: torch.nn.Module,
     ------
     InvalidArgument: a parameter is missing in the file or has another shape, or the state is that of another optimizer.
     """
-    name_of_file = os.fspath(path)
+    name_of_file = os.fsdecode(path)
     arrays = _arrays.read(name_of_file)
 
     def read(name: str, parameter: torch.nn.Parameter) -> torch.Tensor:
@@ -230,7 +230,7 @@ def save_state(path: "Union[str, os.PathLike[str]]", model: torch.nn.Module,
     InvalidArgument: the servers have no such optimizer, or the parameters have made different numbers of steps. OSError:
     the file cannot be written; an old file stays.
     """
-    name_of_file = os.fspath(path)
+    name_of_file = os.fsdecode(path)
     if not name_of_file.endswith(".safetensors"):
         raise errors.InvalidArgument(f"{name_of_file}: the name must end with .safetensors")
     if global_step is not None:

@@ -357,7 +357,7 @@ def _place(options: Options) -> "Tuple[str, str]":
     """Returns the parameter servers and the task index of a worker, which two clients of a process do not share."""
     if options.ps_hosts is None:
         return os.environ.get("GRADRAIL_PS_HOSTS", ""), os.environ.get("GRADRAIL_TASK_INDEX", "0")
-    return options.ps_hosts.decode(), str(options.task_index)
+    return options.ps_hosts.decode(errors="surrogateescape"), str(options.task_index)
 
 
 def join(tensors: Mapping[str, Any], *, fragments: Optional[Mapping[str, Iterable[str]]] = None, optimizer: str = "sgd", 
