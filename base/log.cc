@@ -27,11 +27,18 @@ std::optional<spdlog::level::level_enum> level_of_environment() {
   return level;
 }
 
-/// The text of a record, which may contain texts of other processes, as one line.
+/// The text of a record as one line. It may contain texts of other processes, which can be long.
+std::string line_of(const spdlog::details::log_msg& record) {
+  constexpr size_t kMostBytes = 4096;
+  const std::string_view text(record.payload.data(), record.payload.size());
+  if (text.size() <= kMostBytes) return escaped(text);
+  return fmt::format("{}… ({} bytes)", escaped(text.substr(0, kMostBytes)), text.size());
+}
+
 class OneLine final : public spdlog::custom_flag_formatter {
  public:
   void format(const spdlog::details::log_msg& record, const std::tm& /*time*/, spdlog::memory_buf_t& out) override {
-    const std::string text = escaped({record.payload.data(), record.payload.size()});
+    const std::string text = line_of(record);
     out.append(text.data(), text.data() + text.size());
   }
   std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<OneLine>(); }
@@ -46,7 +53,7 @@ class ReceiverSink final : public spdlog::sinks::sink {
   }
 
   void log(const spdlog::details::log_msg& record) override {
-    const std::string text = escaped({record.payload.data(), record.payload.size()});
+    const std::string text = line_of(record);
     const int level = std::clamp<int>(record.level, spdlog::level::debug, spdlog::level::err);
     const MutexLock lock(mutex_);
     if (!receiver_) return print_text(stderr, "gradrail: {}\n", text);

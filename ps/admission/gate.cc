@@ -161,8 +161,10 @@ void AdmissionGate::accept_all(int listener) {
       if (errno == EAGAIN) return;
       // The listener stays readable. Without descriptors or memory the oldest connection makes room.
       const bool is_full = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
-      if (is_full && refusals_.permits(Clock::now()))
-        spdlog::warn("port {} cannot accept a connection: {} (raise `ulimit -n`)", port_, std::strerror(errno));
+      if (is_full) {
+        rate_limited_log_.write(fmt::format("port {} cannot accept a connection: {}{}", port_, std::strerror(errno),
+                                            errno == EMFILE ? " (raise `ulimit -n`)" : ""));
+      }
       if (is_full && !pending_.empty()) pending_.erase(pending_.begin());
       std::this_thread::sleep_for(kPause);
       return;
@@ -202,8 +204,8 @@ bool AdmissionGate::receive(Pending& pending) {
 }
 
 void AdmissionGate::report_refusal(const Pending& pending, const absl::Status& why) {
-  if (!refusals_.permits(Clock::now())) return;
-  spdlog::warn("a task at {} was refused: {}", peer_address(pending.socket.get()).host(), message_of(why));
+  rate_limited_log_.write(
+      fmt::format("a task at {} was refused: {}", peer_address(pending.socket.get()).host(), message_of(why)));
 }
 
 bool AdmissionGate::refuse_old_client(Pending& pending) {

@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/file_descriptor.h"
+#include "base/rate_limited_log.h"
 #include "ps/admission/connection_proof.h"
-#include "ps/admission/rate_limit.h"
 
 namespace gradrail::ps {
 
@@ -70,7 +70,7 @@ class AdmissionGate {
   // The thread.
   std::vector<Pending> pending_;  ///< in the order of their deadlines
   bool has_refused_old_client_ = false;
-  RateLimit refusals_{std::chrono::seconds(10)};
+  RateLimitedLog rate_limited_log_;
   std::thread thread_;  ///< last
 };
 

@@ -11,7 +11,6 @@
 #include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/control_channel.h"
-#include "spdlog/spdlog.h"
 
 namespace gradrail::ps {
 namespace {
@@ -32,7 +31,7 @@ void add_losses(const Membership& membership, proto::HeartbeatReply& reply) {
 }
 
 /// Records each worker that another ps task has lost before it joined this one, and returns them.
-std::vector<WorkerIndex> learn_losses(Membership& membership, const proto::Ping& ping) {
+std::vector<WorkerIndex> learn_losses(Membership& membership, const proto::Ping& ping, RateLimitedLog& log) {
   std::vector<WorkerIndex> departed;
   for (const proto::LostWorker& lost : ping.lost()) {
     const auto [worker, incarnation] = to_member(lost.member());
@@ -41,7 +40,7 @@ std::vector<WorkerIndex> learn_losses(Membership& membership, const proto::Ping&
     const TimePoint now = Clock::now();
     if (!membership.join(worker, incarnation, lost.name(), now).ok()) break;  // the run is over
     membership.mark_lost(worker, incarnation, lost.cause(), now);
-    spdlog::warn("{} was lost before it joined this task: {}", membership.name_of(worker), lost.cause());
+    log.write(fmt::format("{} was lost before it joined this task: {}", membership.name_of(worker), lost.cause()));
     departed.push_back(worker);
   }
   return departed;
@@ -70,7 +69,7 @@ absl::Status HeartbeatHandler::on_ping(const proto::Ping& ping, proto::Heartbeat
     add_losses(state.membership, reply);
     // A member that has left pings until its Leave is answered: that is not an error.
     if (!live.ok() && reply.aborted().empty() && !state.membership.has_left(worker, incarnation)) return live;
-    if (live.ok()) departed = learn_losses(state.membership, ping);
+    if (live.ok()) departed = learn_losses(state.membership, ping, losses_);
     // A run that was aborted applies no step without the lost workers.
     if (!state.membership.aborted().empty()) departed.clear();
     if (live.ok() && ping.has_report()) state.reports.heard(worker, incarnation, ping.report(), now);
@@ -102,8 +101,8 @@ void HeartbeatHandler::declare_lost(const LossQueue::Loss& loss) {
     if (loss.may_return) state.membership.mark_silent(worker, incarnation, Clock::now());
     state.reports.ended(worker, incarnation, "lost: " + loss.cause);
     run_continues = state.membership.aborted().empty();
-    spdlog::warn("{} was lost: {}{}", state.membership.name_of(worker), loss.cause,
-                 run_continues ? fmt::format("; {} workers remain", state.membership.live_count()) : "");
+    losses_.write(fmt::format("{} was lost: {}{}", state.membership.name_of(worker), loss.cause,
+                              run_continues ? fmt::format("; {} workers remain", state.membership.live_count()) : ""));
   }
   context_.state.changed.notify_all();
   // A run that was aborted applies no step without the lost member: the others could not reproduce it.

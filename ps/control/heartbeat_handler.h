@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/rate_limited_log.h"
 #include "ps/control/control_context.h"
 
 namespace gradrail::ps {
@@ -48,8 +49,9 @@ class HeartbeatHandler {
   Replication& replication_;
   BackupHandler& backup_;
   const StatsHandler& stats_;
-  TimePoint housekept_ = Clock::now();  ///< main thread: begin of the last housekeep()
-  TimePoint look_at_;                   ///< main thread: the next look for silent members
+  RateLimitedLog losses_{std::chrono::seconds(10), 16};  ///< hosts with several workers can fail at once
+  TimePoint housekept_ = Clock::now();                   ///< main thread: begin of the last housekeep()
+  TimePoint look_at_;                                    ///< main thread: the next look for silent members
 };
 
 }  // namespace gradrail::ps

@@ -13,7 +13,6 @@
 #include "ps/protocol/altered_data.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/mac.h"
-#include "spdlog/spdlog.h"
 #include "transport/registry.h"
 
 namespace gradrail::ps {
@@ -31,11 +30,10 @@ absl::Status JoinHandler::describe(const proto::DescribeRequest& request, proto:
   if (request.lost_primary()) backup_.begin_without_primary();
   const ServerOptions& options = context_.options;
   // The worker reads the difference in the reply and ends.
-  if (const bool encrypts = options.security.encrypt_data;
-      request.encrypts_data() != encrypts && refusals_.permits(Clock::now())) {
-    spdlog::warn(
+  if (const bool encrypts = options.security.encrypt_data; request.encrypts_data() != encrypts) {
+    rate_limited_log_.write(fmt::format(
         "worker {} does not fit: it was started {} --encrypt-data, and this task {}: give it to all tasks, or to none",
-        request.task_index(), encrypts ? "without" : "with", encrypts ? "with" : "without");
+        request.task_index(), encrypts ? "without" : "with", encrypts ? "with" : "without"));
   }
   reply.set_shard_count(static_cast<uint32_t>(context_.shards.size()));
   reply.set_host_id(transport::host_id());
@@ -78,8 +76,8 @@ absl::Status JoinHandler::join(const proto::JoinRequest& request, proto::JoinRep
 void JoinHandler::log_refusal(const proto::JoinRequest& request, const absl::Status& why) {
   const uint64_t incarnation = request.member().incarnation();
   if (refused_incarnation_.exchange(incarnation) == incarnation) return;
-  spdlog::warn("worker {} ({}) was not admitted: {}", request.member().task_index(), request.worker_name(),
-               std::string(message_of(why)));
+  rate_limited_log_.write(fmt::format("worker {} ({}) was not admitted: {}", request.member().task_index(),
+                                      request.worker_name(), message_of(why)));
 }
 
 absl::Status JoinHandler::try_join(const proto::JoinRequest& request, proto::JoinReply& reply) {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "ps/admission/rate_limit.h"
+#include "base/rate_limited_log.h"
 #include "ps/control/control_context.h"
 #include "ps/control/run_setup.h"
 
@@ -51,7 +51,7 @@ class JoinHandler {
   Replication& replication_;
   BackupHandler& backup_;
   HeartbeatHandler& heartbeat_;
-  RateLimit refusals_{std::chrono::seconds(10)};
+  RateLimitedLog rate_limited_log_;
   std::atomic<uint64_t> refused_incarnation_ = 0;  ///< of the join that was refused last
 };
 

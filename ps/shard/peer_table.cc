@@ -152,8 +152,9 @@ void PeerTable::start_closing(ShardPeer& peer, TimePoint deadline) {
 }
 
 void PeerTable::refuse(ShardPeer& peer, const std::string& why) {
-  spdlog::log(is_ending_ ? spdlog::level::info : spdlog::level::warn, "{}: refused {}: {}", environment_.options.name,
-              peer.connection->describe(), why);
+  rate_limited_log_.write(
+      fmt::format("{}: refused {}: {}", environment_.options.name, peer.connection->describe(), why),
+      is_ending_ ? spdlog::level::info : spdlog::level::warn);
   const bool was_active = peer.phase == ShardPeer::Phase::active;
   start_closing(peer, Clock::now() + kGracePeriod);
   // The heartbeat of the worker may continue. Without a report, sync would wait for its gradients forever.
@@ -176,11 +177,11 @@ void PeerTable::refuse_group(ShardPeer& peer, const std::vector<WorkerIndex>& wo
 
 void PeerTable::on_lost(ShardPeer& peer, const std::string& cause) {
   if (peer.phase == ShardPeer::Phase::active && peer.members.is_group) {
-    spdlog::warn("{}: lost {} to an aggregator of {} workers: {}; they may return over other paths",
-                 environment_.options.name, peer.connection->describe(), peer.members.list.size(), cause);
+    losses_.write(fmt::format("{}: lost {} to an aggregator of {} workers: {}; they may return over other paths",
+                              environment_.options.name, peer.connection->describe(), peer.members.list.size(), cause));
   } else if (peer.phase == ShardPeer::Phase::active) {
-    spdlog::warn("{}: lost {} to worker {}: {}; the worker may return over another path", environment_.options.name,
-                 peer.connection->describe(), peer.worker, cause);
+    losses_.write(fmt::format("{}: lost {} to worker {}: {}; the worker may return over another path",
+                              environment_.options.name, peer.connection->describe(), peer.worker, cause));
     absent_.push_back({peer.worker, peer.incarnation, Clock::now() + kReturnDeadline, cause});
   }
   if (peer.phase == ShardPeer::Phase::primary) {
@@ -222,8 +223,8 @@ void PeerTable::expire(TimePoint now) {
   }
   for (ShardPeer* peer : expired) {
     if (peer->phase != ShardPeer::Phase::closing) {
-      spdlog::warn("{}: closed {}: its handshake did not complete in time", environment_.options.name,
-                   peer->connection->describe());
+      rate_limited_log_.write(fmt::format("{}: closed {}: its handshake did not complete in time",
+                                          environment_.options.name, peer->connection->describe()));
     }
     close(*peer);
   }

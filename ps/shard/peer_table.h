@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/rate_limited_log.h"
 #include "ps/shard/environment.h"
 #include "ps/shard/peer.h"
 
@@ -125,6 +126,8 @@ class PeerTable {
   std::vector<Absent> absent_;
   size_t unsettled_ = 0;
   Traffic past_traffic_;
+  RateLimitedLog rate_limited_log_;
+  RateLimitedLog losses_{std::chrono::seconds(10), 16};  ///< of active peers; a host with several can fail
 };
 
 }  // namespace gradrail::ps

@@ -1,5 +1,6 @@
 """Unauthenticated connections to a parameter server: port scanners, health checks, half-open connections. Training
 continues, and the log stays short."""
+import os
 import random
 import re
 import socket
@@ -108,6 +109,38 @@ class UnauthenticatedConnections(cluster.ClusterTest):
         late = self.start_worker(2, "--epochs", 2)
         self.assert_ends(late, cluster.GOOD)
         self.assert_unimpressed(ps, workers)
+
+    def test_a_flood_of_connections_writes_few_lines(self):
+        """GRADRAIL_FLOOD is the number of connections. 300,000 write at most 100 kB."""
+        count = int(os.environ.get("GRADRAIL_FLOOD", "3000"))
+        ps, workers = self.running("--transport", "shm,tcp")
+        names = cluster.abstract_listeners(ps.pid)
+        self.assertTrue(names, "no abstract Unix socket found")
+        addresses = [(socket.AF_UNIX, socket.SOCK_SEQPACKET, "\0" + name) for name in names]
+        addresses += [(socket.AF_INET, socket.SOCK_STREAM, address) for address in cluster.tcp_listeners(ps.pid)]
+        reached = {}
+        for number in range(count):
+            family, kind, address = addresses[number % len(addresses)]
+            # Every second one is of a user whom the ps must not let in.
+            stranger = family == socket.AF_UNIX and os.geteuid() == 0 and number // len(addresses) % 2
+            try:
+                if stranger:
+                    os.seteuid(65534)
+                with socket.socket(family, kind) as connection:
+                    connection.settimeout(2)
+                    connection.connect(address)
+                    connection.send(self.chance.choice(GARBAGE[1:]))
+                    reached[address] = reached.get(address, 0) + 1
+            except OSError:  # the ps may refuse the connection, or be busy with others
+                pass
+            finally:
+                if stranger:
+                    os.seteuid(0)
+        self.assertEqual(len(reached), len(addresses), reached)
+        self.assert_unimpressed(ps, workers)
+        size = sum(len(line.text) + 1 for line in ps.lines())
+        print(f"{count} connections: {size} bytes of log")
+        self.assertLess(size, 20_000 if count < 10_000 else 100_000, ps.transcript())
 
     def await_handshake_deadline(self, workers):
         """Waits for workers' steps until well after the handshake deadline (5 s)."""

@@ -36,12 +36,12 @@ absl::StatusOr<std::unique_ptr<PsMonitor>> PsMonitor::start(const MonitoringFlag
                                                             ps::Server& server) {
   auto monitor = std::make_unique<PsMonitor>();
   // `server` is captured by reference: the destructor of the metrics server waits for its threads.
-  const auto collect = [&server, name = task.name] {
+  const auto collect = [&server, name = task.name, log = &monitor->rate_limited_log_] {
     Metrics metrics = {build_info(name)};
     const absl::StatusOr<ps::proto::StatsReply> stats = server.stats();
     // The build information alone still shows that the task runs.
     if (!stats.ok()) {
-      spdlog::warn("metrics: {}", message_of(stats.status()));
+      log->write(fmt::format("metrics: {}", message_of(stats.status())));
       return metrics;
     }
     for (Metric& metric : ps_metrics(*stats)) metrics.push_back(std::move(metric));

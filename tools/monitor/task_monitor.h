@@ -7,6 +7,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
+#include "base/rate_limited_log.h"
 #include "ps/server.h"
 #include "tools/monitor/flags.h"
 #include "tools/monitor/flight_dump.h"
@@ -38,6 +39,7 @@ class PsMonitor {
                                                           ps::Server& server);
 
  private:
+  RateLimitedLog rate_limited_log_;  ///< any process can ask for metrics
   std::unique_ptr<MetricsServer> metrics_;
 };
 

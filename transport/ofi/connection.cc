@@ -183,7 +183,8 @@ void OfiConnection::lose(absl::Status cause) {
     cause = absl::Status(cause.code(), fmt::format("{}: {}", name_, message_of(cause)));
   }
   // An end that the peer chose is for our owner to judge, and was logged there if it was an error.
-  spdlog::log(!side_channel_.is_open() ? spdlog::level::info : spdlog::level::warn, "{}", message_of(cause));
+  context_.rate_limited_log().write(message_of(cause),
+                                    side_channel_.is_open() ? spdlog::level::warn : spdlog::level::info);
   cause_ = cause;
   if (side_channel_.is_open()) {
     side_channel_.send(encode(Disconnect{std::string(message_of(cause))})).IgnoreError();  // it may be gone as well

@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/file_descriptor.h"
+#include "base/rate_limited_log.h"
 #include "transport/common/completion_queue.h"
 #include "transport/common/side_channel.h"
 #include "transport/context.h"
@@ -73,6 +74,8 @@ class OfiContext final : public Context {
   void defer_close(std::shared_ptr<Link> link);
   void watch(int fd);
   void unwatch(int fd);
+  /// For lines about peers that have proven nothing to the owner.
+  RateLimitedLog& rate_limited_log() { return rate_limited_log_; }
 
  private:
   struct DeferredClose {
@@ -103,6 +106,7 @@ class OfiContext final : public Context {
   FileDescriptor timer_;
 
   // Owner thread.
+  RateLimitedLog rate_limited_log_;
   std::unique_ptr<common::SideChannels> side_channels_;
   RegionTable regions_;
   std::vector<std::unique_ptr<OfiConnection>> connections_;

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "base/file_descriptor.h"
+#include "base/rate_limited_log.h"
 #include "transport/common/completion_queue.h"
-#include "transport/common/rate_limited_log.h"
 #include "transport/context.h"
 #include "transport/rails/bundle_connection.h"
 #include "transport/rails/rail_contexts.h"
@@ -119,7 +119,7 @@ class BundleContext final : public Context {
   std::vector<BundleConnection*> waiting_;  ///< with groups that wait for a lane
   std::set<std::string> failed_rails_;      ///< not reached by the last connect(): the next one tries them last
   common::CompletionQueue<std::unique_ptr<std::string>> ready_;
-  common::RateLimitedLog rate_limited_log_{"rails", std::chrono::seconds(10)};
+  RateLimitedLog rate_limited_log_;
   size_t first_child_ = 0;  ///< of the next poll: no child starves another
 };
 

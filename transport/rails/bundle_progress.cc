@@ -166,7 +166,8 @@ std::unique_ptr<Lane> BundleContext::take_joining(const Lane& lane) {
 
 /// Closes a lane, and with it the others of its bundle, which can no longer be complete.
 void BundleContext::drop_joining(Lane& lane, std::string_view why) {
-  rate_limited_log_.write(fmt::format("closed {}: a lane without its bundle: {}", lane.connection->describe(), why));
+  rate_limited_log_.write(
+      fmt::format("rails: closed {}: a lane without its bundle: {}", lane.connection->describe(), why));
   std::vector<Lane*> theirs = {&lane};
   for (const auto& other : joining_) {
     if (other.get() != &lane && lane.greeting && other->greeting && other->greeting->id == lane.greeting->id)

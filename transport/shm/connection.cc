@@ -32,6 +32,7 @@ ShmConnection::ShmConnection(ConnectionParts parts)
     : side_(parts.side),
       rings_(std::move(parts.rings)),
       regions_(parts.regions),
+      rate_limited_log_(*parts.log),
       peer_pid_(parts.peer_pid),
       address_(std::move(parts.address)),
       producer_(produced_ring(rings_, side_)),
@@ -147,7 +148,7 @@ absl::Status ShmConnection::handle_region(Packet& packet) {
 }
 
 void ShmConnection::refuse(const absl::Status& why, Drain drain) {
-  spdlog::warn("{}: connection ended: {}", describe(), why.ToString());
+  rate_limited_log_.write(fmt::format("{}: connection ended: {}", describe(), why.ToString()));
   channel_.close_with(why);
   lose(why, drain);
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/rate_limited_log.h"
 #include "transport/completion.h"
 #include "transport/connection.h"
 #include "transport/shm/control_channel.h"
@@ -47,6 +48,7 @@ struct ConnectionParts {
   Mapping rings;
   FileDescriptor peer_bell;  ///< a connector learns it with the welcome
   const common::RegionTable* regions = nullptr;
+  RateLimitedLog* log = nullptr;  ///< of the context
   pid_t peer_pid = 0;
   std::string address;
 };
@@ -109,6 +111,7 @@ class ShmConnection final : public transport::Connection {
   const ConnectionParts::Side side_;
   const Mapping rings_;
   const common::RegionTable* const regions_;
+  RateLimitedLog& rate_limited_log_;  ///< of the context
   const pid_t peer_pid_;
   const std::string address_;
 

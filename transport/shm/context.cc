@@ -92,6 +92,7 @@ absl::StatusOr<Connection*> ShmContext::connect(const std::string& address, Time
               .rings = std::move(rings),
               .peer_bell = {},
               .regions = &regions_,
+              .log = &rate_limited_log_,
               .peer_pid = pid,
               .address = address});
 }
@@ -120,10 +121,7 @@ void ShmContext::accept_peers() {
     // The first is an empty queue; the others concern one attempt (accept(2)), and epoll reports the listener again.
     const bool quiet = error == EAGAIN || error == ECONNABORTED || error == EINTR;
     // Without free descriptors the listener stays readable, and each look would write a line.
-    if (!quiet && Clock::now() - last_accept_complaint_ > std::chrono::seconds(1)) {
-      last_accept_complaint_ = Clock::now();
-      spdlog::warn("{}", from_errno(error, "accept a peer").ToString());
-    }
+    if (!quiet) rate_limited_log_.write(from_errno(error, "accept a peer").ToString());
     return;
   }
 }
@@ -134,7 +132,7 @@ void ShmContext::admit(FileDescriptor socket) {
   if (pid.ok() && pending_connections_.size() >= kMaxPendingConnections)
     pid = absl::ResourceExhaustedError("shm: too many peers without a handshake");
   if (!pid.ok()) {
-    spdlog::warn("shm {}: refused a peer: {}", address_, pid.status().ToString());
+    rate_limited_log_.write(fmt::format("shm {}: refused a peer: {}", address_, pid.status().ToString()));
     channel.close_with(pid.status());
     return;
   }
@@ -154,7 +152,7 @@ void ShmContext::start_handshake(PendingConnection& pending) {
   // The end of a peer before its hello is not a refusal, and causes no warning.
   const bool spoke = !hello.ok() || hello->kind == Packet::Kind::message;
   if (const absl::Status status = hello.ok() && spoke ? welcome(pending, *hello) : hello.status(); !status.ok()) {
-    spdlog::warn("shm {}: refused process {}: {}", address_, pending.pid, status.ToString());
+    rate_limited_log_.write(fmt::format("shm {}: refused process {}: {}", address_, pending.pid, status.ToString()));
     pending.channel.close_with(status);
   }
   // Closes the socket, unless welcome() has moved the channel into a connection.
@@ -175,6 +173,7 @@ absl::Status ShmContext::welcome(PendingConnection& pending, Packet& hello) {
        .rings = std::move(rings),
        .peer_bell = std::move(hello.descriptors[1]),
        .regions = &regions_,
+       .log = &rate_limited_log_,
        .peer_pid = pending.pid,
        .address = address_});
   return absl::OkStatus();

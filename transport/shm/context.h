@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/rate_limited_log.h"
 #include "transport/context.h"
 #include "transport/registry.h"
 #include "transport/shm/connection.h"
@@ -58,6 +59,7 @@ class ShmContext final : public Context {
   FileDescriptor bell_;   ///< peers ring it when we sleep
   FileDescriptor listener_;
   std::string address_;
+  RateLimitedLog rate_limited_log_;
 
   // Owner thread.
   common::RegionTable regions_;
@@ -68,7 +70,6 @@ class ShmContext final : public Context {
   bool armed_ = false;
   uint32_t polls_since_look_ = 0;
   TimePoint last_look_;
-  TimePoint last_accept_complaint_;
 };
 
 }  // namespace gradrail::transport::shm

@@ -93,7 +93,8 @@ void TcpConnection::refuse(const absl::Status& why, bool altered) {
   final_bytes += refusal_frame(message_of(why), altered);
   if (seal_ != nullptr) final_bytes = seal_->final_bytes(final_bytes);
   // close_pending() logs the refusals before a hello, at a limited rate.
-  if (state_ == State::open) spdlog::warn("{}: refused the peer: {}", name_, message_of(why));
+  if (state_ == State::open)
+    context_.rate_limited_log().write(fmt::format("{}: refused the peer: {}", name_, message_of(why)));
   hand_over(std::move(final_bytes));
   lose({why.code(), fmt::format("{}: refused the peer: {}", name_, message_of(why))}, altered);
 }

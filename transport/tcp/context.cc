@@ -61,7 +61,7 @@ TcpContext::TcpContext(std::vector<Address> sources, const Tuning& tuning, std::
       static_pair_(seal_ ? std::optional(seal::KeyPair::generate()) : std::nullopt),
       epoll_(std::move(epoll)),
       timer_(std::move(timer)),
-      rate_limited_log_("tcp", tuning.rate_limited_log_interval),
+      rate_limited_log_(tuning.rate_limited_log_interval),
       buffers_(kMaxMessageBytes, kSpareBuffers) {
   watch(timer_.get(), &timer_source_, false);
 }

@@ -10,9 +10,9 @@
 
 #include "absl/status/statusor.h"
 #include "base/check.h"
+#include "base/rate_limited_log.h"
 #include "transport/common/completion_queue.h"
 #include "transport/common/message_buffers.h"
-#include "transport/common/rate_limited_log.h"
 #include "transport/common/region_table.h"
 #include "transport/context.h"
 #include "transport/registry.h"
@@ -103,6 +103,9 @@ class TcpContext final : public Context {
   void on_handshake_done(TcpConnection* pending);
   void close_pending(TcpConnection* pending, std::string_view why);
 
+  /// For lines about peers that have proven nothing to the owner.
+  RateLimitedLog& rate_limited_log() { return rate_limited_log_; }
+
  private:
   // context.cc
   absl::StatusOr<FileDescriptor> connect_any(const std::vector<Address>& targets, TimePoint deadline);
@@ -146,7 +149,7 @@ class TcpContext final : public Context {
   std::vector<std::unique_ptr<TcpConnection>> to_reap_;
   std::deque<std::unique_ptr<LingeringClose>> lingering_closes_;  ///< oldest first
   std::vector<std::unique_ptr<LingeringClose>> lingering_closes_to_reap_;
-  common::RateLimitedLog rate_limited_log_;
+  RateLimitedLog rate_limited_log_;
 
   common::CompletionQueue<common::MessageBuffer> ready_;
   size_t room_ = 0;  ///< reading stops at so many entries of ready_: the caller's span

@@ -40,8 +40,8 @@ void TcpContext::accept_some(const Listener& listener) {
 }
 
 void TcpContext::pause_accepting(const Listener& listener, int error) {
-  rate_limited_log_.write(
-      fmt::format("{}: cannot accept a connection: {} (raise `ulimit -n`)", listener.text, strerror(error)));
+  rate_limited_log_.write(fmt::format("tcp: {}: cannot accept a connection: {}{}", listener.text, strerror(error),
+                                      error == EMFILE ? " (raise `ulimit -n`)" : ""));
   for (const auto& each : listeners_) unwatch(each->fd.get());
   accepting_paused_ = true;
   schedule(Clock::now() + kAcceptPause);
@@ -49,7 +49,7 @@ void TcpContext::pause_accepting(const Listener& listener, int error) {
 
 void TcpContext::adopt(FileDescriptor fd, const Listener& listener) {
   if (connections_.size() >= tuning_.max_connections) {
-    rate_limited_log_.write(fmt::format("{}: refused {}: {} connections are open", listener.text,
+    rate_limited_log_.write(fmt::format("tcp: {}: refused {}: {} connections are open", listener.text,
                                         peer_address(fd.get()).text(), connections_.size()));
     return close_lingering(std::move(fd), refusal_frame("too many connections"));
   }
@@ -92,7 +92,8 @@ void TcpContext::on_handshake_done(TcpConnection* pending) {
 }
 
 void TcpContext::close_pending(TcpConnection* pending, std::string_view why) {
-  rate_limited_log_.write(fmt::format("closed a connection that is not from a peer: {}: {}", pending->describe(), why));
+  rate_limited_log_.write(
+      fmt::format("tcp: closed a connection that is not from a peer: {}: {}", pending->describe(), why));
   GRADRAIL_CHECK(pending->lost());  // the loops over pending_connections_ end because lose() takes one away
   std::erase(to_flush_, pending);
   std::erase(to_read_, pending);

@@ -168,7 +168,7 @@ void UcxConnection::fail_native(std::string_view doing, ucs_status_t status) {
 
 ucs_status_t UcxConnection::refuse(const absl::Status& why) {
   const std::string text = fmt::format("{}: refused the peer: {}", describe(), message_of(why));
-  spdlog::warn("{}", text);
+  context_.rate_limited_log().write(text);
   fail({why.code(), text});
   return UCS_ERR_REJECTED;
 }
@@ -223,7 +223,8 @@ void UcxConnection::reap() {
   endpoint_.reap();
   side_channel_.close();
   if (!released() && !abandoned()) {
-    spdlog::error("{}: UCX has not released the memory of this connection", describe());
+    context_.rate_limited_log().write(fmt::format("{}: UCX has not released the memory of this connection", describe()),
+                                      spdlog::level::err);
   }
   state_ = State::lost;
 }

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "base/check.h"
 #include "base/file_descriptor.h"
+#include "base/rate_limited_log.h"
 #include "transport/common/completion_queue.h"
 #include "transport/common/message_buffers.h"
 #include "transport/common/side_channel.h"
@@ -64,6 +65,8 @@ class UcxContext final : public Context {
   void end_soon(UcxConnection* connection) { failing_.push_back(connection); }
   void confirm_alive_soon(UcxConnection* connection);
   void take_last_messages();
+  /// For lines about peers that have proven nothing to the owner.
+  RateLimitedLog& rate_limited_log() { return rate_limited_log_; }
 
  private:
   // context_handshake.cc
@@ -96,6 +99,7 @@ class UcxContext final : public Context {
   const uint64_t id_;
 
   // Owner thread.
+  RateLimitedLog rate_limited_log_;
   RegionTable regions_;
   std::vector<std::unique_ptr<UcxConnection>> connections_;  ///< by number; null where free
   size_t pending_connections_ = 0;                           ///< accepted connections that have not greeted

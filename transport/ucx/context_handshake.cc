@@ -7,7 +7,6 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "spdlog/spdlog.h"
 #include "transport/ucx/context.h"
 
 namespace gradrail::transport::ucx {
@@ -100,7 +99,7 @@ void UcxContext::poll_side_channels() {
 
 void UcxContext::accept(Connection* side_channel) {
   const auto adopted = adopt(side_channel, UcxConnection::Side::accepted);
-  if (!adopted.ok()) spdlog::warn("{}", message_of(adopted.status()));
+  if (!adopted.ok()) rate_limited_log_.write(message_of(adopted.status()));
 }
 
 void UcxContext::close_silent_pending(TimePoint now) {

@@ -4,7 +4,6 @@
 
 #include "base/check.h"
 #include "base/status.h"
-#include "spdlog/spdlog.h"
 #include "transport/ucx/context.h"
 
 namespace gradrail::transport::ucx {
@@ -78,7 +77,7 @@ void UcxContext::reap_ended() {
     }
     connection->reap();
     if (!connection->side_channel().introduced()) {
-      spdlog::warn("{}", message_of(connection->cause()));
+      rate_limited_log_.write(message_of(connection->cause()));
       GRADRAIL_CHECK(pending_connections_ > 0);
       --pending_connections_;
       remove(connection);

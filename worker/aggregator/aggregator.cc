@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "base/mutex.h"
 #include "base/net_address.h"
+#include "base/rate_limited_log.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/admission/gated_server.h"
@@ -195,11 +196,11 @@ class Aggregator::Impl final : public ps::proto::Control::Service {
   /// A worker tries again at each look for better paths: the same reason is not repeated.
   void report(uint32_t worker, const absl::Status& attached) {
     const std::string why(message_of(attached));
-    {
+    if (worker < ps::kMaxWorkers) {
       MutexLock lock(mutex_);
       if (std::exchange(refused_[worker], why) == why) return;
     }
-    if (!attached.ok()) spdlog::warn("worker {} was not attached: {}", worker, why);
+    if (!attached.ok()) rate_limited_log_.write(fmt::format("worker {} was not attached: {}", worker, why));
   }
 
   absl::Status attach(const ps::proto::AttachRequest& request, ps::proto::AttachReply& reply) {
@@ -281,6 +282,7 @@ class Aggregator::Impl final : public ps::proto::Control::Service {
   std::string host_;
   mutable Mutex mutex_;
   std::map<std::string, std::shared_ptr<Session>> sessions_ ABSL_GUARDED_BY(mutex_);
+  RateLimitedLog rate_limited_log_;
   std::map<uint32_t, std::string> refused_ ABSL_GUARDED_BY(mutex_);  ///< by worker: why its last attempt failed
   std::map<std::string, ps::PathTraffic> past_traffic_ ABSL_GUARDED_BY(mutex_);  ///< of ended sessions, by path
   std::unique_ptr<ps::GatedServer> server_;                                      ///< last: its calls use the rest

@@ -183,8 +183,9 @@ void Session::dispatch(transport::Completion& completion) {
       break;
     case Kind::peer_lost:
       // A worker that leaves ends it as well. The control plane reports losses.
-      spdlog::info("{}: {} has ended: {}", environment_.options.name, peer.connection->describe(),
-                   message_of(completion.cause));
+      rate_limited_log_.write(fmt::format("{}: {} has ended: {}", environment_.options.name,
+                                          peer.connection->describe(), message_of(completion.cause)),
+                              spdlog::level::info);
       peers_.close(peer);
       break;
     default:

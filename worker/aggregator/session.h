@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/rate_limited_log.h"
 #include "ps/shard/backup_role.h"
 #include "ps/shard/environment.h"
 #include "ps/shard/handshake.h"
@@ -160,6 +161,7 @@ class Session {
     worker::ShardPath::Sent sent{};
   };
   ps::PathTraffic shard_traffic_;
+  RateLimitedLog rate_limited_log_;
   std::deque<Pending> backlog_;  ///< sums without room on the way to the shard
   struct Probing {
     TimePoint next = TimePoint::max();

@@ -155,9 +155,9 @@ bool Server::serve_one(ReaderLink& reader) {
   if (status.ok()) status = reader.check_time(stall_limit, kIdleInterval);
   if (status.ok()) return !reader.is_closed();
   if (absl::IsUnavailable(status)) {
-    spdlog::info("publisher {}: {}", address_, message_of(status));
+    rate_limited_log_.write(fmt::format("publisher {}: {}", address_, message_of(status)), spdlog::level::info);
   } else {
-    spdlog::warn("publisher {}: {}; the connection is closed", address_, message_of(status));
+    rate_limited_log_.write(fmt::format("publisher {}: {}; the connection is closed", address_, message_of(status)));
     const MutexLock lock(mutex_);
     ++stats_.readers_lost;
   }

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "base/file_descriptor.h"
 #include "base/mutex.h"
+#include "base/rate_limited_log.h"
 #include "worker/publish/reader_link.h"
 #include "worker/publish/version_store.h"
 
@@ -67,6 +68,7 @@ class Server {
   const uint64_t run_;
 
   std::vector<std::unique_ptr<ReaderLink>> readers_;  ///< server thread
+  RateLimitedLog rate_limited_log_;
 
   mutable Mutex mutex_;
   ServerStats stats_ ABSL_GUARDED_BY(mutex_);

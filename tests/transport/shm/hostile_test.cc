@@ -6,14 +6,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <functional>
+#include <sstream>
 #include <thread>
 
 #include "base/clock.h"
 #include "base/random.h"
 #include "gmock/gmock.h"
+#include "spdlog/sinks/ostream_sink.h"
+#include "spdlog/spdlog.h"
 #include "tests/transport/shm/testing.h"
 
 namespace gradrail::transport::shm::testing {
@@ -469,6 +473,35 @@ TEST(ShmSocket, APacketJustBeforeTheEndIsNotMissed) {
   other_end = kFinished;
   sender.join();
   EXPECT_EQ(missed, 0);
+}
+
+/// Any local user wrote megabytes a second into the log: one line for each connection.
+TEST_F(ShmHostile, AFloodOfConnectionsWritesFewLines) {
+  std::ostringstream log;
+  const auto before = spdlog::default_logger();
+  spdlog::set_default_logger(
+      std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  constexpr int kConnections = 1000;
+  for (int i = 0; i < kConnections; ++i) {
+    RawPeer peer(address_);
+    if (i % 3 == 0) {
+      ASSERT_EQ(send(peer.socket.get(), "garbage", 7, MSG_NOSIGNAL), 7);
+    } else if (i % 3 == 1) {
+      peer.say(make_hello(), {peer.file.get(), peer.file.get()});
+    } else {
+      Connection* const connection = let_in(peer);
+      peer.say(make_hello(), {});  // out of turn
+      expect_lost(absl::StatusCode::kInvalidArgument, "");
+      context_->close(connection);
+      continue;
+    }
+    EXPECT_EQ(peer.hear(*context_).message.kind, ControlKind::disconnect);
+  }
+  context_.reset();
+  spdlog::set_default_logger(before);
+  const std::string text = log.str();
+  EXPECT_THAT(text, HasSubstr("similar messages suppressed"));
+  EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 20) << text;
 }
 
 }  // namespace

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "absl/base/thread_annotations.h"
+#include "base/clock.h"
+#include "base/mutex.h"
+#include "spdlog/spdlog.h"
+
+namespace gradrail {
+
+/// Lines that other processes can cause, also such that have proven nothing: without a limit any local user could fill
+/// the disk. The line after an interval has the number of those that were suppressed.
+/// Threads  Any thread.
+class RateLimitedLog {
+ public:
+  /// Permits `lines` in each interval.
+  explicit RateLimitedLog(Duration interval = std::chrono::seconds(10), uint32_t lines = 1)
+      : interval_(interval), lines_(lines) {}
+  RateLimitedLog(const RateLimitedLog&) = delete;
+  RateLimitedLog& operator=(const RateLimitedLog&) = delete;
+  ~RateLimitedLog() {
+    if (suppressed_ > 0) spdlog::warn("{} ({} similar messages suppressed)", last_, suppressed_);
+  }
+
+  void write(std::string_view text, spdlog::level::level_enum level = spdlog::level::warn) ABSL_LOCKS_EXCLUDED(mutex_) {
+    if (!spdlog::should_log(level)) return;
+    const TimePoint now = Clock::now();
+    uint64_t suppressed = 0;
+    {
+      const MutexLock lock(mutex_);
+      if (now >= end_) {
+        end_ = now + interval_;
+        written_ = 0;
+      }
+      if (written_ == lines_) {
+        ++suppressed_;
+        last_ = text;
+        return;
+      }
+      ++written_;
+      suppressed = std::exchange(suppressed_, 0);
+    }
+    if (suppressed == 0) return spdlog::log(level, "{}", text);
+    spdlog::log(level, "{} ({} similar messages suppressed)", text, suppressed);
+  }
+
+ private:
+  const Duration interval_;
+  const uint32_t lines_;
+  Mutex mutex_;
+  TimePoint end_ ABSL_GUARDED_BY(mutex_){};       ///< of the interval
+  uint32_t written_ ABSL_GUARDED_BY(mutex_) = 0;  ///< in this interval
+  uint64_t suppressed_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::string last_ ABSL_GUARDED_BY(mutex_);  ///< that was suppressed
+};
+
+}  // namespace gradrail
