@@ -4,7 +4,10 @@
 
 #include <memory>
 #include <optional>
+#include <string_view>
+#include <utility>
 
+#include "base/out_of_memory.h"
 #include "ps/control/control_plane.h"
 #include "ps/protocol/control.grpc.pb.h"
 #include "ps/protocol/control_call.h"
@@ -24,6 +27,12 @@ std::optional<Membership::Member> announced_member(const grpc::ServerContextBase
   return to_member(member);
 }
 
+/// gRPC answers an exception with "Unexpected error in RPC handling", and ends this process if it comes from a reactor.
+template <typename Handler>
+grpc::Status answer(std::string_view call, Handler handler) {
+  return to_grpc(without_exceptions(call, std::move(handler)));
+}
+
 /// The heartbeat of one worker. It holds no thread while it waits: a task has thousands of them.
 /// Threads  Those of gRPC, one at a time. gRPC owns the object from its construction to OnDone().
 class MemberHeartbeat final : public grpc::ServerBidiReactor<proto::Ping, proto::HeartbeatReply> {
@@ -38,7 +47,8 @@ class MemberHeartbeat final : public grpc::ServerBidiReactor<proto::Ping, proto:
     member_ = to_member(ping_.member());
     reply_.Clear();
     // The member receives the reason by this status. It is not a loss that the other members must learn.
-    if (const absl::Status live = handler_.on_ping(ping_, reply_); !live.ok()) return Finish(to_grpc(live));
+    const grpc::Status live = answer("the call Heartbeat", [this] { return handler_.on_ping(ping_, reply_); });
+    if (!live.ok()) return Finish(live);
     StartWrite(&reply_);
   }
   void OnWriteDone(bool ok) override { ok ? StartRead(&ping_) : end(); }
@@ -85,7 +95,7 @@ class ControlService final : public CallbackCalls {
   using Context = grpc::ServerContext;
 
   grpc::Status Describe(Context*, const proto::DescribeRequest* request, proto::DescribeReply* reply) override {
-    return to_grpc(plane_.join.describe(*request, *reply));
+    return answer("the call Describe", [&] { return plane_.join.describe(*request, *reply); });
   }
 
   grpc::Status Attach(Context*, const proto::AttachRequest*, proto::AttachReply*) override {
@@ -94,11 +104,11 @@ class ControlService final : public CallbackCalls {
   }
 
   grpc::Status Join(Context*, const proto::JoinRequest* request, proto::JoinReply* reply) override {
-    return to_grpc(plane_.join.join(*request, *reply));
+    return answer("the call Join", [&] { return plane_.join.join(*request, *reply); });
   }
 
   grpc::Status Leave(Context*, const proto::LeaveRequest* request, proto::LeaveReply* reply) override {
-    return to_grpc(plane_.join.leave(*request, *reply));
+    return answer("the call Leave", [&] { return plane_.join.leave(*request, *reply); });
   }
 
   grpc::ServerUnaryReactor* Barrier(grpc::CallbackServerContext*, const proto::BarrierRequest* request,
@@ -112,24 +122,24 @@ class ControlService final : public CallbackCalls {
   }
 
   grpc::Status Stats(Context*, const proto::StatsRequest* request, proto::StatsReply* reply) override {
-    return to_grpc(plane_.stats.stats(*request, *reply));
+    return answer("the call Stats", [&] { return plane_.stats.stats(*request, *reply); });
   }
 
   grpc::Status Trace(Context*, const proto::TraceRequest* request, proto::TraceReply* reply) override {
-    return to_grpc(plane_.stats.trace(*request, *reply));
+    return answer("the call Trace", [&] { return plane_.stats.trace(*request, *reply); });
   }
 
   grpc::Status Checkpoint(Context*, const proto::CheckpointRequest* request, proto::CheckpointReply* reply) override {
-    return to_grpc(plane_.checkpoint.save(*request, *reply));
+    return answer("the call Checkpoint", [&] { return plane_.checkpoint.save(*request, *reply); });
   }
 
   grpc::Status CheckpointOutcome(Context*, const proto::CheckpointOutcomeRequest* request,
                                  proto::CheckpointOutcomeReply* reply) override {
-    return to_grpc(plane_.checkpoint.outcome(*request, *reply));
+    return answer("the call CheckpointOutcome", [&] { return plane_.checkpoint.outcome(*request, *reply); });
   }
 
   grpc::Status Replicate(Context*, const proto::ReplicateRequest* request, proto::ReplicateReply* reply) override {
-    return to_grpc(plane_.backup.mirror(*request, *reply));
+    return answer("the call Replicate", [&] { return plane_.backup.mirror(*request, *reply); });
   }
 
   ControlPlane& plane_;

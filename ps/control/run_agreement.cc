@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/out_of_memory.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/checkpoint/folder.h"
@@ -33,6 +34,26 @@ absl::StatusOr<ShardMap> cut(const proto::JoinRequest& request, const Schema& sc
     return absl::InvalidArgumentError("join: first shard lies beyond the number of shards");
   }
   return map;
+}
+
+/// Parameters and state of the optimizer in this task.
+struct ModelMemory {
+  uint64_t elements = 0;
+  uint64_t vectors = 1;
+  uint64_t bytes() const { return elements * vectors * sizeof(float); }
+};
+
+uint64_t elements_here(const ShardMap& map, uint32_t first_shard, size_t shard_count) {
+  uint64_t elements = 0;
+  for (uint32_t i = 0; i < shard_count; ++i) elements += map.shard(first_shard + i).count;
+  return elements;
+}
+
+absl::Status too_large(const ModelMemory& memory, std::string_view why) {
+  return absl::ResourceExhaustedError(fmt::format(
+      "{} parameters with {} values each need {} bytes in this ps task: {} (use more ps tasks, or a smaller "
+      "model)",
+      memory.elements, memory.vectors, memory.bytes(), why));
 }
 
 /// A worker that lost a ps before its first step has left a group, too, but has no position.
@@ -129,19 +150,27 @@ absl::Status RunAgreement::set_up(const proto::JoinRequest& request, const Schem
                                   bool may_restore) {
   GRADRAIL_CHECK(!agreed_.has_value());
   GRADRAIL_ASSIGN_OR_RETURN(ShardMap map, cut(request, schema, training, context_.shards.size()));
+  const ModelMemory memory{.elements = elements_here(map, request.first_shard(), context_.shards.size()),
+                           .vectors = 1 + static_cast<uint64_t>(state_vectors(training.optimizer.kind))};
   absl::StatusOr<std::shared_ptr<const Checkpoint>> restored = std::shared_ptr<const Checkpoint>();
-  if (may_restore) restored = restore(request, schema, training);
+  if (may_restore) {
+    restored = without_exceptions(
+        fmt::format("the checkpoint of a model of {} values", layout_of(schema).elements * memory.vectors),
+        [&] { return restore(request, schema, training); });
+  }
   // Before any shard is changed.
   if (!restored.ok()) return restored.status();
   // A failure leaves no agreement, so that the next join sets all shards up again (invariant 1).
   for (uint32_t i = 0; i < context_.shards.size(); ++i) {
-    GRADRAIL_RETURN_IF_ERROR(context_.shards[i].set_up({.shard_index = request.first_shard() + i,
-                                                        .map = map,
-                                                        .mode = training.mode,
-                                                        .optimizer = optimizer_of_run(training),
-                                                        .push = training.push,
-                                                        .returns = training.returns,
-                                                        .restored = *restored}));
+    const absl::Status set_up = context_.shards[i].set_up({.shard_index = request.first_shard() + i,
+                                                           .map = map,
+                                                           .mode = training.mode,
+                                                           .optimizer = optimizer_of_run(training),
+                                                           .push = training.push,
+                                                           .returns = training.returns,
+                                                           .restored = *restored});
+    if (absl::IsResourceExhausted(set_up)) return too_large(memory, message_of(set_up));
+    GRADRAIL_RETURN_IF_ERROR(set_up);
   }
   if (*restored != nullptr) {
     const CheckpointHeader& header = (*restored)->header;

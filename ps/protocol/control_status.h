@@ -9,6 +9,9 @@
 
 namespace gradrail::ps {
 
+/// gRPC's RESOURCE_EXHAUSTED for a server without memory or permission for a further thread.
+constexpr const char* kNoThread = "Server Threadpool Exhausted";
+
 /// The cause in gRPC's message about a connection, such as "Connection refused". It is the last part of "failed to
 /// connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:2222: …: Connection refused". The caller has the
 /// address. All other messages stay as they are.
@@ -23,6 +26,9 @@ inline std::string connection_cause(std::string_view message) {
       {"Broken pipe", "the process there closed the connection or ended"},
       {"Connection timed out", "the host there did not answer in time"},
       {"Deadline Exceeded", "no answer in time"},
+      {kNoThread,
+       "the process there could not start a thread: it has too little memory (`ulimit -v`), or too few processes are "
+       "permitted (`ulimit -u`, pids.max)"},
   };
   for (const auto& [of_grpc, ours] : kWords) {
     if (message.ends_with(of_grpc)) return ours;
@@ -43,7 +49,8 @@ inline grpc::Status to_grpc(const absl::Status& status) {
 }
 /// A message with another code than those of a lost connection is that of a server, and may contain an address.
 inline absl::Status from_grpc(const grpc::Status& status) {
-  const bool is_lost = status.error_code() == grpc::StatusCode::UNAVAILABLE ||
+  const bool is_of_grpc = status.error_message() == kNoThread;
+  const bool is_lost = is_of_grpc || status.error_code() == grpc::StatusCode::UNAVAILABLE ||
                        status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED;
   return absl::Status(static_cast<absl::StatusCode>(status.error_code()),
                       is_lost ? connection_cause(status.error_message()) : status.error_message());

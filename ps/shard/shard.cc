@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/out_of_memory.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -142,6 +143,15 @@ Shard::~Shard() {
 void Shard::run() {
   pthread_setname_np(pthread_self(), "gradrail-shard");
   if (environment_.options.on_thread_start) environment_.options.on_thread_start();
+  const absl::Status served = without_exceptions(environment_.options.name, [this] {
+    serve();
+    return absl::OkStatus();
+  });
+  // What the exception has interrupted is unknown: the run ends with its cause.
+  if (!served.ok()) fail(std::string(message_of(served)));
+}
+
+void Shard::serve() {
   std::vector<transport::Completion> completions(kCompletionsPerTurn);
   bool is_stopped = false;
   while (!is_stopped) {
@@ -218,6 +228,10 @@ void Shard::report_altered(const transport::Completion& lost) {
       is_backup ? "the backup" : fmt::format("worker {}", PeerTable::peer_of(*lost.connection).worker);
   const std::string cause =
       fmt::format("{}, between {} and {}: {}", kAlteredData, environment_.options.name, peer, message_of(lost.cause));
+  fail(cause);
+}
+
+void Shard::fail(const std::string& cause) {
   spdlog::error("{}", cause);
   if (environment_.options.on_failed) environment_.options.on_failed(cause);
 }
@@ -247,10 +261,12 @@ absl::Status Shard::run_status_in_thread(std::function<absl::Status()> task) {
 
 /// For tasks that a shard which is stopping, or does not answer, need not do.
 void Shard::run_void_in_thread(std::function<void()> task) {
-  run_in_thread([task = std::move(task)] {
+  const absl::StatusOr<bool> done = run_in_thread([task = std::move(task)] {
     task();
     return true;
-  }).IgnoreError();
+  });
+  // Without memory a part of it may be done.
+  if (absl::IsResourceExhausted(done.status())) fail(std::string(message_of(done.status())));
 }
 
 absl::Status Shard::set_up(Setup setup) {

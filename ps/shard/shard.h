@@ -105,6 +105,8 @@ class Shard {
   explicit Shard(Options options);
 
   void run();
+  void serve();
+  void fail(const std::string& cause);
   void dispatch(transport::Completion& completion);
   void report_altered(const transport::Completion& lost);
   void continue_peers();

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/mutex.h"
+#include "base/out_of_memory.h"
 #include "fmt/format.h"
 
 namespace gradrail::ps {
@@ -24,18 +25,26 @@ class TaskQueue {
   [[nodiscard]] bool push(std::function<void()> task) ABSL_LOCKS_EXCLUDED(mutex_);
   /// Hands over a task, calls `wake`, and waits for the result of the task. `owner` begins the texts of errors.
   /// Errors  UNAVAILABLE: after stop(). DEADLINE_EXCEEDED: the task has not ended within `limit`; it may still run.
+  ///         RESOURCE_EXHAUSTED: the task had no memory.
   template <typename Task, typename Wake>
   auto run_and_wait(const std::string& owner, Duration limit, Wake wake, Task task)
       -> absl::StatusOr<decltype(task())> {
     // shared: the task may still run when this function has given up.
     auto promise = std::make_shared<std::promise<decltype(task())>>();
     std::future<decltype(task())> result = promise->get_future();
-    if (!push([promise, task = std::move(task)] { promise->set_value(task()); }))
+    if (!push([promise, task = std::move(task)] {
+          try {
+            promise->set_value(task());
+          } catch (...) {  // the shard goes on without this task
+            promise->set_exception(std::current_exception());
+          }
+        }))
       return absl::UnavailableError(fmt::format("{} is stopping", owner));
     wake();
     if (result.wait_for(limit) != std::future_status::ready)
       return absl::DeadlineExceededError(fmt::format("{} does not answer", owner));
-    return result.get();
+    using Result = absl::StatusOr<decltype(task())>;
+    return without_exceptions(owner, [&result]() -> Result { return result.get(); });
   }
   /// No task is accepted from now on. Those in the queue still run.
   void stop() ABSL_LOCKS_EXCLUDED(mutex_);

@@ -423,5 +423,24 @@ TEST(Server, CheckpointWithoutAFolderSaysSo) {
   EXPECT_THAT(refused.error_message(), HasSubstr("--checkpoint_dir"));
 }
 
+/// "Unexpected error in RPC handling", and exit code 1.
+TEST(Server, AModelBeyondTheMemoryIsRefusedAndTheNextOneServed) {
+  const auto server = Server::start(local());
+  ASSERT_TRUE(server.ok()) << server.status();
+  Caller caller((*server)->port());
+  proto::JoinRequest large = good_join();
+  constexpr int64_t kElements = int64_t{1} << 37;
+  large.clear_schema();
+  to_proto({{"w", {kElements}}}, large);
+  *large.mutable_training() = to_proto(Training{.bucket_bytes = 1 << 30});
+  const grpc::Status refused = caller.join(large);
+  EXPECT_EQ(refused.error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED) << refused.error_message();
+  EXPECT_THAT(refused.error_message(),
+              ::testing::AllOf(HasSubstr(fmt::format("{} parameters with 1 values each need {} bytes in this ps task",
+                                                     kElements, kElements * 4)),
+                               HasSubstr("use more ps tasks, or a smaller model")));
+  EXPECT_TRUE(caller.join(good_join()).ok());
+}
+
 }  // namespace
 }  // namespace gradrail::ps

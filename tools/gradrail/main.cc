@@ -5,6 +5,7 @@
 #include "CLI/CLI.hpp"
 #include "base/flags/text_value.h"
 #include "base/log.h"
+#include "base/out_of_memory.h"
 #include "base/status.h"
 #include "bench/driver/command.h"
 #include "bench/predict/command.h"
@@ -221,4 +222,7 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace gradrail::tools
 
-int main(int argc, char** argv) { return gradrail::tools::run(argc, argv); }
+int main(int argc, char** argv) {
+  gradrail::explain_aborts(gradrail::tools::kConfiguration);
+  return gradrail::tools::run(argc, argv);
+}

@@ -49,5 +49,11 @@ TEST(FromGrpc, OnlyALostConnectionHasACause) {
             absl::UnavailableError("the process there closed the connection or ended"));
 }
 
+TEST(FromGrpc, AServerWithoutAThreadHasARemedy) {
+  const absl::Status status = from_grpc(grpc::Status(grpc::StatusCode::RESOURCE_EXHAUSTED, kNoThread));
+  EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  EXPECT_THAT(std::string(status.message()), testing::HasSubstr("pids.max"));
+}
+
 }  // namespace
 }  // namespace gradrail::ps

@@ -2,6 +2,9 @@
 
 #include <gmock/gmock.h>
 
+#include <chrono>
+#include <new>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -60,6 +63,21 @@ TEST(TaskQueue, NoTaskOfAnotherThreadIsLost) {
   }
   other.join();
   EXPECT_EQ(ran, kTasks);
+}
+
+/// The exception ended the process.
+TEST(TaskQueue, ATaskWithoutMemoryIsAnErrorOfItsCaller) {
+  TaskQueue queue;
+  bool ran_next = false;
+  const auto run = [&](auto task) {
+    return queue.run_and_wait(
+        "shard 0", std::chrono::seconds(10), [&] { EXPECT_TRUE(queue.run()); }, task);
+  };
+  const absl::StatusOr<int> failed = run([]() -> int { throw std::bad_alloc(); });
+  EXPECT_TRUE(absl::IsResourceExhausted(failed.status())) << failed.status();
+  EXPECT_THAT(std::string(failed.status().message()), ::testing::HasSubstr("shard 0: out of memory"));
+  EXPECT_TRUE(run([&] { return ran_next = true; }).ok());
+  EXPECT_TRUE(ran_next);
 }
 
 }  // namespace
