@@ -140,7 +140,7 @@ absl::StatusOr<bool> run_check(const PredictFlags& flags) {
            {"error", {{"median", row.median_error}, {"p99", row.p99_error}}},
            {"bottleneck", row.predicted.bottleneck}});
     }
-    fmt::print("{}\n", out.dump(2));
+    fmt::print("{}\n", out.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
     return holds;
   }
   fmt::print("# {:>12} {:>12} {:>12} {:>8} {:>12} {:>12} {:>8}  {}\n", "size", "predicted ms", "measured ms", "error",

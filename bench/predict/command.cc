@@ -100,7 +100,9 @@ absl::StatusOr<bool> run_predict(const PredictFlags& flags) {
     row["point"] = points[i].values;
     rows.push_back(std::move(row));
   }
-  if (flags.json) fmt::print("{}\n", (flags.sweep.empty() ? rows.front() : nlohmann::json{{"points", rows}}).dump(2));
+  if (flags.json)
+    fmt::print("{}\n", (flags.sweep.empty() ? rows.front() : nlohmann::json{{"points", rows}})
+                           .dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
   return true;
 }
 

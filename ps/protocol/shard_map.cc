@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/status.h"
+#include "base/utf8.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "ps/protocol/exchange_layout.h"
@@ -23,25 +24,10 @@ std::string describe(const Tensor& tensor) {
   return tensor.fragment.empty() ? shape : fmt::format("{} of fragment '{}'", shape, tensor.fragment);
 }
 
-/// Names travel in protobuf strings, which are UTF-8 by definition. Ill-formed, overlong and surrogate sequences are
-/// refused, because protobuf would fail on them later.
+/// Names stand in JSON files and archives, which take UTF-8 only.
 bool is_utf8(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto lead = static_cast<unsigned char>(text[i]);
-    // RFC 3629. C0 and C1 would begin overlong sequences of two bytes; F5 and above lie beyond U+10FFFF.
-    const size_t length = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
-    if (length == 0 || i + length > text.size()) return false;
-    uint32_t code = length == 1 ? lead : lead & (0x7F >> length);
-    for (size_t k = 1; k < length; ++k) {
-      const auto next = static_cast<unsigned char>(text[i + k]);
-      if ((next & 0xC0) != 0x80) return false;
-      code = code << 6 | (next & 0x3F);
-    }
-    const uint32_t smallest = length == 3 ? 0x800 : length == 4 ? 0x10000 : 0;
-    if (code < smallest || code > 0x10FFFF || (code >= 0xD800 && code < 0xE000)) return false;
-    i += length;
-  }
-  return true;
+  while (const size_t bytes = utf8_character_bytes(text)) text.remove_prefix(bytes);
+  return text.empty();
 }
 
 /// The reason why a tensor cannot have this name; "" for a good one.

@@ -30,5 +30,10 @@ TEST(Svg, AShortDetailIsNotCut) {
   EXPECT_THAT(picture_of(std::string(65, 'a')), HasSubstr(std::string(61, 'a') + "..."));
 }
 
+/// The path of a saved machine need not be UTF-8: the picture was no XML.
+TEST(Svg, WhatXmlDoesNotPermitIsReplaced) {
+  EXPECT_THAT(picture_of("u\xe9 \xc3\xa9 \x01 \xef\xbf\xbf <"), HasSubstr(">u? \xc3\xa9 ? ? &lt;<"));
+}
+
 }  // namespace
 }  // namespace gradrail::topology

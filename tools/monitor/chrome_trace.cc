@@ -160,7 +160,7 @@ std::string chrome_trace(const std::vector<worker::TaskTrace>& tasks) {
                          "of ps/0; another task's times may be off by clock_error_bound_us, which is less on "
                          "one host, where all clocks are one"},
                         {"clock_error_bound_us", std::move(bounds)}}}};
-  return whole.dump();
+  return whole.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 }  // namespace gradrail::tools

@@ -128,7 +128,10 @@ class MachineChecker {
 
 }  // namespace
 
-std::string write_machine(const Machine& machine) { return Json(machine).dump(); }
+std::string write_machine(const Machine& machine) {
+  // What is not UTF-8 is replaced: the parent refuses such names.
+  return Json(machine).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 absl::StatusOr<Machine> parse_machine(const std::string& text) {
   try {

@@ -5,6 +5,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/status.h"
+#include "base/utf8.h"
 #include "fmt/format.h"
 #include "topology/views/outline.h"
 
@@ -40,7 +42,12 @@ bool is_dark(int occupant) { return std::string_view(colour_of(occupant)) == "#0
 
 std::string escape(std::string_view text) {
   std::string safe;
-  for (const char c : text) {
+  while (!text.empty()) {
+    // The name of a machine can be the path of a file, and paths need not be UTF-8.
+    const size_t bytes = utf8_character_bytes(text);
+    const std::string_view character = text.substr(0, std::max<size_t>(bytes, 1));
+    text.remove_prefix(character.size());
+    const char c = character[0];
     switch (c) {
       case '<':
         // Names of machines and devices come from files that the user may have received: no text may become an element.
@@ -55,9 +62,11 @@ std::string escape(std::string_view text) {
       case '"':
         safe += "&quot;";
         break;
-      // XML 1.0 forbids most control characters, even as references.
+      // XML 1.0 forbids most control characters and two others, even as references.
       default:
-        safe += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? '?' : c;
+        const bool is_forbidden =
+            bytes == 0 || (bytes == 1 && is_control(c)) || character == "\uFFFE" || character == "\uFFFF";
+        safe += is_forbidden ? "?" : character;
     }
   }
   return safe;

@@ -41,7 +41,7 @@ std::optional<ps::TaskId> task_from(std::string_view rest) {
 std::string to_text(const TaskRecord& record) {
   return json{
       {"address", record.address}, {"id", record.id}, {"ps", record.sizes.ps}, {"workers", record.sizes.workers}}
-      .dump();
+      .dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
 std::optional<TaskRecord> task_record_from(const std::string& text) {
