@@ -58,7 +58,8 @@ def fields(data):
         yield number, value
 
 
-GRAPH = 4  # field of an Event
+GRAPH = 4  # fields of an Event
+SESSION_LOG = 7
 
 
 def graphs(data):
@@ -79,10 +80,18 @@ def node(data):
     return parts[1].decode(), parts[2].decode(), [value.decode() for key, value in fields(data) if key == 3], shape
 
 
-def events(data):
-    """Yields (wall time, step, file version or None, {tag: value or None}) of each event, except graphs."""
+def starts(data):
+    """Yields the step of each SessionLog with the status START."""
     for body in records(data):
-        if GRAPH in dict(fields(body)):
+        parts = dict(fields(body))
+        if dict(fields(parts.get(SESSION_LOG, b""))).get(1) == 1:
+            yield parts.get(2, 0)
+
+
+def events(data):
+    """Yields (wall time, step, file version or None, {tag: value or None}) of each event, except graphs and SessionLogs."""
+    for body in records(data):
+        if {GRAPH, SESSION_LOG} & dict(fields(body)).keys():
             continue
         wall_time, step, version, scalars = 0.0, 0, None, {}
         for number, value in fields(body):

@@ -222,6 +222,21 @@ class Summaries(Monitored):
                 self.assertTrue(names <= seen, seen)
                 self.assertEqual(relu in seen, relu in names)
 
+    def test_a_restarted_run_begins_again_at_its_checkpoint(self):
+        """TensorBoard drops what older files have of the step of a START and of later ones: no step is shown twice."""
+        data = ["--data_dir", digits.write(self.folder), "--mode", "sync", "--checkpoint_dir", self.folder / "saved"]
+        logs = self.folder / "logs" / "worker_0"
+        begins = []
+        for _ in range(2):
+            self.run_with_summaries("--workers", 1, "--epochs", 1, *data)
+            (path,) = set(logs.glob("events.out.tfevents.*")) - {path for path, _ in begins}
+            begins.append((path, list(event_records.starts(path.read_bytes()))))
+        (_, first), (path, second) = begins
+        self.assertEqual(first, [1])
+        step = min(step for _, step, version, scalars in event_records.events(path.read_bytes()) if scalars)
+        self.assertEqual(len(second), 1)
+        self.assertTrue(1 < second[0] <= step, f"{second} and {step}")
+
     def test_without_a_parameter_server(self):
         self.run_with_summaries("--ps", 0, "--epochs", 1)
         self.assertEqual(self.events(0)[1][3].keys(), {"cost", "batch_accuracy", "examples/sec"})

@@ -27,6 +27,10 @@ absl::StatusOr<std::unique_ptr<Summaries>> Summaries::create(const std::string& 
   return std::unique_ptr<Summaries>(new Summaries(*std::move(file), every));
 }
 
+void Summaries::begin_at(uint64_t global_step) {
+  if (!broken_) check(file_.write_start(static_cast<int64_t>(global_step)));
+}
+
 void Summaries::write(uint64_t global_step, const worker::Scalars& scalars) {
   if (broken_) return;
   check(file_.write(static_cast<int64_t>(global_step), scalars));
@@ -63,6 +67,9 @@ void Summaries::add_exchange(const worker::ClientStats& stats, worker::Scalars& 
 
 void Summaries::step(const worker::Progress& progress, worker::Workload& workload, const worker::Client* client) {
   ++steps_;
+  // A run that was restored repeats steps, and so does one that goes back after the return of a ps.
+  if (last_step_ == 0 || progress.global_step < last_step_) begin_at(progress.global_step);
+  last_step_ = progress.global_step;
   // The last batch of an epoch always writes: an epoch may be shorter than `every_`.
   if (progress.batch % every_ != 0 && progress.batch != progress.batch_count) return;
   const TimePoint now = Clock::now();

@@ -35,6 +35,8 @@ class Summaries {
 
  private:
   Summaries(worker::EventFile file, uint32_t every) : file_(std::move(file)), every_(every) {}
+  /// Without it TensorBoard shows repeated steps twice.
+  void begin_at(uint64_t global_step);
   void write(uint64_t global_step, const worker::Scalars& scalars);
   void check(const absl::Status& written);
   void add_exchange(const worker::ClientStats& stats, worker::Scalars& scalars);
@@ -42,8 +44,9 @@ class Summaries {
   worker::EventFile file_;
   const uint32_t every_;
   bool broken_ = false;
-  uint64_t steps_ = 0;  ///< since the last event
-  uint64_t global_step_ = 0;
+  uint64_t steps_ = 0;        ///< since the last event
+  uint64_t global_step_ = 0;  ///< of the last event
+  uint64_t last_step_ = 0;    ///< 0: none so far
   TimePoint written_at_ = Clock::now();
   worker::ClientStats before_;  ///< at the last event
 };

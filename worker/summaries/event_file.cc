@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "base/read_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "worker/data/tf_record.h"
@@ -47,8 +48,7 @@ absl::StatusOr<EventFile> EventFile::create(const std::string& folder) {
   const auto seconds = static_cast<int64_t>(seconds_since_1970());
   // TensorBoard recognizes its files by "tfevents" in the name. Host and process keep the names of a run distinct.
   const std::string path = fmt::format("{}/events.out.tfevents.{:010}.{}.{}", folder, seconds, host_name(), getpid());
-  FileDescriptor descriptor(open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!descriptor) return failed(path, "open", errno);
+  GRADRAIL_ASSIGN_OR_RETURN(FileDescriptor descriptor, open_regular_file(path, O_WRONLY | O_CREAT | O_APPEND, 0644));
   EventFile file(path, std::move(descriptor));
   // A reader of the format expects the version in the first record.
   proto::Event first;
@@ -67,6 +67,14 @@ absl::Status EventFile::write(int64_t step, const Scalars& scalars) {
     one->set_tag(tag);
     one->set_simple_value(static_cast<float>(value));
   }
+  return append(event.SerializeAsString());
+}
+
+absl::Status EventFile::write_start(int64_t step) {
+  proto::Event event;
+  event.set_wall_time(seconds_since_1970());
+  event.set_step(step);
+  event.mutable_session_log()->set_status(proto::SessionLog::START);
   return append(event.SerializeAsString());
 }
 

@@ -36,6 +36,8 @@ class EventFile {
   /// One event, of now; it is in the file when this returns. After an error the file may end within a record, and
   /// nothing more must be written.
   absl::Status write(int64_t step, const Scalars& scalars);
+  /// A run begins here, or begins again: TensorBoard drops what older files, and this one, have of this step and later.
+  absl::Status write_start(int64_t step);
   /// One event with the model, for TensorBoard's tab "Graphs"; once in a file.
   absl::Status write(absl::Span<const GraphNode> nodes);
 
