@@ -1,6 +1,8 @@
 #include "ps/launcher/launcher.h"
 
+#include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -124,11 +126,14 @@ Found from_mpirun(const Reader& read, const PmixQuery& query) {
 /// A launcher without variables of its own, such as PRRTE: the environment has the rank, and the server the rest.
 Found from_pmix(const Reader& read, const PmixQuery& query) {
   const absl::StatusOr<uint32_t> rank = read.number("PMIX_RANK", kMostTasks - 1);
-  const absl::StatusOr<PmixJob> job = rank.ok() ? query() : rank.status();
+  const bool has_space = read.has("PMIX_NAMESPACE");
+  const absl::StatusOr<PmixJob> job = !has_space  ? absl::InvalidArgumentError("PMIX_NAMESPACE is not set")
+                                      : rank.ok() ? query()
+                                                  : rank.status();
   if (!job.ok())
     return absl::InvalidArgumentError(
-        fmt::format("PMIX_NAMESPACE indicates a launcher that serves PMIx: {} (unset a leftover variable)",
-                    message_of(job.status())));
+        fmt::format("{} indicates a launcher that serves PMIx: {} (unset a leftover variable)",
+                    has_space ? "PMIX_NAMESPACE" : "PMIX_RANK", message_of(job.status())));
   if (job->size == 1) return std::nullopt;
   if (*rank >= job->size || job->size > kMostTasks)
     return absl::InvalidArgumentError(
@@ -165,6 +170,10 @@ absl::StatusOr<Launch::Role> dmlc_role(const std::string& word) {
       fmt::format("DMLC_ROLE={}: there are scheduler, server, worker", word.empty() ? "(not set)" : word));
 }
 
+// Each of them is of ps-lite alone.
+constexpr const char* kDmlcVariables[] = {"DMLC_ROLE",         "DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI",
+                                          "DMLC_PS_ROOT_PORT", "DMLC_WORKER_ID",  "DMLC_SERVER_ID"};
+
 Found from_dmlc(const Reader& read) {
   // The tracker of ps-lite sets all of these; a missing one is a mistake of a script.
   const absl::StatusOr<Launch::Role> role = dmlc_role(read.text("DMLC_ROLE"));
@@ -200,6 +209,23 @@ Found from_dmlc(const Reader& read) {
   return launch;
 }
 
+// A launcher sets its rank beside its size. Without those of an MPI that is not read, MPICH for example, each of its
+// processes would be the only one of its run.
+constexpr std::pair<const char*, const char*> kOtherLaunchers[] = {{"PMI_RANK", "PMI_SIZE"},
+                                                                   {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"}};
+
+/// A launcher whose variables are not read. srun may set them too, and then the sizes agree.
+absl::Status check_other(const Reader& read, const char* rank_name, const char* size_name, uint32_t known_size) {
+  if (!read.has(rank_name) && !read.has(size_name)) return absl::OkStatus();
+  const std::string value = read.text(size_name);
+  const std::optional<uint32_t> size = parse_number<uint32_t>(value);
+  if (size && (*size == 1 || *size == known_size)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("{}={} {}={} is of a launcher that is not known here: start the tasks by srun, Open MPI or torchrun, "
+                  "or give RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT to each (unset a leftover variable)",
+                  rank_name, read.text(rank_name), size_name, value));
+}
+
 }  // namespace
 
 bool is_tcp_rendezvous(std::string_view url) { return url.starts_with(kTcpScheme); }
@@ -216,7 +242,8 @@ absl::StatusOr<std::string> parse_tcp_rendezvous(std::string_view url) {
 Found read_launcher(const Variables& variable, const PmixQuery& query) {
   const Reader read(variable);
   const bool torchrun = read.has("RANK") || read.has("WORLD_SIZE");
-  const bool dmlc = read.has("DMLC_ROLE") || read.has("DMLC_NUM_WORKER") || read.has("DMLC_NUM_SERVER");
+  const auto has = [&](const char* name) { return read.has(name); };
+  const bool dmlc = std::any_of(std::begin(kDmlcVariables), std::end(kDmlcVariables), has);
   // The order below is from the innermost launcher outwards; these two have no order.
   if (torchrun && dmlc)
     return absl::InvalidArgumentError(
@@ -224,9 +251,19 @@ Found read_launcher(const Variables& variable, const PmixQuery& query) {
   if (torchrun) return from_torchrun(read);
   if (dmlc) return from_dmlc(read);
   if (read.has("OMPI_COMM_WORLD_RANK") || read.has("OMPI_COMM_WORLD_SIZE")) return from_mpirun(read, query);
-  if (read.has("SLURM_STEP_NUM_TASKS")) return from_slurm(read);
-  if (read.has("PMIX_NAMESPACE") && read.has("PMIX_RANK")) return from_pmix(read, query);
-  return std::nullopt;
+  Found launch = std::nullopt;
+  // The batch script of a job is a single process, and has the number 0 alone.
+  if (read.has("SLURM_STEP_NUM_TASKS") || (read.has("SLURM_PROCID") && read.text("SLURM_PROCID") != "0")) {
+    launch = from_slurm(read);
+  } else if (read.has("PMIX_NAMESPACE") || read.has("PMIX_RANK")) {
+    launch = from_pmix(read, query);
+  }
+  if (!launch.ok()) return launch;
+  // These would be as many separate runs.
+  const uint32_t size = launch->has_value() ? (*launch)->size : 1;
+  for (const auto& [rank_name, size_name] : kOtherLaunchers)
+    GRADRAIL_RETURN_IF_ERROR(check_other(read, rank_name, size_name, size));
+  return launch;
 }
 
 Found read_launcher() {

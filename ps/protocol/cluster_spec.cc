@@ -3,16 +3,20 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <cctype>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_split.h"
+#include "absl/types/span.h"
 #include "base/net_address.h"
 #include "base/parse_number.h"
 #include "base/read_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "nlohmann/json.hpp"
 
 namespace gradrail::ps {
@@ -21,9 +25,62 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kMaxClusterFileBytes = size_t{16} << 20;  // 1100 tasks take 0.1 MB
+constexpr int64_t kMaxSparsePs = 64;                       // the limit of --ps
 
 absl::Status invalid(std::string_view source, std::string_view what) {
   return absl::InvalidArgumentError(fmt::format("{}: {}", source, what));
+}
+
+using Keys = absl::Span<const std::string_view>;
+
+constexpr std::string_view kJobs[] = {"ps", "worker", "chief", "aggregator"};
+constexpr std::string_view kTopKeys[] = {"cluster", "sparseCluster", "task"};
+constexpr std::string_view kTopKeysOrJobs[] = {"cluster", "sparseCluster", "task",      "ps",
+                                               "worker",  "chief",         "aggregator"};
+constexpr std::string_view kTaskKeys[] = {"type", "index"};
+// TensorFlow and the platforms that start it set these too. They have no effect on a run of this program.
+constexpr std::string_view kOtherTopKeys[] = {
+    "environment", "rpc_layer", "session_master", "eval_session_master", "service", "model_dir", "job"};
+constexpr std::string_view kOtherTaskKeys[] = {"trial", "cloud"};
+constexpr std::string_view kOtherJobs[] = {"master", "evaluator"};
+
+bool contains(Keys keys, std::string_view key) { return std::find(keys.begin(), keys.end(), key) != keys.end(); }
+
+/// Letters and digits in lower case: "sparse_cluster" and "SparseCluster" are then equal.
+std::string plain(std::string_view key) {
+  std::string letters;
+  for (const unsigned char c : key) {
+    if (std::isalnum(c) != 0) letters += static_cast<char>(std::tolower(c));
+  }
+  return letters;
+}
+
+/// The known key that `key` resembles; "" for none.
+std::string_view meant_key(std::string_view key, Keys known) {
+  const std::string ours = plain(key);
+  const auto is_part = [](const std::string& part, const std::string& whole) {
+    return part.size() > 2 && whole.find(part) != std::string::npos;
+  };
+  for (const std::string_view candidate : known)
+    if (plain(candidate) == ours) return candidate;
+  for (const std::string_view candidate : known)
+    if (is_part(plain(candidate), ours) || is_part(ours, plain(candidate))) return candidate;
+  return "";
+}
+
+/// `what` is the word before the key. Without this error a description with a wrong key counts as an empty one.
+absl::Status unknown_key(std::string_view what, std::string_view key, Keys known, std::string_view source) {
+  const std::string_view meant = meant_key(key, known);
+  return invalid(source,
+                 fmt::format("unknown {} '{}'{} (there are: {})", what, escaped(key),
+                             meant.empty() ? "" : fmt::format(": do you mean '{}'?", meant), fmt::join(known, ", ")));
+}
+
+absl::Status check_keys(const Json& object, std::string_view what, Keys known, Keys others, std::string_view source) {
+  for (const auto& [key, value] : object.items()) {
+    if (!contains(known, key) && !contains(others, key)) return unknown_key(what, key, known, source);
+  }
+  return absl::OkStatus();
 }
 
 /// {"1": "host:port", …}: gaps get kUnknownAddress.
@@ -76,6 +133,8 @@ absl::Status normalise(std::vector<std::string>& tasks, std::string_view job, st
 
 absl::StatusOr<ClusterSpec> checked(ClusterSpec cluster, std::string_view source) {
   if (cluster.ps.empty()) return invalid(source, "job 'ps' has no task (at least one parameter server is needed)");
+  // A ps of a sparse description may know no worker. Each run has the chief, and its ps waits for it.
+  if (cluster.workers.empty() && cluster.sparse) cluster.workers.push_back(kUnknownAddress);
   if (cluster.workers.empty()) return invalid(source, "job 'worker' has no task (at least one worker is needed)");
   // Each shard keeps an entry for every worker index.
   if (cluster.workers.size() > kMaxWorkers) return invalid(source, fmt::format("more than {} workers", kMaxWorkers));
@@ -86,7 +145,7 @@ absl::StatusOr<ClusterSpec> checked(ClusterSpec cluster, std::string_view source
       return invalid(source, fmt::format("job '{}': task {} is missing (only the workers may have gaps)", job,
                                          absent - tasks->begin()));
   }
-  cluster.sparse = std::any_of(cluster.workers.begin(), cluster.workers.end(), unknown);
+  cluster.sparse = cluster.sparse || std::any_of(cluster.workers.begin(), cluster.workers.end(), unknown);
   std::set<std::string> seen;
   GRADRAIL_RETURN_IF_ERROR(normalise(cluster.ps, "ps", source, seen));
   GRADRAIL_RETURN_IF_ERROR(normalise(cluster.workers, "worker", source, seen));
@@ -121,12 +180,14 @@ std::string_view mistake_in_host(const std::string& host) {
   return "";
 }
 
-absl::StatusOr<ClusterSpec> from_jobs(const Json& jobs, std::string_view source) {
-  if (!jobs.is_object()) return invalid(source, "\"cluster\" must be an object of jobs");
+absl::StatusOr<ClusterSpec> from_jobs(const Json& jobs, bool is_sparse, std::string_view source) {
+  if (!jobs.is_object())
+    return invalid(source, fmt::format("\"{}\" must be an object of jobs", is_sparse ? "sparseCluster" : "cluster"));
+  GRADRAIL_RETURN_IF_ERROR(check_keys(jobs, "job", kJobs, kOtherJobs, source));
   // The jobs have no order: the choice of one of them would be silent.
   if (jobs.contains("chief") && jobs.contains("master"))
     return invalid(source, "jobs 'chief' and 'master' are two names of one job: keep one of them");
-  ClusterSpec cluster;
+  ClusterSpec cluster{.sparse = is_sparse};
   std::vector<std::string> chief;
   for (const auto& [name, job] : jobs.items()) {
     GRADRAIL_ASSIGN_OR_RETURN(std::vector<std::string> tasks, read_job(job, name, source));
@@ -138,10 +199,7 @@ absl::StatusOr<ClusterSpec> from_jobs(const Json& jobs, std::string_view source)
       chief = std::move(tasks);
     } else if (name == "aggregator") {
       cluster.aggregators = std::move(tasks);
-    } else if (name != "evaluator") {
-      // TensorFlow's evaluator takes no part in training and is ignored; any other name is a mistake.
-      return invalid(source, fmt::format("unknown job '{}' (there are: ps, worker, chief, aggregator)", name));
-    }
+    }  // TensorFlow's evaluator takes no part in training and is ignored
   }
   if (chief.size() > 1) return invalid(source, "job 'chief' must have one task");
   if (!chief.empty()) {
@@ -154,8 +212,21 @@ absl::StatusOr<ClusterSpec> from_jobs(const Json& jobs, std::string_view source)
 }
 
 absl::StatusOr<Json> parse_object(std::string_view text, std::string_view source) {
+  if (text.empty()) return invalid(source, "is empty: give a description of the cluster, or none at all");
+  // The parser would keep the last value of a key that occurs twice.
+  std::vector<std::set<std::string>> open_objects;
+  std::string repeated;
+  const auto look = [&](int, Json::parse_event_t event, const Json& value) {
+    if (event == Json::parse_event_t::object_start) open_objects.emplace_back();
+    if (event == Json::parse_event_t::object_end) open_objects.pop_back();
+    if (event == Json::parse_event_t::key && !open_objects.back().insert(value.get<std::string>()).second)
+      repeated = value.get<std::string>();
+    return true;
+  };
   try {
-    Json document = Json::parse(text);
+    Json document = Json::parse(text, look);
+    if (!repeated.empty())
+      return invalid(source, fmt::format("key '{}' occurs twice in one object", escaped(repeated)));
     if (!document.is_object()) return invalid(source, "must be a JSON object with the jobs \"ps\" and \"worker\"");
     return document;
   } catch (const Json::exception& error) {  // its text names the byte; no exception leaves this folder
@@ -163,9 +234,24 @@ absl::StatusOr<Json> parse_object(std::string_view text, std::string_view source
   }
 }
 
-bool has_jobs(const Json& document) {
-  return document.contains("ps") || document.contains("worker") || document.contains("chief") ||
-         document.contains("master");
+/// The cluster of a document with the jobs at the top, as a cluster file, or with the keys of TF_CONFIG. None: it has no
+/// job.
+absl::StatusOr<std::optional<ClusterSpec>> cluster_of(const Json& document, std::string_view source) {
+  const bool is_sparse = document.contains("sparseCluster");
+  const bool has_jobs_below = is_sparse || document.contains("cluster");
+  const auto is_here = [&](std::string_view job) { return document.contains(job); };
+  if (!has_jobs_below && (std::any_of(std::begin(kJobs), std::end(kJobs), is_here) ||
+                          std::any_of(std::begin(kOtherJobs), std::end(kOtherJobs), is_here))) {
+    return from_jobs(document, false, source);
+  }
+  GRADRAIL_RETURN_IF_ERROR(
+      check_keys(document, "key", has_jobs_below ? Keys(kTopKeys) : Keys(kTopKeysOrJobs), kOtherTopKeys, source));
+  if (is_sparse && document.contains("cluster"))
+    return invalid(source, "\"cluster\" and \"sparseCluster\" are two descriptions of one cluster: keep one of them");
+  const auto jobs = document.find(is_sparse ? "sparseCluster" : "cluster");
+  // Without jobs TensorFlow trains in one process, also if there is a task.
+  if (jobs == document.end() || (!is_sparse && *jobs == Json::object())) return std::nullopt;
+  return from_jobs(*jobs, is_sparse, source);
 }
 
 /// The index of "task": a number, a number as a string, or nothing for a job of one task.
@@ -179,11 +265,29 @@ std::optional<int64_t> read_index(const Json& task, const std::string& job) {
 /// Job and index of "task", not yet compared with the cluster. Each access is checked: this library throws on a missing
 /// key or another type.
 absl::StatusOr<std::pair<std::string, int64_t>> read_task(const Json& task) {
+  if (task.is_object())
+    GRADRAIL_RETURN_IF_ERROR(check_keys(task, "key of \"task\"", kTaskKeys, kOtherTaskKeys, "TF_CONFIG"));
   const bool has_type = task.is_object() && task.contains("type") && task["type"].is_string();
   std::string job = has_type ? task["type"].get<std::string>() : "";
   const std::optional<int64_t> index = has_type ? read_index(task, job) : std::nullopt;
   if (!index) return invalid("TF_CONFIG", "\"task\" must be {\"type\": \"worker\", \"index\": 0}");
   return std::pair(std::move(job), *index);
+}
+
+/// The description of one task may have the address of this task alone in its job, as in the dynamic form of Kubeflow.
+absl::Status check_sparse_task(ClusterSpec& cluster, std::string_view job, int64_t index) {
+  const auto missing = [&] {
+    return invalid("TF_CONFIG",
+                   fmt::format("\"sparseCluster\" has no address of task {} {}: add it to job '{}'", job, index, job));
+  };
+  if ((job == "chief" || job == "master") && !cluster.chief_job) return missing();
+  if (job == "worker" && index >= static_cast<int64_t>(cluster.workers.size()) - (cluster.chief_job ? 1 : 0))
+    return missing();
+  // A list of one address is then that of this task. The others of its job have no address here.
+  if (job == "ps" && cluster.ps.size() == 1 && index > 0 && index < kMaxSparsePs) {
+    cluster.ps.insert(cluster.ps.begin(), static_cast<size_t>(index), kUnknownAddress);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -196,6 +300,8 @@ absl::StatusOr<HostPort> parse_host_port(std::string_view whole) {
   HostPort address;
   std::string_view port;
   std::string_view mistake;
+  if (const size_t scheme = text.find("://"); scheme != std::string_view::npos)
+    return bad(fmt::format("leave out {}", text.substr(0, scheme + 3)));
   if (text.starts_with('[')) {
     text.remove_prefix(1);
     const size_t end = text.find(']');
@@ -275,8 +381,8 @@ absl::StatusOr<std::vector<std::string>> check_aggregators(std::vector<std::stri
 
 absl::StatusOr<ClusterSpec> parse_cluster(std::string_view json, std::string_view source) {
   GRADRAIL_ASSIGN_OR_RETURN(const Json document, parse_object(json, source));
-  // TF_CONFIG has the jobs inside "cluster", a cluster file at the top.
-  return from_jobs(document.contains("cluster") ? document["cluster"] : document, source);
+  GRADRAIL_ASSIGN_OR_RETURN(std::optional<ClusterSpec> cluster, cluster_of(document, source));
+  return cluster.has_value() ? *std::move(cluster) : checked({}, source);
 }
 
 absl::StatusOr<ClusterSpec> read_cluster_file(const std::string& path) {
@@ -298,13 +404,7 @@ absl::StatusOr<ClusterSpec> cluster_from_hosts(std::string_view ps_hosts, std::s
 absl::StatusOr<TfConfig> parse_tf_config(std::string_view json) {
   GRADRAIL_ASSIGN_OR_RETURN(const Json document, parse_object(json, "TF_CONFIG"));
   TfConfig config;
-  // Without jobs TensorFlow trains in one process, also if there is a task.
-  if (document.contains("cluster") && document["cluster"] != Json::object()) {
-    GRADRAIL_ASSIGN_OR_RETURN(config.cluster, from_jobs(document["cluster"], "TF_CONFIG"));
-  } else if (!document.contains("cluster") && has_jobs(document)) {
-    // The content of a cluster file.
-    GRADRAIL_ASSIGN_OR_RETURN(config.cluster, from_jobs(document, "TF_CONFIG"));
-  }
+  GRADRAIL_ASSIGN_OR_RETURN(config.cluster, cluster_of(document, "TF_CONFIG"));
   if (!document.contains("task")) return config;
   GRADRAIL_ASSIGN_OR_RETURN(const auto task, read_task(document["task"]));
   const auto& [job, index] = task;
@@ -318,6 +418,7 @@ absl::StatusOr<TfConfig> parse_tf_config(std::string_view json) {
   if (!config.cluster.has_value())
     return invalid("TF_CONFIG", fmt::format("task {} {} needs \"cluster\" with the addresses of the ps and the workers",
                                             job, index));
+  if (document.contains("sparseCluster")) GRADRAIL_RETURN_IF_ERROR(check_sparse_task(*config.cluster, job, index));
   absl::StatusOr<TaskId> id = resolve_task(*config.cluster, job, index);
   if (!id.ok()) return invalid("TF_CONFIG", message_of(id.status()));
   config.task = *std::move(id);

@@ -9,6 +9,7 @@
 #include "absl/strings/str_split.h"
 #include "base/flags/number_in.h"
 #include "base/flags/text_value.h"
+#include "base/log.h"
 #include "base/net_address.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -48,7 +49,9 @@ constexpr char kEvaluator[] = "evaluator";
 /// Empty without the variable.
 absl::StatusOr<ps::TfConfig> read_tf_config() {
   const char* const text = std::getenv("TF_CONFIG");
-  return text == nullptr || *text == '\0' ? ps::TfConfig() : ps::parse_tf_config(text);
+  absl::StatusOr<ps::TfConfig> config = text == nullptr ? ps::TfConfig() : ps::parse_tf_config(text);
+  if (config.ok()) return config;
+  return absl::InvalidArgumentError(fmt::format("{}; --local ignores TF_CONFIG", message_of(config.status())));
 }
 
 /// The size of a local cluster says nothing where the tasks have addresses.
@@ -89,7 +92,10 @@ absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
       return absl::InvalidArgumentError(
           "--job_name and --task_index need a cluster: --cluster FILE, --ps_hosts and --worker_hosts, or TF_CONFIG");
     }
-    return check_launch(options);
+    GRADRAIL_RETURN_IF_ERROR(check_launch(options));
+    if (options.local && !flags.local && std::getenv("TF_CONFIG") != nullptr)
+      print_text(stderr, "gradrail: TF_CONFIG names no cluster: this run uses this host alone\n");
+    return absl::OkStatus();
   }
   if (!flags.cluster.empty() && hosts)
     return usage_error(absl::InvalidArgumentError("give either --cluster or --ps_hosts and --worker_hosts"));
@@ -435,6 +441,17 @@ absl::Status check_encrypted_transports(const TrainFlags& flags, const std::vect
       fmt::format("--encrypt-data: {} carries data unencrypted; give --transport tcp", fmt::join(order, ", ")));
 }
 
+/// A ps that does not know the others cannot share a folder with them, or replace one of them.
+absl::Status check_sparse_ps(const TrainOptions& options) {
+  const std::vector<std::string>& ps = options.cluster.ps;
+  if (std::find(ps.begin(), ps.end(), ps::kUnknownAddress) == ps.end()) return absl::OkStatus();
+  if (options.flags.checkpoint_dir.empty() && options.flags.backup_ps == 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("{}: \"sparseCluster\" of ps task {} leaves out the other ps tasks: give the addresses of all",
+                  options.flags.backup_ps > 0 ? "--backup-ps 1" : "--checkpoint_dir " + options.flags.checkpoint_dir,
+                  options.task.index));
+}
+
 absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   TrainOptions options{.flags = flags};
   if (!flags.cnn_logits_relu && flags.model != "cnn")
@@ -442,6 +459,7 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   GRADRAIL_RETURN_IF_ERROR(check_cluster(flags, options));
   if (is_evaluator(options)) return options;  // it does nothing, so that its other flags have no effect
   GRADRAIL_RETURN_IF_ERROR(check_alone(flags, options));
+  GRADRAIL_RETURN_IF_ERROR(check_sparse_ps(options));
   GRADRAIL_RETURN_IF_ERROR(check_backup_ps(options));
   GRADRAIL_RETURN_IF_ERROR(check_placement(flags, options));
   GRADRAIL_RETURN_IF_ERROR(check_monitoring(flags.monitoring, trains_alone(options)));
@@ -463,7 +481,8 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   GRADRAIL_RETURN_IF_ERROR(ps::check_bound(options.mode));
   GRADRAIL_RETURN_IF_ERROR(usage_error(set_sum_group(options)));
   // Only a ps uses the flag, and a worker with a sparse description does not know all workers.
-  if (options.task.job != "worker") GRADRAIL_RETURN_IF_ERROR(check_min_workers(flags, workers));
+  if (options.task.job != "worker" && !options.cluster.sparse)
+    GRADRAIL_RETURN_IF_ERROR(check_min_workers(flags, workers));
   GRADRAIL_ASSIGN_OR_RETURN(options.optimizer, optimizer_of(flags));
   GRADRAIL_RETURN_IF_ERROR(usage_error(transport::rails::check_lanes(flags.rails, flags.streams)));
   // Before the list of transports: that list loads the plug-ins.

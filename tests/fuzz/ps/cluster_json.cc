@@ -14,7 +14,7 @@ std::string text_of_cluster(const ClusterSpec& cluster) {
   for (size_t i = first; i < cluster.workers.size(); ++i) {
     if (cluster.workers[i] != kUnknownAddress) json["worker"][std::to_string(i - first)] = cluster.workers[i];
   }
-  return json.dump();
+  return cluster.sparse ? nlohmann::json{{"sparseCluster", json}}.dump() : json.dump();
 }
 
 void check_addresses(const std::vector<std::string>& addresses) {

@@ -207,6 +207,27 @@ TEST(Launcher, NumbersMustBeValidAndSmall) {
   EXPECT_THAT(refused(with(kSlurm, {{"SLURM_STEP_NODELIST", "n["}})), HasSubstr("SLURM_STEP_NODELIST"));
 }
 
+/// Each process would otherwise be a run of its own, and nothing would say so.
+TEST(Launcher, VariablesThatCannotBeUsedAreErrors) {
+  EXPECT_THAT(refused({{"SLURM_PROCID", "1"}, {"SLURM_JOB_ID", "17"}}), HasSubstr("SLURM_STEP_NUM_TASKS is not set"));
+  EXPECT_THAT(refused({{"PMIX_RANK", "1"}}), HasSubstr("PMIX_NAMESPACE is not set"));
+  EXPECT_THAT(refused({{"PMIX_NAMESPACE", "x"}}), HasSubstr("PMIX_RANK is not set"));
+  EXPECT_THAT(refused({{"DMLC_PS_ROOT_URI", "10.0.0.1"}}), HasSubstr("DMLC_ROLE=(not set)"));
+  EXPECT_THAT(refused({{"DMLC_WORKER_ID", "1"}}), HasSubstr("DMLC_ROLE=(not set)"));
+  EXPECT_THAT(refused({{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}}), HasSubstr("PMI_RANK=1 PMI_SIZE=4"));
+  EXPECT_THAT(refused({{"PMI_RANK", "1"}}), HasSubstr("PMI_RANK=1 PMI_SIZE= is of a launcher"));
+  EXPECT_THAT(refused({{"MV2_COMM_WORLD_RANK", "0"}, {"MV2_COMM_WORLD_SIZE", "2"}}),
+              HasSubstr("MV2_COMM_WORLD_SIZE=2"));
+  // MPICH starts its agents by srun, one on each node.
+  EXPECT_THAT(
+      refused(
+          with(kSlurm, {{"SLURM_STEP_NUM_TASKS", "1"}, {"SLURM_PROCID", "0"}, {"PMI_RANK", "1"}, {"PMI_SIZE", "4"}})),
+      HasSubstr("PMI_SIZE=4"));
+  EXPECT_EQ(launched(with(kSlurm, {{"PMI_RANK", "3"}, {"PMI_SIZE", "4"}})).rank, 3u) << "those of srun";
+  EXPECT_EQ(launched(with(kTorchrun, {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}})).size, 3u) << "torchrun is the inner one";
+  EXPECT_FALSE(read({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}})->has_value());
+}
+
 TEST(Launcher, TheInnermostLauncherCounts) {
   EXPECT_EQ(launched(with(kSlurm, kMpirun)).job, "mpirun job 991");
   EXPECT_EQ(launched(with(with(kSlurm, kMpirun), kTorchrun)).rank, 2u);

@@ -28,6 +28,18 @@ TEST(ClusterSpec, ListsOfAddresses) {
   EXPECT_FALSE(cluster.chief_job);
 }
 
+TEST(ClusterSpec, AFileHasTheKeysOfTfConfigOrThoseOfJobs) {
+  for (const auto& [text, words] : std::initializer_list<std::pair<const char*, const char*>>{
+           {R"({"Cluster": {"ps": ["a"], "worker": ["b"]}})", "test: unknown key 'Cluster': do you mean 'cluster'?"},
+           {R"({"cluster": {"ps": ["a"], "worker": ["b"]}, "tasks": {}})",
+            "test: unknown key 'tasks': do you mean 'task'?"},
+           {R"({"ps": ["a"], "worker": ["b"], "Worker": ["c"]})", "test: unknown job 'Worker': do you mean 'worker'?"},
+           {"{}", "test: job 'ps' has no task"}}) {
+    EXPECT_THAT(std::string(message_of(parse_cluster(text, "test").status())), HasSubstr(words)) << text;
+  }
+  EXPECT_TRUE(parsed(R"({"sparseCluster": {"ps": ["a"], "worker": {"0": "b"}}, "task": {}})").sparse);
+}
+
 TEST(ClusterSpec, BelowCluster) {
   EXPECT_EQ(parsed(R"({"cluster": {"ps": ["a"], "worker": ["b"]}})"), parsed(R"({"ps": ["a"], "worker": ["b"]})"));
 }
@@ -164,10 +176,8 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& each) { return std::string(each.param.name); });
 
 TEST(ClusterSpec, DuplicateKeysAreNotSilentlyDropped) {
-  // JSON leaves it open; whichever wins must still be a whole job.
-  const absl::StatusOr<ClusterSpec> cluster = parse_cluster(R"({"ps": ["a"], "worker": ["b"], "ps": ["c"]})", "test");
-  ASSERT_TRUE(cluster.ok()) << cluster.status();
-  EXPECT_EQ(cluster->ps.size(), 1u);
+  const absl::Status refused = parse_cluster(R"({"ps": ["a"], "worker": ["b"], "ps": ["c"]})", "test").status();
+  EXPECT_THAT(std::string(message_of(refused)), HasSubstr("test: key 'ps' occurs twice in one object"));
 }
 
 TEST(ClusterSpec, Files) {
@@ -293,6 +303,98 @@ TEST(TfConfigText, BadTasks) {
     EXPECT_TRUE(absl::IsInvalidArgument(refused)) << task << ": " << refused;
     EXPECT_THAT(std::string(message_of(refused)), HasSubstr("TF_CONFIG: ")) << task;
   }
+}
+
+std::string refusal(std::string_view tf_config) {
+  const absl::Status refused = parse_tf_config(tf_config).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << tf_config << ": " << refused;
+  return std::string(message_of(refused));
+}
+
+TEST(TfConfigText, UnknownKeysAreErrorsThatNameTheKnownOnes) {
+  const std::string good = R"("cluster": {"ps": ["a"], "worker": ["b"]}, "task": {"type": "worker", "index": 0})";
+  for (const auto& [text, words] : std::initializer_list<std::pair<std::string, std::string>>{
+           {R"({"Cluster": {"worker": ["b"], "ps": ["a"]}, "task": {"type": "worker", "index": 0}})",
+            "unknown key 'Cluster': do you mean 'cluster'?"},
+           {R"({"cluster_spec": {"worker": ["b"]}})", "unknown key 'cluster_spec': do you mean 'cluster'?"},
+           {R"({"sparse_cluster": {}})", "unknown key 'sparse_cluster': do you mean 'sparseCluster'?"},
+           {R"({"Worker": ["b"], "PS": ["a"]})", "unknown key 'PS': do you mean 'ps'?"},
+           {R"({"hosts": ["b"]})", "unknown key 'hosts' (there are: cluster, sparseCluster, task, ps"},
+           {"{" + good + R"(, "Task": {}})", "unknown key 'Task': do you mean 'task'?"},
+           {"{" + good + R"(, "worker": ["c"]})", "unknown key 'worker' (there are: cluster, sparseCluster, task)"},
+           {R"({"cluster": {"ps": ["a"], "Worker": ["b"]}})", "unknown job 'Worker': do you mean 'worker'?"},
+           {R"({"cluster": {"ps": ["a"], "workers": ["b"]}})", "unknown job 'workers': do you mean 'worker'?"},
+           {R"({"cluster": {"PS": ["a"], "worker": ["b"]}})", "unknown job 'PS': do you mean 'ps'?"},
+           {R"({"cluster": {"p\u0001": ["a"], "worker": ["b"]}})", "unknown job 'p\\x01'"},
+           {R"({"task": {"type": "worker", "index": 0, "task_index": 1}})",
+            "unknown key of \"task\" 'task_index': do you mean 'index'?"},
+           {R"({"task": {"Type": "worker", "index": 0}})", "unknown key of \"task\" 'Type': do you mean 'type'?"},
+           {R"({"aggregator": ["c:1"]})", "job 'ps' has no task"}}) {
+    EXPECT_THAT(refusal(text), HasSubstr("TF_CONFIG: " + words)) << text;
+  }
+}
+
+TEST(TfConfigText, KeysOfTensorFlowAndOfItsPlatformsAreIgnored) {
+  const absl::StatusOr<TfConfig> config = parse_tf_config(
+      R"({"cluster": {"ps": ["a"], "worker": ["b"], "evaluator": ["c"]}, "environment": "cloud", "rpc_layer": "grpc",
+          "session_master": "", "eval_session_master": "", "service": {}, "model_dir": "/m", "job": {},
+          "task": {"type": "worker", "index": 0, "trial": "1", "cloud": "x"}})");
+  ASSERT_TRUE(config.ok()) << config.status();
+  EXPECT_EQ(config->task->index, 0u);
+}
+
+TEST(TfConfigText, TextsThatAreNoDescription) {
+  EXPECT_THAT(refusal(""), HasSubstr("TF_CONFIG: is empty"));
+  EXPECT_THAT(refusal(" "), HasSubstr("TF_CONFIG: not JSON"));
+  for (const char* text : {"[]", "null", "5", "\"cluster\""})
+    EXPECT_THAT(refusal(text), HasSubstr("must be a JSON object"));
+  EXPECT_THAT(refusal(R"({"cluster": null})"), HasSubstr("\"cluster\" must be an object of jobs"));
+  EXPECT_THAT(refusal(R"({"cluster": {}, "task": {}, "cluster": {"ps": ["a"], "worker": ["b"]}})"),
+              HasSubstr("key 'cluster' occurs twice"));
+  EXPECT_THAT(refusal(R"({"cluster": {"ps": ["a"], "worker": ["b"], "ps": ["c"]}})"),
+              HasSubstr("key 'ps' occurs twice"));
+  EXPECT_THAT(refusal(R"({"task": {"type": "worker", "index": 0, "index": 1}})"),
+              HasSubstr("key 'index' occurs twice"));
+  EXPECT_THAT(refusal(R"({"cluster": {"ps": ["grpc://a:1"], "worker": ["b"]}})"),
+              HasSubstr("'grpc://a:1' is not an address (host:port): leave out grpc://"));
+}
+
+/// The dynamic form of Kubeflow: a task has all addresses of the ps, or its own one.
+TEST(TfConfigText, SparseClusterHasTheOwnAddressAlone) {
+  const auto config = [](std::string_view jobs, std::string_view type, int index) {
+    return fmt::format(R"({{"sparseCluster": {{{}}}, "task": {{"type": "{}", "index": {}}}}})", jobs, type, index);
+  };
+  absl::StatusOr<TfConfig> worker =
+      parse_tf_config(config(R"("worker": {"2": "w2"}, "ps": ["p0", "p1"])", "worker", 2));
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  EXPECT_EQ(worker->task->index, 2u);
+  EXPECT_THAT(worker->cluster->workers, ElementsAre(kUnknownAddress, kUnknownAddress, "w2:2222"));
+  EXPECT_THAT(worker->cluster->ps, ElementsAre("p0:2222", "p1:2222"));
+  EXPECT_TRUE(worker->cluster->sparse);
+  worker = parse_tf_config(config(R"("worker": {"0": "w0"}, "ps": ["p0"])", "worker", 0));
+  ASSERT_TRUE(worker.ok()) << worker.status();
+  EXPECT_TRUE(worker->cluster->sparse) << "there may be others";
+  const absl::StatusOr<TfConfig> ps = parse_tf_config(config(R"("worker": {}, "ps": ["p1"])", "ps", 1));
+  ASSERT_TRUE(ps.ok()) << ps.status();
+  EXPECT_EQ(ps->task->job, "ps");
+  EXPECT_EQ(ps->task->index, 1u);
+  EXPECT_THAT(ps->cluster->ps, ElementsAre(kUnknownAddress, "p1:2222"));
+  EXPECT_THAT(ps->cluster->workers, ElementsAre(kUnknownAddress)) << "the chief is awaited";
+  const absl::StatusOr<TfConfig> chief = parse_tf_config(config(R"("chief": {"0": "c"}, "ps": ["p0"])", "chief", 0));
+  ASSERT_TRUE(chief.ok()) << chief.status();
+  EXPECT_THAT(chief->cluster->workers, ElementsAre("c:2222"));
+  EXPECT_THAT(refusal(config(R"("worker": {}, "ps": ["p0"])", "chief", 0)),
+              HasSubstr("TF_CONFIG: \"sparseCluster\" has no address of task chief 0"));
+  EXPECT_THAT(refusal(config(R"("worker": {"0": "w"}, "ps": ["p0"])", "worker", 3)),
+              HasSubstr("no address of task worker 3"));
+  EXPECT_THAT(refusal(config(R"("worker": {}, "ps": ["p0"])", "worker", 0)), HasSubstr("leaves out this task"));
+  EXPECT_THAT(refusal(config(R"("worker": {"0": "w"}, "ps": [])", "worker", 0)), HasSubstr("job 'ps' has no task"));
+  EXPECT_THAT(refusal(config(R"("worker": {}, "ps": ["p0", "p1"])", "ps", 2)), HasSubstr("task_index 2"));
+  EXPECT_THAT(refusal(config(R"("worker": {}, "ps": ["p0"])", "ps", 4000000)), HasSubstr("task_index 4000000"));
+  EXPECT_THAT(refusal(R"({"sparseCluster": {"ps": ["a"]}, "cluster": {"ps": ["a"], "worker": ["b"]}})"),
+              HasSubstr("keep one of them"));
+  EXPECT_THAT(refusal(R"({"sparseCluster": [], "task": {"type": "ps"}})"),
+              HasSubstr("\"sparseCluster\" must be an object"));
 }
 
 TEST(TfConfigText, NotJson) { EXPECT_TRUE(absl::IsInvalidArgument(parse_tf_config("{").status())); }
