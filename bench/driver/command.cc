@@ -1,14 +1,12 @@
 #include "bench/driver/command.h"
 
 #include <cstdio>
-#include <filesystem>
-#include <system_error>
 
 #include "CLI/CLI.hpp"
 #include "base/flags/number_in.h"
 #include "base/log.h"
 #include "base/net_address.h"
-#include "base/read_file.h"
+#include "base/output_file.h"
 #include "base/status.h"
 #include "bench/cluster/rank_coordinator.h"
 #include "bench/cluster/ranks.h"
@@ -232,19 +230,14 @@ int run_bench(BenchFlags flags, int argc, char** argv) {
     return complain(status);
   };
   // Before the measurement: a run of minutes must not be lost at its end.
-  const std::string& recorded = flags.options.json;
-  std::error_code ignored;
-  const bool is_new = !recorded.empty() && !std::filesystem::exists(recorded, ignored);
-  if (!recorded.empty()) {
-    if (const absl::Status writable = write_file(recorded, "", WriteMode::append); !writable.ok())
-      return end_all(absl::InvalidArgumentError(fmt::format("-J {}", message_of(writable))));
+  if (const std::string& recorded = flags.options.json; !recorded.empty()) {
+    const absl::Status usable = check_output_file(recorded, OutputKind::in_place);
+    if (!usable.ok()) return end_all(absl::InvalidArgumentError(fmt::format("-J {}", message_of(usable))));
   }
   for (const Suite& suite : suites()) {
     if (flags.options.suite != suite.name) continue;
     const absl::StatusOr<int> code = suite.run(flags.options);
     if (code.ok()) return *code;
-    // An empty file would look like a run.
-    if (is_new && std::filesystem::file_size(recorded, ignored) == 0) std::filesystem::remove(recorded, ignored);
     return end_all(code.status());
   }
   return kUsage;

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "CLI/CLI.hpp"
+#include "base/output_file.h"
 #include "base/read_file.h"
 #include "base/status.h"
 #include "base/version.h"
@@ -141,6 +142,11 @@ int run_puts(const std::string& contender, const PutFlags& flags, const OpenPutE
   const absl::StatusOr<std::vector<uint64_t>> sizes = sizes_of(flags);
   // Exit code 2: wrong flags. 1: nothing was measured. 3: bytes arrived wrong.
   if (!sizes.ok()) return complain(contender, sizes.status()) + 1;
+  if (!flags.json.empty()) {
+    const absl::Status usable = check_output_file(flags.json, OutputKind::in_place);
+    if (!usable.ok())
+      return complain(contender, absl::Status(usable.code(), fmt::format("--json {}", message_of(usable)))) + 1;
+  }
   absl::StatusOr<PairLink> link = link_of(flags);
   if (!link.ok()) return complain(contender, link.status());
   // The other end may have been given other sizes: this one's count.

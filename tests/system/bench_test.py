@@ -269,6 +269,8 @@ class Bench(cluster.ClusterTest):
                                  ("less than -b", ["put", "-b", "64", "-e", "8"]),
                                  ("--on gpu:x: must be host or gpu:N", ["apply", "--on", "gpu:x"]),
                                  ("-J /none/x: cannot be written: No such file", ["put", "-J", "/none/x"]),
+                                 ("-J /proc/x: cannot be written: ", ["put", "-J", "/proc/x"]),
+                                 ("-J /sys: cannot be written: it is a folder", ["exchange", "-J", "/sys"]),
                                  ("needs --mode sync; the mode of this run is async, the default of the suite",
                                   ["incast", "--workers", "2", "--aggregators", "127.0.0.1:1"]),
                                  ("3 aggregators for 2 workers: name at most one for each worker",

@@ -141,8 +141,21 @@ class Timeline(cluster.ClusterTest):
         self.assertGreater(updates, 4000)
 
     def test_timeline_refusals(self):
-        self.refused(cluster.CONFIGURATION, ["--timeline_filename: timeline /proc/nowhere"], "--workers", 1,
-                     "--timeline_filename", "/proc/nowhere/t.json")
+        plain = self.folder / "plain"
+        plain.touch()
+        for path, why in (("/proc/nowhere/t.json", "No such file"), ("/proc/t.json", ""), ("/sys/t.json", ""),
+                          (plain / "t.json", "Not a directory"), (self.folder, "it is a folder"), ("/dev/null", "not a regular file")):
+            with self.subTest(path=path):
+                task = self.refused(cluster.CONFIGURATION, [f"--timeline_filename: timeline {path}: .*{why}"], "--workers", 1,
+                                    "--timeline_filename", path)
+                self.assertFalse(task.has("pid"), "a task has started")
+                task = self.refused(cluster.CONFIGURATION, ["--timeline_filename: timeline"], *self.addresses(1), "--job_name",
+                                    "worker", "--task_index", 0, "--timeline_filename", path)
+        # Refused for another reason: no file remains.
+        self.refused(cluster.CONFIGURATION, ["--data_dir"], "--data_dir", "/nowhere", "--timeline_filename", self.folder / "t.json")
+        self.refused(cluster.CONFIGURATION, ["--logs_path: /sys/kernel"], "--logs_path", "/sys/kernel",
+                     "--timeline_filename", self.folder / "t.json")
+        self.assertEqual(list(self.folder.iterdir()), [plain])
         self.refused(cluster.CONFIGURATION, ["--timeline_filename: with --ps 0"], "--ps", 0, "--timeline_filename", "t")
 
 

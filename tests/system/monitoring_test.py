@@ -123,7 +123,7 @@ class Metrics(Monitored):
         self.assertIn(("127.0.0.1", int(url.split(":")[2].split("/")[0])), cluster.tcp_listeners(task.pid))
 
     def test_a_local_cluster_counts_ports_up(self):
-        first = cluster.free_ports(3)[0]
+        first = cluster.free_ports(4)[1]
         run = self.train("--model", "linear", "--workers", 2, "--metrics_port", first, *ENDLESS)
         self.metrics_url(run)
         for place, task in enumerate(("ps/0", "worker/0", "worker/1")):
@@ -132,6 +132,12 @@ class Metrics(Monitored):
             self.assertEqual(families["gradrail_build_info"][2][0][1]["task"], task)
         self.refused(cluster.CONFIGURATION, [rf"cannot serve metrics on 127\.0\.0\.1:{first}: the port is in use"],
                      "--model", "linear", "--workers", 1, "--metrics_port", first)
+        # The port of the last task alone: no task has started.
+        task = self.refused(cluster.CONFIGURATION, [rf"cannot serve metrics on 127\.0\.0\.1:{first}: the port is in use"],
+                            "--model", "linear", "--workers", 1, "--metrics_port", first - 1)
+        self.assertFalse(task.has("pid"), task.transcript())
+        self.refused(cluster.CONFIGURATION, ["--metrics_port 65534: the last of 3 tasks would be given port 65536"],
+                     "--model", "linear", "--workers", 2, "--metrics_port", 65534)
 
     def test_metrics_refusals(self):
         self.refused(cluster.USAGE, ["--metrics_bind: 'here' must be an address"], "--metrics_bind", "here")

@@ -18,6 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "base/file_descriptor.h"
+#include "base/output_file.h"
 #include "base/read_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -93,6 +94,8 @@ absl::Status Tree::record_to(const std::string& folder) {
   if (!fs::is_empty(folder, error) || error) {
     return absl::AlreadyExistsError(fmt::format("--record {}: not empty; name a new folder", folder));
   }
+  if (const absl::Status usable = check_output_folder(folder); !usable.ok())
+    return absl::Status(usable.code(), fmt::format("--record {}", message_of(usable)));
   record_ = folder;
   return absl::OkStatus();
 }

@@ -11,6 +11,7 @@
 
 #include "absl/types/span.h"
 #include "base/clock.h"
+#include "base/output_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/checkpoint/folder.h"
@@ -182,8 +183,10 @@ absl::Status export_arrays(const ExportFlags& flags) {
                     (std::filesystem::path(flags.out) / "model.safetensors").string()));
   }
   const bool is_safetensors = flags.out.ends_with(".safetensors");
-  // First: a build without libzip fails before it reads gigabytes.
+  // First: a build without libzip, or a wrong folder, fails before it reads gigabytes.
   if (!is_safetensors) GRADRAIL_RETURN_IF_ERROR(check_npz());
+  if (const absl::Status usable = check_output_file(flags.out, OutputKind::replaced); !usable.ok())
+    return absl::Status(usable.code(), fmt::format("--out {}", message_of(usable)));
   // A given step must exist; without one a damaged newest set falls back to the one before it.
   GRADRAIL_ASSIGN_OR_RETURN(const ps::Checkpoint checkpoint, flags.step.has_value()
                                                                  ? ps::read_checkpoint_set(flags.folder, *flags.step)

@@ -33,6 +33,13 @@ void add_monitoring_flags(CLI::App& command, MonitoringFlags& flags);
 /// `alone`: without a parameter server. INVALID_ARGUMENT names the flag.
 absl::Status check_monitoring(const MonitoringFlags& flags, bool alone);
 
+/// Checks that the file of --timeline_filename can be written. FAILED_PRECONDITION, RESOURCE_EXHAUSTED.
+absl::Status check_timeline(const MonitoringFlags& flags);
+
+/// Checks that the first `tasks` ports from --metrics_port on are free. FAILED_PRECONDITION names the first one that is
+/// not.
+absl::Status check_metrics_ports(const MonitoringFlags& flags, uint32_t tasks);
+
 /// Makes the folder of --logs_path, which a task needs after minutes or only after a failure.
 /// A full disk is no error here: the log names each file that a task cannot write.
 /// Errors  FAILED_PRECONDITION: the folder, and why it cannot be made or written to.

@@ -441,6 +441,14 @@ absl::Status check_encrypted_transports(const TrainFlags& flags, const std::vect
       fmt::format("--encrypt-data: {} carries data unencrypted; give --transport tcp", fmt::join(order, ", ")));
 }
 
+/// Whether this process is worker 0, or starts it. A launcher of ps-lite may give a worker no index yet.
+bool may_be_chief(const TrainOptions& options) {
+  if (options.local) return true;
+  if (!options.launch) return options.task.job == "worker" && options.task.index == 0;
+  const uint32_t first_worker = options.launch->role == ps::Launch::Role::by_rank ? options.flags.ps : 0;
+  return options.launch->role != ps::Launch::Role::ps && options.launch->rank == first_worker;
+}
+
 /// A ps that does not know the others cannot share a folder with them, or replace one of them.
 absl::Status check_sparse_ps(const TrainOptions& options) {
   const std::vector<std::string>& ps = options.cluster.ps;
@@ -508,7 +516,10 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   if (options.local) {
     GRADRAIL_RETURN_IF_ERROR(check_local_bind(flags));
     GRADRAIL_RETURN_IF_ERROR(check_host_of_worker(flags));
+    GRADRAIL_RETURN_IF_ERROR(check_metrics_ports(flags.monitoring, flags.ps + flags.workers));
   }
+  // Worker 0 writes it. The other tasks of other hosts need not have its folder.
+  if (may_be_chief(options)) GRADRAIL_RETURN_IF_ERROR(check_timeline(flags.monitoring));
   GRADRAIL_RETURN_IF_ERROR(make_logs_folder(flags.monitoring));
   return options;
 }
