@@ -118,6 +118,32 @@ TEST(HostileXml, IsRefusedWithItsCauseAndRemedy) {
   expect_invalid(deep, "save it again");
 }
 
+TEST(OtherFiles, AreNamedForWhatTheyAre) {
+  for (const auto& [text, words] : std::vector<std::pair<std::string, std::string>>{
+           {"<system version=\"1\"><cpu numaid=\"0\" arch=\"x86_64\"/></system>", "it is a topology of NCCL or RCCL"},
+           {"<?xml version=\"1.0\"?>\n<!-- <topology> of two hosts -->\n<system version=\"2\"/>",
+            "it is a topology of NCCL or RCCL"},
+           {"<graphs version=\"1\"><graph id=\"0\"/></graphs>", "it is a graph of NCCL or RCCL"},
+           {"<!DOCTYPE topologydiff SYSTEM \"hwloc2-diff.dtd\"><topologydiff/>",
+            "it is a difference of two topologies"},
+           {"\xef\xbb\xbf<svg width=\"10\"/>", "its root element is <svg>, that of hwloc is <topology>"},
+           {"<topologies/>", "its root element is <topologies>"},
+           {"", "the file is empty"},
+           {" \n", "the file is empty"},
+           {"{\"cores\": []}", "it looks like JSON"},
+           {"Package:2 [NUMANode] Core:4 PU:2\n", "\"$(cat FILE)\""},
+           {"Machine (23GB total)\n  Package L#0\n", "it is no XML"},
+           {"<", "it is no XML"},
+           {"<!-- <topology>", "it is no XML"},
+           {std::string("\x7f"
+                        "ELF\0\0",
+                        6),
+            "it is no XML"}}) {
+    expect_invalid(text, words);
+    expect_invalid(text, words.find("cat") == std::string::npos ? "save it again with lstopo FILE.xml" : "and no XML");
+  }
+}
+
 /// hwloc's import trusts what it reads: the first two end in a null pointer, others in levels or sets that disagree.
 TEST(HostileXml, ContradictionsAreRefused) {
   const std::string good = two_socket_text(2);

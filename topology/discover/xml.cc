@@ -4,14 +4,17 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <climits>
 #include <cstdlib>
 #include <sstream>
+#include <string_view>
 
 #include "base/file_descriptor.h"
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "fmt/format.h"
+#include "topology/discover/discover.h"
 #include "topology/discover/hwloc.h"
 #include "topology/discover/machine_json.h"
 
@@ -57,6 +60,48 @@ class HwlocMessages {
   const FileDescriptor file_;
 };
 
+/// The name of the root element; "": the text is no XML. Declarations, comments and the document type come before it.
+std::string root_element(std::string_view text) {
+  constexpr std::string_view kSpaces = " \t\r\n", kByteOrderMark = "\xef\xbb\xbf";
+  if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+  while (true) {
+    text.remove_prefix(std::min(text.size(), text.find_first_not_of(kSpaces)));
+    if (!text.starts_with("<")) return "";
+    if (text[std::min<size_t>(1, text.size() - 1)] != '?' && !text.starts_with("<!")) break;
+    const std::string_view end = text.starts_with("<?") ? "?>" : text.starts_with("<!--") ? "-->" : ">";
+    const size_t at = text.find(end);
+    if (at == text.npos) return "";
+    text.remove_prefix(at + end.size());
+  }
+  constexpr size_t kLongestName = 40;
+  text.remove_prefix(1);
+  return printable(std::string(text.substr(0, std::min(text.find_first_of(" \t\r\n/>"), kLongestName))).c_str());
+}
+
+/// The import of hwloc reports a file of another kind as a damaged one.
+absl::Status check_kind(const std::string& text) {
+  const auto is_no = [](const std::string& what) {
+    return absl::InvalidArgumentError(fmt::format("{}, and no XML of hwloc ({})", what, kRemedy));
+  };
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == text.npos) return is_no("the file is empty");
+  const std::string root = root_element(text);
+  if (root == "topology" || root == "root") return absl::OkStatus();  // "root": hwloc before 1.0
+  if (root == "system" || root == "graphs") {
+    return is_no(
+        fmt::format("it is a {} of NCCL or RCCL (element <{}>)", root == "system" ? "topology" : "graph", root));
+  }
+  if (root == "topologydiff") return is_no("it is a difference of two topologies (lstopo saves a whole one)");
+  if (!root.empty()) return is_no(fmt::format("its root element is <{}>, that of hwloc is <topology>", root));
+  if (text[first] == '{' || text[first] == '[') return is_no("it looks like JSON");
+  if (from_synthetic(text).ok()) {
+    return absl::InvalidArgumentError(
+        "it has a synthetic description of hwloc, and no XML; give the description in the place of the file: "
+        "\"$(cat FILE)\"");
+  }
+  return is_no("it is no XML");
+}
+
 /// Runs in the child process.
 absl::StatusOr<std::string> describe(const std::string& text) {
   limit_resources();
@@ -78,6 +123,7 @@ absl::StatusOr<std::string> describe(const std::string& text) {
 }  // namespace
 
 absl::StatusOr<Machine> import_xml(const std::string& text) {
+  GRADRAIL_RETURN_IF_ERROR(check_kind(text));
   if (text.size() >= INT_MAX) return absl::InvalidArgumentError("it is longer than hwloc can read");
   const absl::StatusOr<std::string> description = run_in_subprocess(
       [&] { return describe(text); }, {.timeout = kImportTimeout, .max_output_bytes = kMaxDescriptionBytes});
