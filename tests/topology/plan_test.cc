@@ -255,8 +255,10 @@ TEST(Plan, GpusOfOthersAreRejectedByName) {
   builder.gpu(builder.root(0, 0), Vendor::amd);
   const Placement placement = placed(builder.machine(), workers(1));
   EXPECT_EQ(placement.towers[0].gpu, -1);
-  EXPECT_EQ(placement.towers[0].decisions[0].rejected[0].reason, "there is no code for AMD GPUs");
-  EXPECT_THAT(placement.notes, Contains("GPUs are not used: gpu0: there is no code for AMD GPUs"));
+  EXPECT_EQ(placement.towers[0].decisions[0].rejected[0].reason,
+            "there is no code for AMD GPUs (ROCm is not supported)");
+  EXPECT_THAT(placement.notes,
+              Contains("GPUs are not used: gpu0: there is no code for AMD GPUs (ROCm is not supported)"));
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fmt/format.h"
+#include "topology/plan/available_resources.h"
 #include "worker/models/workload.h"
 
 namespace gradrail::tools {
@@ -35,6 +36,16 @@ topology::Gpu as_planned(const topology::Machine& machine, const ProbedGpu& prob
   gpu.vendor = topology::Vendor::nvidia;
   gpu.model = probed.name;
   return gpu;
+}
+
+/// "; gpu0: there is no code for AMD GPUs": those that the NVIDIA driver does not show.
+std::string unsupported_gpus(const topology::Machine& machine) {
+  std::string text;
+  for (const topology::Gpu& gpu : machine.gpus) {
+    if (gpu.vendor != topology::Vendor::nvidia)
+      text += fmt::format("; {}: {}", gpu.name, topology::planning::why_unsupported(gpu.vendor));
+  }
+  return text;
 }
 
 absl::StatusOr<GpuChoice> none(const TrainOptions& options, std::string why) {
@@ -75,7 +86,7 @@ ProbedGpus probe_for(const TrainOptions& options) {
 
 absl::StatusOr<GpuChoice> choose_gpus(const TrainOptions& options, const ProbedGpus& probed,
                                       topology::Machine& machine) {
-  if (probed.gpus.empty()) return none(options, probed.why_none);
+  if (probed.gpus.empty()) return none(options, probed.why_none + unsupported_gpus(machine));
   std::vector<topology::Gpu> gpus;
   for (const ProbedGpu& gpu : probed.gpus) gpus.push_back(as_planned(machine, gpu));
   // The plan must know what the driver shows: CUDA_VISIBLE_DEVICES can hide GPUs and change their numbers.

@@ -63,9 +63,7 @@ absl::Status read_gpus(const Machine& machine, const Request& request, Available
     if (!request.gpus.empty() && !wanted) available.gpu_out[i] = "not among those of --gpu";
     // Later reasons overwrite earlier ones: a GPU that could never be used says so, named or not.
     if (machine.gpus[i].vendor == Vendor::nvidia) continue;
-    const std::string vendor =
-        machine.gpus[i].vendor == Vendor::other ? "this vendor's" : to_string(machine.gpus[i].vendor);
-    available.gpu_out[i] = fmt::format("there is no code for {} GPUs", vendor);
+    available.gpu_out[i] = why_unsupported(machine.gpus[i].vendor);
     if (!request.gpus.empty() && wanted) {
       return absl::InvalidArgumentError(fmt::format("--gpu: {} at {} cannot be used: {}", machine.gpus[i].name,
                                                     machine.gpus[i].place.address.to_string(), available.gpu_out[i]));
@@ -136,6 +134,14 @@ absl::Status read_nics(const Machine& machine, const Request& request, Available
 }
 
 }  // namespace
+
+std::string why_unsupported(Vendor vendor) {
+  const char* const platform = vendor == Vendor::amd     ? " (ROCm is not supported)"
+                               : vendor == Vendor::intel ? " (Level Zero is not supported)"
+                                                         : "";
+  return fmt::format("there is no code for {} GPUs{}", vendor == Vendor::other ? "this vendor's" : to_string(vendor),
+                     platform);
+}
 
 int usable_gbit(const Nic& nic) {
   double port_gbit = 0;

@@ -20,6 +20,9 @@ struct AvailableResources {
   std::vector<std::string> notes;
 };
 
+/// Why no GPU of this vendor, which is not NVIDIA, can be used.
+std::string why_unsupported(Vendor vendor);
+
 /// The smaller one of the port's rate and the PCI link; 0: neither is recorded.
 int usable_gbit(const Nic& nic);
 

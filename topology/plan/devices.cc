@@ -38,9 +38,24 @@ std::vector<int> gpu_shares(const std::vector<ProcessRequest>& workers, int gpus
   return shares;
 }
 
+/// " (gpu0: there is no code for AMD GPUs)"; "": all GPUs of the machine can be used.
+std::string why_others_are_out(const Machine& machine, const AvailableResources& available) {
+  if (machine.gpus.empty()) return " (this machine has no GPU)";
+  std::map<std::string, std::string> names;  // by reason
+  for (size_t i = 0; i < machine.gpus.size(); ++i) {
+    std::string& list = names[available.gpu_out[i]];
+    list += (list.empty() ? "" : ", ") + machine.gpus[i].name;
+  }
+  std::string text;
+  for (const auto& [why, list] : names)
+    if (!why.empty()) text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", list, why);
+  return text.empty() ? "" : fmt::format(" ({})", text);
+}
+
 }  // namespace
 
-absl::Status deal_gpus(const Request& request, const AvailableResources& available, Placement& placement) {
+absl::Status deal_gpus(const Machine& machine, const Request& request, const AvailableResources& available,
+                       Placement& placement) {
   const std::vector<ProcessRequest> workers = of_job(request, Job::worker);
   const std::vector<int> shares = gpu_shares(workers, static_cast<int>(available.gpus.size()));
   size_t next = 0;
@@ -59,8 +74,8 @@ absl::Status deal_gpus(const Request& request, const AvailableResources& availab
   }
   if (without > 0 && request.towers == Towers::gpu) {
     return absl::InvalidArgumentError(
-        fmt::format("{} towers were to be on GPUs, and {} can be used: ask for fewer towers, or allow CPUs",
-                    placement.towers.size(), available.gpus.size()));
+        fmt::format("{} towers were to be on GPUs, and {} can be used{}: ask for fewer towers, or allow CPUs",
+                    placement.towers.size(), available.gpus.size(), why_others_are_out(machine, available)));
   }
   // Not an error, but a note: without it a user would search elsewhere for the reason of a slow run.
   if (without > 0 && request.towers == Towers::automatic) {

@@ -10,7 +10,8 @@ namespace gradrail::topology::planning {
 
 /// Lists every tower and shard of the host by task, and each tower's GPU, if any. The remaining fields are set later.
 /// Errors  INVALID_ARGUMENT: more towers than GPUs, with Towers::gpu.
-absl::Status deal_gpus(const Request& request, const AvailableResources& available, Placement& placement);
+absl::Status deal_gpus(const Machine& machine, const Request& request, const AvailableResources& available,
+                       Placement& placement);
 
 /// Where each tower would like to compute: beside its GPU. Those without a GPU are spread over the packages and their
 /// pools by the number of cores. The cores decide later where a CPU tower is.

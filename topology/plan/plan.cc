@@ -57,7 +57,7 @@ absl::StatusOr<Placement> plan(const Machine& machine, const Request& request) {
   GRADRAIL_ASSIGN_OR_RETURN(AvailableResources available, read_available_resources(machine, request));
   Placement placement;
   placement.notes = available.notes;
-  GRADRAIL_RETURN_IF_ERROR(deal_gpus(request, available, placement));
+  GRADRAIL_RETURN_IF_ERROR(deal_gpus(machine, request, available, placement));
 
   const std::vector<Pool> pools = make_pools(machine, available.cpus);
   // Devices before cores: towers have cores beside their GPU, and shards beside their NIC.
