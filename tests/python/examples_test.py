@@ -8,7 +8,7 @@ import cluster
 import package
 
 EXAMPLES = cluster.ROOT / "worker" / "python" / "examples"
-BATCHES = 600  # of an epoch
+BATCHES = 550  # of an epoch: 55,000 images, as in the tutorial
 
 
 class ExampleTest(package.PackageTest):
@@ -39,7 +39,27 @@ class Examples(ExampleTest):
         for arguments, environment in ((("--data_dir", "/nowhere"), None), ((), {"GRADRAIL_DATA_DIR": "/nowhere"})):
             with self.subTest(arguments=arguments):
                 task = self.example("mnist_torch.py", *arguments, environment=environment)
-                self.assert_ends(task, 1, says=[r"no train-images-idx3-ubyte\[.gz\] in /nowhere; give --data_dir"])
+                self.assert_ends(task, 1, says=[r"no train-images-idx3-ubyte\[.gz\] or train-images.idx3-ubyte\[.gz\] in "
+                                                r"/nowhere; give --data_dir"])
+
+    def test_mnist_has_the_splits_of_the_tutorial_and_of_the_trainer(self):
+        # Also under the dotted names of other copies.
+        dotted = self.folder / "dotted"
+        dotted.mkdir()
+        for path in (cluster.ROOT / "worker" / "data" / "mnist").glob("*-idx?-ubyte.gz"):
+            (dotted / path.name.replace("-idx", ".idx")).symlink_to(path)
+        task = self.launch("splits", [cluster.python_with("numpy"), "-c", """
+import pathlib, sys
+sys.path.insert(0, sys.argv[1])
+import mnist_data, numpy as np
+for folder in (mnist_data.find_folder(""), mnist_data.find_folder(sys.argv[2])):
+    splits = {name: mnist_data.load(folder, name) for name in ("validation", "train", "test")}
+    assert [len(images) for images, _ in splits.values()] == [5000, 55000, 10000]
+    every = mnist_data.read_idx(folder, "train-labels", "idx1-ubyte")
+    assert np.array_equal(np.concatenate([splits["validation"][1], splits["train"][1]]), every)
+    assert all(images.shape[1:] == (784,) and images.max() == 1 for images, _ in splits.values())
+"""] + [str(EXAMPLES), str(dotted)], self.environment({}))
+        self.assert_ends(task, cluster.GOOD)
 
     def test_a_transformer_learns_with_equal_parameters(self):
         # Small batches: the BLAS of Debian's torch is slow.

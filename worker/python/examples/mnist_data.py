@@ -24,19 +24,28 @@ def parser(description):
     return made
 
 
+def find_file(folder, stem, kind):
+    """Returns the path of a file of MNIST, or None. Some copies have a dot before the kind."""
+    names = (f"{stem}{join}{kind}{packed}" for join in "-." for packed in ("", ".gz"))
+    return next((folder / name for name in names if (folder / name).exists()), None)
+
+
 def find_folder(given):
     """Returns the folder with the four IDX files: --data_dir, $GRADRAIL_DATA_DIR or that of gradrail."""
     named = given or os.environ.get("GRADRAIL_DATA_DIR")
     for folder in [pathlib.Path(named)] if named else FOLDERS:
-        if any(folder.glob("train-images-idx3-ubyte*")):
+        if find_file(folder, "train-images", "idx3-ubyte"):
             return folder
-    raise SystemExit(f"no train-images-idx3-ubyte[.gz] in {named or ' or '.join(map(str, FOLDERS))}; give --data_dir")
+    raise SystemExit(f"no train-images-idx3-ubyte[.gz] or train-images.idx3-ubyte[.gz] in "
+                     f"{named or ' or '.join(map(str, FOLDERS))}; give --data_dir")
 
 
-def read_idx(folder, name):
+def read_idx(folder, stem, kind):
     """Reads an IDX file: two zero bytes, the type (8: bytes), the number of dimensions, each dimension, the values."""
-    path = folder / name
-    with path.open("rb") if path.exists() else gzip.open(f"{path}.gz") as file:
+    path = find_file(folder, stem, kind)
+    if path is None:
+        raise SystemExit(f"{folder} has no {stem}-{kind}[.gz], and no {stem}.{kind}[.gz]")
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
         data = file.read()
     if data[:3] != b"\0\0\x08":
         raise SystemExit(f"{path}: not an IDX file of bytes")
@@ -45,9 +54,17 @@ def read_idx(folder, name):
 
 
 def load(folder, split):
-    """Returns images as rows of 784 floats from 0 to 1, and their labels as int64."""
-    images = read_idx(folder, f"{split}-images-idx3-ubyte").reshape(-1, 784).astype(np.float32) / 255
-    return images, read_idx(folder, f"{split}-labels-idx1-ubyte").astype(np.int64)
+    """Returns images as rows of 784 floats from 0 to 1, and their labels as int64.
+
+    The splits are those of the tutorial: "train" has 55,000 images, "validation" the 5,000 before them in the same files,
+    and "test" 10,000.
+    """
+    prefix = "t10k" if split == "test" else "train"
+    images = read_idx(folder, f"{prefix}-images", "idx3-ubyte").reshape(-1, 784)
+    labels = read_idx(folder, f"{prefix}-labels", "idx1-ubyte")
+    held_out = len(images) // 12
+    part = {"train": slice(held_out, None), "validation": slice(held_out), "test": slice(None)}[split]
+    return images[part].astype(np.float32) / 255, labels[part].astype(np.int64)
 
 
 def initial_values(hidden=100):

@@ -75,7 +75,7 @@ def train(flags):
         client.pull()
         fetch()
         if client.is_chief:
-            test_images, test_labels = mnist_data.load(folder, "t10k")
+            test_images, test_labels = mnist_data.load(folder, "test")
             print(f"Test-Accuracy: {float(accuracy(variables, test_images, test_labels)):.4f}")
         print(f"Total Time: {time.monotonic() - begin:.2f}s\nFinal Cost: {float(cost):.4f}\ndone", flush=True)
 

@@ -46,7 +46,7 @@ def main():
         client.barrier("all steps are applied")
         client.pull()
         if client.is_chief:
-            test_images, test_labels = load(folder, "t10k")
+            test_images, test_labels = load(folder, "test")
             with torch.no_grad():
                 accuracy = (model(test_images).argmax(1) == test_labels).float().mean().item()
             print(f"Test-Accuracy: {accuracy:.4f}")
