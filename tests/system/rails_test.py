@@ -125,7 +125,8 @@ class Loss(TwoHosts):
     TRANSPORT = "tcp"
     PATH = "tcp"
     STREAMS = " × 2 streams"
-    FLAGS = ("--epochs", 6)
+    FLAGS = ("--epochs", 1)
+    STEP_RATE = 200  # Mbit/s of a link: 550 steps take some seconds, and a busy machine needs about a minute for them
     ENVIRONMENT = {}
     RUN = ("--model", "mlp", "--mode", "sync", "--bucket_kib", 16, "--path_timeout", 2, "--failback_secs", 1,
            "--insecure")
@@ -143,9 +144,12 @@ class Loss(TwoHosts):
             task = self.launch(job, self.on(host, "train", *self.hosts_flags(), "--job_name", job, "--task_index", 0,
                                             "--transport", "tcp", "--rails", "off", *self.FLAGS[:2], *self.RUN),
                                {"TMPDIR": str(self.folder)})
+        self.assert_ends(task, cluster.GOOD, 4 * cluster.FINISH)
         return cluster.hash_of(task)
 
     def test_a_cut_link_is_left_out_and_taken_back(self):
+        # The run must be longer than the loss and the return, on a fast machine as well.
+        self.shape("root", "tbf", "rate", f"{self.STEP_RATE}mbit", "burst", "64k", "latency", "50ms")
         ps, worker = self.start("ps", 0), self.start("worker", 1)
         worker.wait_for(r"Step: \d+")
         four_hosts.ip("-n", self.hosts[1], "link", "set", "nic1", "down")
