@@ -1,7 +1,9 @@
 """The parameters of a model beside their exchange, and the state of its optimizer as a file of the checkpoint commands."""
+import ctypes
+import functools
 import operator
 import os
-from typing import Dict, Iterable, List, Optional, Union
+from typing import Any, Dict, Iterable, List, Optional, Union
 
 import numpy as np
 import torch
@@ -14,11 +16,35 @@ def trained(model: torch.nn.Module) -> "List[tuple[str, torch.nn.Parameter]]":
     if not isinstance(model, torch.nn.Module):
         raise errors.InvalidArgument(f"model: must be a torch.nn.Module, not {type(model).__name__}")
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+    for name, module in model.named_modules():
+        if any(kind.__name__ == "FullyShardedDataParallel" for kind in type(module).__mro__):  # its import is slow
+            raise errors.InvalidArgument(f"{name or 'the model'}: FullyShardedDataParallel gives each worker other parameters, and "
+                                         "all workers must have the same: use the module without it")
     if not named:
         raise errors.InvalidArgument("the model has no parameter that requires a gradient")
     for name, parameter in named:
+        _check_kind(name, parameter)
         check_real(name, parameter)
     return named
+
+
+def _check_kind(name: str, parameter: torch.nn.Parameter) -> None:
+    """Refuses parameters without values of their own, which would fail after the join."""
+    if torch.nn.parameter.is_lazy(parameter):
+        raise errors.InvalidArgument(f"parameter {name}: has no shape yet: call the lazy module with a first batch before")
+    if parameter.device.type == "meta":
+        raise errors.InvalidArgument(f"parameter {name}: is on the device meta and has no values: use model.to_empty(device=...) "
+                                     "and initialize it before")
+    kind = type(parameter.detach())
+    if parameter.layout != torch.strided or kind not in (torch.Tensor, torch.nn.Parameter):
+        what = kind.__name__ if parameter.layout == torch.strided else parameter.layout
+        raise errors.InvalidArgument(f"parameter {name}: is a {what}: must be an ordinary dense tensor")
+    if not parameter.is_leaf:  # a copy of a module of TorchScript has such ones
+        raise errors.InvalidArgument(f"parameter {name}: is the result of a computation, and backward() gives it no gradient: must "
+                                     "be torch.nn.Parameter(values.detach())")
+    if parameter.is_inference():
+        raise errors.InvalidArgument(f"parameter {name}: was made in torch.inference_mode() and cannot be trained: make the model "
+                                     "outside of it")
 
 
 def check_real(name: str, values: torch.Tensor) -> None:
@@ -26,6 +52,53 @@ def check_real(name: str, values: torch.Tensor) -> None:
     if values.is_complex():
         raise errors.InvalidArgument(f"parameter {name}: has the dtype {values.dtype}, and the servers compute in float32: hold "
                                      "it as torch.view_as_real(parameter), and use torch.view_as_complex() in forward()")
+
+
+def check_apart(user: str, named: "Iterable[tuple[str, torch.nn.Parameter]]") -> None:
+    """Refuses parameters that share memory: the servers move each one alone, and the last one would remain."""
+    placed = []
+    for name, parameter in named:
+        first = parameter.data_ptr()
+        last = sum((size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride()))
+        placed.append((str(parameter.device), first, first + (last + 1) * parameter.element_size(), name, parameter))
+    placed.sort(key=operator.itemgetter(0, 1))
+    open_ones: list = []  # those that end behind the begin of the next one
+    for one in placed:
+        device, first, end, name, parameter = one
+        open_ones = [other for other in open_ones if other[0] == device and other[2] > first]
+        for other in open_ones:
+            base, size = other[1], max(end, other[2]) - other[1]
+            if (_touched(parameter, base, size) & _touched(other[4], base, size)).any():
+                raise errors.InvalidArgument(
+                    f"{other[3]} and {name}: share memory, and the servers would move each one alone: tie them as one "
+                    f"Parameter before the {user}, as in `model.b.weight = model.a.weight`, separate them by "
+                    "`p.data = p.data.clone()`, or use MeanExchange, which permits it")
+        if not parameter.is_contiguous() and _touched(parameter, first, end - first).sum() < parameter.numel() * parameter.element_size():
+            raise errors.InvalidArgument(f"{name}: its elements share memory, as those of expand() do: use `p.data = p.data.clone()` "
+                                         f"before the {user}")
+        open_ones.append(one)
+
+
+def _touched(parameter: torch.nn.Parameter, base: int, size: int) -> np.ndarray:
+    """Marks the bytes of a parameter, from an address on."""
+    marks = np.zeros(size, np.bool_)
+    width = parameter.element_size()
+    strides = [stride * width for stride in parameter.stride()]
+    np.lib.stride_tricks.as_strided(marks[parameter.data_ptr() - base:], (*parameter.shape, width), (*strides, 1))[...] = True
+    return marks
+
+
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors of one shape, dtype and device have the same bits, also those of NaN. torch.equal() is slower."""
+    if a.is_cpu and a.is_contiguous() and b.is_contiguous():
+        return _memcmp(a.data_ptr(), b.data_ptr(), a.numel() * a.element_size()) == 0
+    bits = _BITS[a.element_size()]
+    return torch.equal(a.view(bits), b.view(bits))
 
 
 class Watch:
@@ -63,14 +136,20 @@ class Watch:
                                             f"make the {user} after that")
 
 
+def _attribute(owner: Any, key: str) -> Any:
+    return getattr(owner, key, None)
+
+
 class Slot:
     """A parameter of the model beside its place in the registered memory."""
 
     def __init__(self, model: torch.nn.Module, name: str, parameter: torch.nn.Parameter):
         self.name = name
         self.parameter = parameter
-        module, _, self._key = name.rpartition(".")
-        self._siblings = model.get_submodule(module)._parameters
+        *modules, key = name.split(".")
+        owner = functools.reduce(getattr, modules, model)  # get_submodule() does not exist in TorchScript
+        find: Any = owner._parameters.get if isinstance(owner._parameters, dict) else functools.partial(_attribute, owner)
+        self._find = functools.partial(find, key)
         self.fresh: torch.Tensor = parameter  # views of the registered memory, after bind()
         self.gradient: torch.Tensor = parameter
 
@@ -81,7 +160,7 @@ class Slot:
 
     def is_replaced(self) -> bool:
         """Whether the model has another parameter of this name, or none."""
-        return self._siblings.get(self._key) is not self.parameter
+        return self._find() is not self.parameter
 
     def check_place(self, user: str) -> None:
         """`user` has the former parameter, and is to be made again."""
@@ -150,6 +229,29 @@ def _adam(optimizer: torch.optim.Optimizer) -> str:
     return "adamw" if decoupled.pop() else "torch_adam"
 
 
+# Modules that put the name of an attribute before the names of the parameters.
+_WRAPPERS = {"_orig_mod.": "torch.compile(model)", "module.": "torch.nn.DataParallel(model)"}
+
+
+def _check_names(name_of_file: str, wanted: List[str], arrays: Dict[str, np.ndarray]) -> None:
+    """Refuses a file without a parameter of the model. A wrapper of the model is the usual cause."""
+    missing = [name for name in wanted if name not in arrays]
+    if not missing:
+        return
+    others = sorted(other for other in arrays if ":" not in other)
+    for other in others:
+        prefix = other[:-len(missing[0])]
+        if other.endswith("." + missing[0]) and all(prefix + name in arrays for name in wanted):
+            wrapped = _WRAPPERS.get(prefix, f"a module that has the model as {prefix[:-1]}")
+            raise errors.InvalidArgument(f"{name_of_file}: its names have the prefix {prefix} ({other}), and those of the model have "
+                                         f"not ({missing[0]}): load it with load_state(path, {wrapped})")
+        prefix = missing[0][:-len(other)]
+        if missing[0].endswith("." + other) and all(name.removeprefix(prefix) in arrays for name in wanted):
+            raise errors.InvalidArgument(f"{name_of_file}: its names have no prefix ({other}), and those of the model have {prefix} "
+                                         f"({missing[0]}): load it with load_state(path, model.{prefix[:-1]})")
+    raise errors.InvalidArgument(f"{name_of_file}: has no array {missing[0]}, only {', '.join(others)}")
+
+
 @torch.no_grad()
 def load_state(path: "Union[str, os.PathLike[str]]", model: torch.nn.Module,
                optimizer: Optional[torch.optim.Optimizer] = None) -> Optional[int]:
@@ -173,24 +275,21 @@ def load_state(path: "Union[str, os.PathLike[str]]", model: torch.nn.Module,
     arrays = _arrays.read(name_of_file)
 
     def read(name: str, parameter: torch.nn.Parameter) -> torch.Tensor:
-        if name not in arrays and ":" in name:
-            raise errors.InvalidArgument(f"{name_of_file}: has no array {name}: is it the state of another optimizer?")
         if name not in arrays:
-            others = sorted(other for other in arrays if ":" not in other)
-            raise errors.InvalidArgument(f"{name_of_file}: has no array {name}, only {', '.join(others)}")
+            raise errors.InvalidArgument(f"{name_of_file}: has no array {name}: is it the state of another optimizer?")
         if arrays[name].shape != shape_of(parameter):
             raise errors.InvalidArgument(f"{name_of_file}: {name} has the shape {arrays[name].shape}, and the parameter of "
                                          f"the model has {shape_of(parameter)}")
         return torch.from_numpy(arrays[name]).view(parameter.shape).to(parameter)
 
+    named = trained(model)
+    _check_names(name_of_file, [name for name, _ in named], arrays)
     step = int(arrays[":global_step"]) if ":global_step" in arrays else None
     vectors: Dict[str, str] = {}
     if optimizer is not None:
         if step is None:
             raise errors.InvalidArgument(f"{name_of_file}: was exported without --optimizer-state")
         vectors = _vectors(optimizer, model)
-    named = trained(model)
-    if optimizer is not None:
         _check_vectors(name_of_file, arrays, [name for name, _ in named], vectors.values())
     # Everything is read before the first change: an error leaves model and optimizer as they were.
     loaded = []

@@ -12,7 +12,7 @@ import torch
 
 from . import _arguments, client, errors
 from ._library import LOGGER
-from ._torch_state import Slot, Watch, shape_of, start, trained
+from ._torch_state import Slot, Watch, check_apart, shape_of, start, trained
 
 _LEAST_CLIP = torch.finfo(torch.float32).tiny  # smaller differences are 0 or inexact
 _MOST_STEPS = (1 << 32) - 1  # momentum_every of the servers
@@ -253,7 +253,9 @@ class DiLoCo:
                                          "gradrail.join(); lr and momentum are arguments of outer")
         agreed = outer.options()
         self._lr = _rate(outer.lr, 0) if callable(outer.lr) else outer.lr
-        self._locals: List[_Local] = [_Local(model, name, parameter) for name, parameter in trained(model)]
+        named = trained(model)
+        check_apart("DiLoCo", named)
+        self._locals: List[_Local] = [_Local(model, name, parameter) for name, parameter in named]
         self._check_optimizer(inner_optimizer)
         self._watch = Watch(model)
         self._inner_steps = 0

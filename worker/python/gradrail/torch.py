@@ -16,7 +16,7 @@ import torch.distributed
 
 from . import _arguments, client, errors
 from .diloco import SGD, Adam, DelayedNesterov, DiLoCo, Nesterov
-from ._torch_state import Slot, Watch, check_real, load_state, save_state, shape_of, start, trained
+from ._torch_state import Slot, Watch, check_apart, check_real, load_state, same_bits, save_state, shape_of, start, trained
 
 __all__ = [
     "Adam", "DelayedNesterov", "DiLoCo", "Exchange", "MeanExchange", "Nesterov", "SGD", "ddp_mean_hook", "load_state", "save_state"
@@ -32,67 +32,85 @@ _PRESENT = ".has_gradient"
 class _Slot(Slot):
     """A parameter with its gradient, which leaves for the servers."""
 
-    def __init__(self, model: torch.nn.Module, name: str, parameter: torch.nn.Parameter, may_share: bool = True):
-        super().__init__(model, name, parameter)
-        self.in_place = may_share and parameter.device.type == "cpu" and parameter.dtype == torch.float32
-        self.accumulator: Any = None  # it exists as long as a reference to it
-        self.hook: Any = None
-        self.sent: "Optional[tuple[int, int]]" = None  # state() when the gradient left, and None before
-        self.version = parameter._version  # a count of changes, without those of take()
-
     def take(self) -> None:
-        """The model computes with the fresh parameters."""
-        if self.in_place:
-            self.parameter.data = self.fresh
-        else:
-            self.parameter.data.copy_(self.fresh)
-
-    def state(self) -> "tuple[int, int]":
-        """Differs after each change of the gradient, as far as torch counts changes."""
-        given = self.parameter.grad
-        return (0, 0) if given is None else (id(given), given._version)
-
-    def check(self) -> None:
-        """Refuses what the servers would not see."""
-        self.check_place("Exchange")
-        if self.sent is not None and self.sent != self.state():
-            raise errors.FailedPrecondition(f"the gradient of {self.name} was changed between backward() and step(), when "
-                                            "it had left: use `with exchange.accumulate(): loss.backward()`, for "
-                                            "example to clip gradients")
-        if self.in_place and self.parameter.data_ptr() != self.fresh.data_ptr():
-            raise errors.FailedPrecondition(f"{self.name} was moved or converted: make the Exchange after that")
-        if self.parameter._version != self.version:
-            raise errors.FailedPrecondition(f"{self.name} was changed by the program, and the servers have another value: make "
-                                            "the Exchange after load_state_dict() and the like")
-
-    def clear(self) -> None:
-        self.sent = None
-        self.gradient.zero_()
-        if self.in_place:
-            self.parameter.grad = self.gradient
-        else:
-            self.parameter.grad = None
+        """The model computes with the fresh parameters. As after a step of torch, backward() refuses an older graph."""
+        self.parameter.copy_(self.fresh)
 
     def fill(self) -> None:
         """The registered memory has the gradient, also one that the program has made itself. None counts as zero."""
         given = self.parameter.grad
         if given is None:
             self.gradient.zero_()
-        elif given.is_sparse:  # it has no data_ptr()
-            self.gradient.copy_(given.to_dense())
-        elif given.data_ptr() != self.gradient.data_ptr():
-            self.gradient.copy_(given)
+            return
+        if given.requires_grad:  # after backward(create_graph=True): the copy would keep the graph
+            given = given.detach()
+        self.gradient.copy_(given.to_dense() if given.is_sparse else given)
 
     def take_mean(self) -> None:
         """The gradient of the parameter is the mean, which the registered memory has."""
         given = self.parameter.grad
-        if given is None or given.is_sparse:
+        if given is None or given.is_sparse or given.requires_grad:
             self.parameter.grad = given = torch.empty_like(self.parameter)
         given.copy_(self.fresh)
         given._mean_version = given._version  # average() recognizes a gradient that is no new one
 
 
-def _hook(exchange: "weakref.ref[Exchange]", slot: _Slot) -> Any:
+class _Early(_Slot):
+    """A parameter whose gradient leaves while backward goes on.
+
+    The servers read the gradient, and write the fresh parameter, until step() ends. The program can change its tensors
+    in this time, and torch counts no change through `.data`. The registered memory is therefore no memory of the program:
+    the servers see what had left, and check() finds what the program has changed since.
+    """
+
+    def __init__(self, model: torch.nn.Module, name: str, parameter: torch.nn.Parameter):
+        super().__init__(model, name, parameter)
+        self.accumulator: Any = None  # it exists as long as a reference to it
+        self.hook: Any = None
+        self.sent: "Optional[tuple[int, int]]" = None  # state() when the gradient left, and None before
+        self.zeros = torch.zeros_like(parameter, requires_grad=False)  # the gradient begins here, and the program changes it
+        self.kept = parameter.detach().clone()  # the parameter as the servers have it
+        self.place = parameter.data_ptr(), parameter.dtype
+
+    def take(self) -> None:
+        super().take()
+        self.kept.copy_(self.fresh)
+
+    def state(self) -> "tuple[int, int]":
+        """Differs after each change of the gradient, as far as torch counts changes."""
+        given = self.parameter.grad
+        return (0, 0) if given is None else (id(given), given._version)
+
+    def _has_left(self) -> bool:
+        """Whether the gradient is that which the servers have."""
+        given = self.parameter.grad
+        if given is None or self.sent != self.state():
+            return False
+        if given.is_sparse or given.dtype != torch.float32 or not given.is_cpu:
+            given = torch.empty_like(self.gradient).copy_(given.to_dense() if given.is_sparse else given)
+        return same_bits(self.gradient, given)
+
+    def check(self) -> None:
+        """Refuses what the servers would not see."""
+        self.check_place("Exchange")
+        if (self.parameter.data_ptr(), self.parameter.dtype) != self.place:
+            raise errors.FailedPrecondition(f"{self.name} was moved or converted: make the Exchange after that")
+        if not same_bits(self.kept, self.parameter):
+            raise errors.FailedPrecondition(
+                f"{self.name} was changed by the program, and the servers have another value: make the Exchange after "
+                "load_state_dict() and the like; put the former values back before step(), after a swap; or use MeanExchange, "
+                "which keeps changes in each step, such as a clamp")
+        if self.sent is not None and not self._has_left():
+            raise errors.FailedPrecondition(f"the gradient of {self.name} was changed between backward() and step(), when "
+                                            "it had left: use `with exchange.accumulate(): loss.backward()`, for "
+                                            "example to clip gradients")
+
+    def clear(self) -> None:
+        self.sent = None
+        self.parameter.grad = self.zeros.zero_().detach()  # `p.grad.data = values` does not replace the memory
+
+
+def _hook(exchange: "weakref.ref[Exchange]", slot: _Early) -> Any:
     """The hook does not keep the exchange: a program that drops it without leave() leaves."""
 
     def on_gradient(*_: Any) -> None:
@@ -103,14 +121,27 @@ def _hook(exchange: "weakref.ref[Exchange]", slot: _Slot) -> Any:
     return on_gradient
 
 
+def _check_modules(model: torch.nn.Module) -> None:
+    """Refuses modules that change parameters or gradients themselves: the servers would not see it."""
+    for name, module in model.named_modules():
+        where = name or "the model"
+        if isinstance(module, torch.nn.parallel.DistributedDataParallel):
+            raise errors.InvalidArgument(f"{where}: DistributedDataParallel averages the gradients itself: use Exchange(ddp.module), "
+                                         "or ddp_mean_hook with MeanExchange(ddp.module)")
+        norm = getattr(module, "max_norm", None)
+        if norm is not None and isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.weight.requires_grad:
+            raise errors.InvalidArgument(f"{where}: max_norm={norm} changes the weight in forward(), and the servers have another "
+                                         "value: use MeanExchange, which keeps such changes")
+
+
 class Exchange:
     """Exchanges the gradients of a model for fresh parameters, step by step. It replaces the optimizer.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Parameters that require no gradient, and buffers, stay local. A shared parameter is exchanged once. Parameters on
-        a GPU, and of another dtype than float32, are copied in each step; the servers compute in float32.
+        Parameters that require no gradient, and buffers, stay local. A shared parameter is exchanged once. The servers
+        compute in float32.
     optimizer : "sgd", "momentum", "nesterov", "adam" or "adamw"
         The same updates as torch.optim.SGD, Adam and AdamW, with the defaults of torch for `weight_decay` and `lr` of the
         two last. "momentum" and "nesterov" are SGD with `momentum` (0.9). Only "adamw" decays the parameters themselves.
@@ -126,8 +157,9 @@ class Exchange:
 
     def __init__(self, model: torch.nn.Module, *, optimizer: str = "sgd", lr: Optional[float] = None,
                  mode: str = "async", **options: Any):
-        self._slots: List[_Slot] = [_Slot(model, name, parameter) for name, parameter in trained(model)]
-        self._watch = Watch(model)
+        named = trained(model)
+        _check_modules(model)
+        check_apart("Exchange", named)
         if optimizer not in _OPTIMIZERS:
             raise errors.InvalidArgument(f"optimizer {optimizer!r}: must be one of {', '.join(_OPTIMIZERS)}; MeanExchange "
                                          "averages gradients for each optimizer of torch")
@@ -138,6 +170,10 @@ class Exchange:
         if lr is not None:
             _arguments.constant("lr", lr)  # join() would name it learning_rate
         self._lr = 0.001 if lr is None else lr
+        self._slots: List[_Early] = [_Early(model, name, parameter) for name, parameter in named]
+        self._watch = Watch(model)
+        # Without a gradient, these move a parameter all the same.
+        self._moves_all = optimizer != "sgd" or options.get("weight_decay", 0) != 0
         self.client = client.join({slot.name: shape_of(slot.parameter) for slot in self._slots},
                                   optimizer=_OPTIMIZERS[optimizer], learning_rate=lr, mode=mode, **options)
         self._sends_early = True
@@ -145,13 +181,14 @@ class Exchange:
         self._hooks_lock = threading.Lock()  # backward has a thread for each device
         start(self.client, self._slots)
         for slot in self._slots:
-            slot.take()
-            slot.clear()
+            with torch.no_grad():
+                slot.take()
+                slot.clear()
             with torch.enable_grad():
                 slot.accumulator = slot.parameter.expand_as(slot.parameter).grad_fn.next_functions[0][0]
             slot.hook = slot.accumulator.register_hook(_hook(weakref.ref(self), slot))
 
-    def _on_gradient(self, slot: _Slot) -> None:
+    def _on_gradient(self, slot: _Early) -> None:
         """Called when backward has accumulated the gradient of a parameter. step() raises its errors.
 
         After an exception in backward, torch 1.13 keeps the rest of the graph and can block at the end of the process.
@@ -186,14 +223,18 @@ class Exchange:
     def step(self) -> None:
         """Sends the gradients that have not left yet, and waits for fresh parameters. The gradients are zero then.
 
-        Raises the errors of the exchange and of backward(), and FailedPrecondition for gradients that were changed after
-        they had left.
+        Raises the errors of the exchange and of backward(), and FailedPrecondition for parameters that the program has
+        changed since the last step, and for gradients that were changed after they had left.
         """
         if self._error is not None:
             raise self._error
         try:
             for slot in self._slots:
                 slot.check()
+                if self._moves_all and not slot.parameter.requires_grad:
+                    raise errors.FailedPrecondition(
+                        f"{slot.name} requires no gradient any more, and the servers would still move it: make the Exchange "
+                        "after that, or use MeanExchange")
         except errors.FailedPrecondition as error:
             self._error = error  # the next backward pass would report a second gradient
             raise
@@ -203,8 +244,7 @@ class Exchange:
                 slot.fill()
         self.client.step()
         for slot in self._slots:
-            if not slot.in_place:
-                slot.take()
+            slot.take()
             slot.clear()
 
     @property
@@ -217,6 +257,7 @@ class Exchange:
         self.client.set_learning_rate(_arguments.not_negative("lr", rate))
         self._lr = rate
 
+    @torch.no_grad()
     def zero_grad(self, set_to_none: bool = False) -> None:
         """Has no effect after step(), which clears the gradients; the name is that of torch.optim.Optimizer."""
         if any(slot.sent is not None for slot in self._slots):
@@ -292,7 +333,7 @@ class MeanExchange:
         for fixed in ("optimizer", "mode", "learning_rate"):
             if fixed in options:
                 raise errors.InvalidArgument(f"{fixed}: a MeanExchange has none; the optimizer of torch makes the updates")
-        self._slots = {parameter: _Slot(model, name, parameter, may_share=False) for name, parameter in named}
+        self._slots = {parameter: _Slot(model, name, parameter) for name, parameter in named}
         self._placed = [(parameter.device, parameter.dtype) for _, parameter in named]
         self._watch = Watch(model)
         self._used: Optional[str] = None  # average() or ddp_mean_hook, after the first call
@@ -302,8 +343,9 @@ class MeanExchange:
         start(self.client, self._slots.values())
         self._missed = self.client.global_step  # the servers have parameters before the first step, and means after it
         if not self._missed:
-            for slot in self._slots.values():
-                slot.take()
+            with torch.no_grad():
+                for slot in self._slots.values():
+                    slot.take()
 
     @torch.no_grad()
     def average(self) -> None:
