@@ -444,7 +444,8 @@ def join(tensors: Mapping[str, Any], *, fragments: Optional[Mapping[str, Iterabl
     for other in list(_clients):
         if other._place == place and other._is_member():
             raise errors.AlreadyExists(f"this process is worker {place[1]} of these parameter servers already: call leave() "
-                                       "of its Client or Exchange first")
+                                       "of its Client or Exchange first; two models that train in turns, as in a GAN, have "
+                                       "one gradrail.torch.MeanExchange of torch.nn.ModuleList([first, second])")
     pending: list = []
     poll = _poll(pending)
     next(poll)
