@@ -70,7 +70,10 @@ class _Early(_Slot):
         self.sent: "Optional[tuple[int, int]]" = None  # state() when the gradient left, and None before
         self.zeros = torch.zeros_like(parameter, requires_grad=False)  # the gradient begins here, and the program changes it
         self.kept = parameter.detach().clone()  # the parameter as the servers have it
-        self.place = parameter.data_ptr(), parameter.dtype
+        self.place = self._place()
+
+    def _place(self) -> "tuple[Any, ...]":
+        return self.parameter.data_ptr(), self.parameter.dtype, self.parameter.shape, self.parameter.stride()
 
     def take(self) -> None:
         super().take()
@@ -84,7 +87,7 @@ class _Early(_Slot):
     def _has_left(self) -> bool:
         """Whether the gradient is that which the servers have."""
         given = self.parameter.grad
-        if given is None or self.sent != self.state():
+        if given is None or self.sent != self.state() or given.shape != self.gradient.shape:
             return False
         if given.is_sparse or given.dtype != torch.float32 or not given.is_cpu:
             given = torch.empty_like(self.gradient).copy_(given.to_dense() if given.is_sparse else given)
@@ -93,7 +96,7 @@ class _Early(_Slot):
     def check(self) -> None:
         """Refuses what the servers would not see."""
         self.check_place("Exchange")
-        if (self.parameter.data_ptr(), self.parameter.dtype) != self.place:
+        if self._place() != self.place:
             raise errors.FailedPrecondition(f"{self.name} was moved or converted: make the Exchange after that")
         if not same_bits(self.kept, self.parameter):
             raise errors.FailedPrecondition(
