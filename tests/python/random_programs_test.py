@@ -28,9 +28,9 @@ ABSOLUTE = 1e-5  # the largest difference; one worker has the same sums in anoth
 REASONS = {
     "gradient changed": r"the gradient of \S+ was changed between backward\(\) and step\(\).*exchange\.accumulate\(\)",
     "second gradient": r"a second gradient of \S+ before step\(\).*exchange\.accumulate\(\)",
-    "zero_grad too late": r"zero_grad\(\) between backward\(\) and step\(\)",
+    "zero_grad too late": r"zero_grad\(\) between backward\(\) and step\(\).*exchange\.accumulate\(\)",
     "weights changed": r"\S+ was changed by the program, and the servers have another value.*MeanExchange",
-    "weights moved": r"\S+ was moved or converted: make the Exchange after that",
+    "weights moved": r"\S+ was moved or converted.*make the Exchange after that.*MeanExchange",
     "frozen": r"\S+ requires no gradient any more.*MeanExchange",
     "rejoined without the frozen ones": r"schema mismatch: \d+ tensors in the run",
     "tied by .data": r"\S+ and \S+: share memory.*as one Parameter",

@@ -107,16 +107,17 @@ for words, change in (("the gradient of weight was changed", lambda: set_grad(to
     def test_a_gradient_that_was_changed_and_restored_is_the_first_one(self):
         # The server reads the gradient at any time before the end of the step, also between the two changes.
         self.check("""
-model, single = linear(2000), linear(2000)
+model, single = torch.nn.Linear(2000, 1000), torch.nn.Linear(2000, 1000)
+single.load_state_dict(model.state_dict())
 x, optimizer = torch.full((2, 2000), 0.02), torch.optim.SGD(single.parameters(), lr=0.1)
 with run(Exchange, model) as exchange:
-    for _ in range(50):
-        loss(model).backward()
-        for _ in range(20):
+    for _ in range(20):
+        model(x).square().sum().backward()
+        for _ in range(10):
             model.weight.grad.data.neg_()
         exchange.step()
         optimizer.zero_grad()
-        loss(single).backward()
+        single(x).square().sum().backward()
         optimizer.step()
 assert difference(model, single) < 1e-5, difference(model, single)
 """)
@@ -169,20 +170,34 @@ with run(Exchange, model) as exchange:
         optimizer.zero_grad(); loss(single).backward(); optimizer.step()
 assert difference(model, single) < 1e-6
 
-# MeanExchange keeps a clamp in each step, and the renormalization of an embedding.
-model, single = linear(), linear()
-with run(Mean, model) as mean:
-    for step in range(4):
-        for one in (model, single):
-            optimizer = torch.optim.SGD(one.parameters(), lr=0.1)
-            optimizer.zero_grad()
-            loss(one).backward()
-            if one is model:
-                mean.average()
-            optimizer.step()
-            for parameter in one.parameters():
-                parameter.data.clamp_(-0.05, 0.05)
-assert difference(model, single) < 1e-6 and model.weight.abs().max() <= 0.05
+# A backward pass that is dropped.
+model = linear()
+with run(Exchange, model) as exchange:
+    loss(model).backward()
+    refused(F, "exchange.accumulate()", exchange.zero_grad)
+    exchange.step()
+    before = model.weight.detach().clone()
+    with exchange.accumulate():
+        loss(model).backward()
+    exchange.zero_grad()
+    exchange.step()
+    assert torch.equal(model.weight, before)
+
+# MeanExchange keeps a clamp in each step, also in other memory, and the renormalization of an embedding.
+for replaces in (False, True):
+    model, single = linear(), linear()
+    with run(Mean, model) as mean:
+        for step in range(4):
+            for one in (model, single):
+                optimizer = torch.optim.SGD(one.parameters(), lr=0.1)
+                optimizer.zero_grad()
+                loss(one).backward()
+                if one is model:
+                    mean.average()
+                optimizer.step()
+                for parameter in one.parameters():
+                    parameter.data = parameter.data.clamp(-0.05, 0.05) if replaces else parameter.data.clamp_(-0.05, 0.05)
+    assert difference(model, single) < 1e-6 and model.weight.abs().max() <= 0.05
 
 def words(kind=torch.nn.Embedding):
     torch.manual_seed(1)
@@ -409,8 +424,22 @@ for name, make in kinds.items():
             reference.step()
     assert difference(model, single) < 1e-6, (name, difference(model, single))
 
-class Of(torch.Tensor):
-    pass
+for name in ("traced", "script"):
+    model, single = kinds[name](), kinds[name]()
+    optimizer, reference = (torch.optim.SGD(one.parameters(), lr=0.1) for one in (model, single))
+    averages = name == "traced"
+    learner = run(Mean, model) if averages else run(functools.partial(gradrail.torch.DiLoCo, sync_every=2), model,
+                                                    inner_optimizer=optimizer, outer=gradrail.torch.SGD(lr=1.0))
+    with learner:
+        for _ in range(4):
+            for one, update in ((model, optimizer), (single, reference)):
+                update.zero_grad()
+                loss(one).backward()
+                if one is model and averages:
+                    learner.average()
+                update.step()
+    assert difference(model, single) < 1e-6, (name, difference(model, single))
+
 def with_weight(weight):
     model = linear()
     del model.weight

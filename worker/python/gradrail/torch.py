@@ -97,7 +97,8 @@ class _Early(_Slot):
         """Refuses what the servers would not see."""
         self.check_place("Exchange")
         if self._place() != self.place:
-            raise errors.FailedPrecondition(f"{self.name} was moved or converted: make the Exchange after that")
+            raise errors.FailedPrecondition(f"{self.name} was moved or converted, or has other memory through `.data`: make the "
+                                            "Exchange after that, or use MeanExchange, which keeps changes through `.data`")
         if not same_bits(self.kept, self.parameter):
             raise errors.FailedPrecondition(
                 f"{self.name} was changed by the program, and the servers have another value: make the Exchange after "
@@ -264,7 +265,8 @@ class Exchange:
     def zero_grad(self, set_to_none: bool = False) -> None:
         """Has no effect after step(), which clears the gradients; the name is that of torch.optim.Optimizer."""
         if any(slot.sent is not None for slot in self._slots):
-            raise errors.FailedPrecondition("zero_grad() between backward() and step(): gradients have left already")
+            raise errors.FailedPrecondition("zero_grad() between backward() and step(): gradients have left already; use `with "
+                                            "exchange.accumulate():` around a backward pass that may be dropped")
         for slot in self._slots:
             slot.clear()
 
