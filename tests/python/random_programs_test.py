@@ -30,7 +30,6 @@ REASONS = {
     "second gradient": r"a second gradient of \S+ before step\(\).*exchange\.accumulate\(\)",
     "zero_grad too late": r"zero_grad\(\) between backward\(\) and step\(\).*exchange\.accumulate\(\)",
     "weights changed": r"\S+ was changed by the program, and the servers have another value.*MeanExchange",
-    "weights moved": r"\S+ was moved or converted.*make the Exchange after that.*MeanExchange",
     "frozen": r"\S+ requires no gradient any more.*MeanExchange",
     "rejoined without the frozen ones": r"schema mismatch: \d+ tensors in the run",
     "tied by .data": r"\S+ and \S+: share memory.*as one Parameter",
@@ -54,7 +53,7 @@ def plan_of(seed):
             "zero": some(0.5, ["exchange", "model none", "model zero", "none", "data zero"]),
             "backward": rng.choice(["full", "full", "full", "part", "micro", "graph", "assign", "nothing"]),
             "accumulate": accumulate, "probe": rng.random() < 0.3, "lr": some(0.2, [0.01, 0.03, 0.0]),
-            "weights": some(0.2, ["swap back", "swap pointer", "swap load"]),
+            "weights": some(0.2, ["swap back", "swap pointer", "swap load", "other memory"]),
             "gradient": some(0.7, GRADIENT_CHANGES) if accumulate else None,
             "rejoin": some(0.15, [0, 1]) if plan["workers"] == 2 else None, "late weights": None, "freeze": None,
         }
@@ -67,6 +66,8 @@ def plan_of(seed):
                                      "backward": ["twice", "broken skip", "broken step"]}[kind])
         if plan["model"] == "traced" and (step["backward"] == "part" or step["backward"].startswith("broken")):
             step["backward"] = "full"  # parts of a traced module cannot be called
+        if plan["model"] == "frozen layer" and plan["tie"] == "parameter":
+            step["freeze"] = None  # nothing would require a gradient
         plan["steps"].append(step)
     frozen = [number for number, step in enumerate(plan["steps"]) if step["freeze"]]
     rejoins_frozen = frozen and any(step["rejoin"] is not None for step in plan["steps"][frozen[0]:])
@@ -117,7 +118,10 @@ def swap(side, how):
     """Other weights for an evaluation, then the former ones."""
     model = side.model
     kept = {key: value.clone() for key, value in model.state_dict().items()}
-    if how == "swap load":
+    if how == "other memory":
+        for p in model.parameters():
+            p.data = p.data.clone()
+    elif how == "swap load":
         load_scaled(model)
         side.probe()
         model.load_state_dict(kept)

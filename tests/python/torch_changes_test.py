@@ -147,7 +147,7 @@ for name, change in changes.items():
             loss(model).backward()
             if late:
                 change(model.weight)
-            error = refused(F, "weight was", exchange.step)
+            error = refused(F, "weight was changed by the program", exchange.step)
             assert "make the Exchange after" in str(error), error
 
 # A swap of weights for an evaluation, and the former ones before step().
@@ -272,10 +272,27 @@ inner = lambda model: torch.optim.SGD(model.parameters(), lr=0.1)
 for make in (tied, part, rows):
     model = make()
     for call in (lambda: Exchange(model, **NOWHERE), lambda: gradrail.torch.DiLoCo(model, inner(model), sync_every=2, **NOWHERE)):
-        error = refused(I, "a.weight and b.weight: share memory", call)
+        refused(I, "a.weight and b.weight: share memory", call)
 model = tied()
 model["a"].weight = torch.nn.Parameter(torch.zeros(1).expand(2, 2))
 refused(I, "a.weight: its elements share memory", Exchange, model, **NOWHERE)
+
+# Other memory with the same values is no change, and a tie is one.
+model = tied()
+model["b"].weight.data = model["a"].weight.data.clone()
+with run(Exchange, model) as exchange:
+    (model["a"](torch.ones(1, 2)) + model["b"](torch.ones(1, 2))).sum().backward()
+    exchange.step()
+    before = model["a"].weight.detach().clone()
+    model.share_memory()
+    model["b"].weight.data = model["b"].weight.data.clone()
+    (model["a"](torch.ones(1, 2)) + model["b"](torch.ones(1, 2))).sum().backward()
+    exchange.step()
+    assert torch.equal(model["a"].weight, model["b"].weight) and torch.equal(model["a"].weight, before - 0.1)
+    model["b"].weight.data = model["a"].weight.data
+    for _ in range(2):
+        model["a"](torch.ones(1, 2)).sum().backward()
+        refused(F, "a.weight and b.weight: share memory", exchange.step)
 
 # The remedies: one Parameter, a clone, MeanExchange.
 model = tied()

@@ -3,7 +3,7 @@ import ctypes
 import functools
 import operator
 import os
-from typing import Any, Dict, Iterable, List, Optional, Union
+from typing import Any, Dict, Iterable, List, Optional, Type, Union
 
 import numpy as np
 import torch
@@ -54,7 +54,8 @@ def check_real(name: str, values: torch.Tensor) -> None:
                                      "it as torch.view_as_real(parameter), and use torch.view_as_complex() in forward()")
 
 
-def check_apart(user: str, named: "Iterable[tuple[str, torch.nn.Parameter]]") -> None:
+def check_apart(user: str, named: "Iterable[tuple[str, torch.nn.Parameter]]",
+                refusal: Type[errors.Error] = errors.InvalidArgument) -> None:
     """Refuses parameters that share memory: the servers move each one alone, and the last one would remain."""
     placed = []
     for name, parameter in named:
@@ -69,13 +70,12 @@ def check_apart(user: str, named: "Iterable[tuple[str, torch.nn.Parameter]]") ->
         for other in open_ones:
             base, size = other[1], max(end, other[2]) - other[1]
             if (_touched(parameter, base, size) & _touched(other[4], base, size)).any():
-                raise errors.InvalidArgument(
+                raise refusal(
                     f"{other[3]} and {name}: share memory, and the servers would move each one alone: tie them as one "
                     f"Parameter before the {user}, as in `model.b.weight = model.a.weight`, separate them by "
                     "`p.data = p.data.clone()`, or use MeanExchange, which permits it")
         if not parameter.is_contiguous() and _touched(parameter, first, end - first).sum() < parameter.numel() * parameter.element_size():
-            raise errors.InvalidArgument(f"{name}: its elements share memory, as those of expand() do: use `p.data = p.data.clone()` "
-                                         f"before the {user}")
+            raise refusal(f"{name}: its elements share memory, as those of expand() do: use `p.data = p.data.clone()` before the {user}")
         open_ones.append(one)
 
 

@@ -70,10 +70,14 @@ class _Early(_Slot):
         self.sent: "Optional[tuple[int, int]]" = None  # state() when the gradient left, and None before
         self.zeros = torch.zeros_like(parameter, requires_grad=False)  # the gradient begins here, and the program changes it
         self.kept = parameter.detach().clone()  # the parameter as the servers have it
-        self.place = self._place()
+        self.kind = self._kind()
 
-    def _place(self) -> "tuple[Any, ...]":
-        return self.parameter.data_ptr(), self.parameter.dtype, self.parameter.shape, self.parameter.stride()
+    def _kind(self) -> "tuple[Any, ...]":
+        return self.parameter.device, self.parameter.dtype, self.parameter.shape
+
+    def memory(self) -> "tuple[Any, ...]":
+        """Differs after share_memory_(), `p.data = values` and the like."""
+        return self.parameter.data_ptr(), self.parameter.stride()
 
     def take(self) -> None:
         super().take()
@@ -96,9 +100,8 @@ class _Early(_Slot):
     def check(self) -> None:
         """Refuses what the servers would not see."""
         self.check_place("Exchange")
-        if self._place() != self.place:
-            raise errors.FailedPrecondition(f"{self.name} was moved or converted, or has other memory through `.data`: make the "
-                                            "Exchange after that, or use MeanExchange, which keeps changes through `.data`")
+        if self._kind() != self.kind:
+            raise errors.FailedPrecondition(f"{self.name} was moved or converted: make the Exchange after that")
         if not same_bits(self.kept, self.parameter):
             raise errors.FailedPrecondition(
                 f"{self.name} was changed by the program, and the servers have another value: make the Exchange after "
@@ -175,6 +178,7 @@ class Exchange:
             _arguments.constant("lr", lr)  # join() would name it learning_rate
         self._lr = 0.001 if lr is None else lr
         self._slots: List[_Early] = [_Early(model, name, parameter) for name, parameter in named]
+        self._memory = [slot.memory() for slot in self._slots]
         self._watch = Watch(model)
         # Without a gradient, these move a parameter all the same.
         self._moves_all = optimizer != "sgd" or options.get("weight_decay", 0) != 0
@@ -239,6 +243,7 @@ class Exchange:
                     raise errors.FailedPrecondition(
                         f"{slot.name} requires no gradient any more, and the servers would still move it: make the Exchange "
                         "after that, or use MeanExchange")
+            self._check_memory()
         except errors.FailedPrecondition as error:
             self._error = error  # the next backward pass would report a second gradient
             raise
@@ -250,6 +255,13 @@ class Exchange:
         for slot in self._slots:
             slot.take()
             slot.clear()
+
+    def _check_memory(self) -> None:
+        """The program may have tied parameters, with equal values, since the last look."""
+        memory = [slot.memory() for slot in self._slots]
+        if memory != self._memory:
+            check_apart("Exchange", [(slot.name, slot.parameter) for slot in self._slots], errors.FailedPrecondition)
+            self._memory = memory
 
     @property
     def lr(self) -> float:
