@@ -6,6 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "base/check.h"
+#include "base/net_address.h"
 #include "base/parse_number.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -227,6 +229,44 @@ absl::Status check_other(const Reader& read, const char* rank_name, const char* 
 }
 
 }  // namespace
+
+std::vector<std::pair<std::string, std::string>> worker_variables(const Variables& variable, uint32_t index,
+                                                                  const std::vector<std::string>& hosts,
+                                                                  const std::string& first_host) {
+  GRADRAIL_CHECK(index < hosts.size());
+  const auto same = [](const std::string& a, const std::string& b) {
+    return a == b || (is_loopback_host(a) && is_loopback_host(b));
+  };
+  // By the host: a launcher may place neighboring ranks on different hosts.
+  const auto here = [&](const std::string& host) { return same(host, hosts[index]); };
+  const auto place = std::count_if(hosts.begin(), hosts.begin() + index, here);
+  const auto count = std::count_if(hosts.begin(), hosts.end(), here);
+  std::vector<std::string> groups;  // hosts with a worker, in the order of their first worker
+  for (const std::string& host : hosts) {
+    if (std::none_of(groups.begin(), groups.end(), [&](const std::string& other) { return same(other, host); }))
+      groups.push_back(host);
+  }
+  const auto group = std::find_if(groups.begin(), groups.end(), here) - groups.begin();
+  std::vector<std::pair<std::string, std::string>> found;
+  const auto set = [&](const auto value, std::initializer_list<const char*> names) {
+    for (const char* const name : names) {
+      const char* const given = variable(name);
+      if (given != nullptr && *given != '\0') found.emplace_back(name, fmt::format("{}", value));
+    }
+  };
+  set(index, {"RANK", "ROLE_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"});
+  set(hosts.size(), {"WORLD_SIZE", "ROLE_WORLD_SIZE", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS",
+                     "OMPI_COMM_WORLD_SIZE", "PMI_SIZE"});
+  set(place, {"LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_NODE_RANK"});
+  set(count, {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"});
+  set(group, {"GROUP_RANK"});
+  set(groups.size(), {"GROUP_WORLD_SIZE"});
+  // torchrun's agent has a store of its own there. Without it rank 0 of the program listens, on the host of worker 0.
+  const char* const store = variable("TORCHELASTIC_USE_AGENT_STORE");
+  const bool agent_listens = store != nullptr && std::string_view(store) == "True";
+  if (!agent_listens && !same(hosts.front(), first_host)) set(hosts.front(), {"MASTER_ADDR"});
+  return found;
+}
 
 bool is_tcp_rendezvous(std::string_view url) { return url.starts_with(kTcpScheme); }
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -38,6 +39,13 @@ using PmixQuery = std::function<absl::StatusOr<PmixJob>()>;
 ///         set or to unset.
 absl::StatusOr<std::optional<Launch>> read_launcher(const Variables& variable, const PmixQuery& query);
 absl::StatusOr<std::optional<Launch>> read_launcher();
+
+/// The variables of the launcher that a program of worker `index` must have other values of, because the launcher counts
+/// the ps tasks too: rank and size, also on this host and by hosts, and MASTER_ADDR where worker 0 is not on
+/// `first_host`, that of the first ps. Only variables that are set. `hosts`: of all workers, by index.
+std::vector<std::pair<std::string, std::string>> worker_variables(const Variables& variable, uint32_t index,
+                                                                  const std::vector<std::string>& hosts,
+                                                                  const std::string& first_host);
 
 /// Whether the value of --rendezvous names the host of a launcher's first task. Other values name an etcd.
 bool is_tcp_rendezvous(std::string_view url);

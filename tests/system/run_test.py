@@ -64,6 +64,21 @@ with gradrail.join({"w": (4 << 20,)}, transports="shm") as c:
 """
 
 
+# All workers meet by the variables of the launcher, without an argument.
+GROUP = """
+import os
+import torch, torch.distributed
+torch.distributed.init_process_group("gloo")
+rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
+total = torch.tensor([10.0 ** rank])
+torch.distributed.all_reduce(total)
+assert rank == int(os.environ["GRADRAIL_TASK_INDEX"])
+names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE")
+# One write: the workers share the output of torchrun.
+os.write(1, f"of {size} sum {int(total)} {' '.join(os.environ[name] for name in names)}\n".encode())
+"""
+
+
 class Run(cluster.ClusterTest):
     def run_program(self, *flags, early="", each="pass", late="pass", mode="sync", steps=300, launcher=(), variables=None):
         program = PROGRAM.format(early=early, each=each, late=late, mode=mode, steps=steps)
@@ -270,6 +285,29 @@ class Run(cluster.ClusterTest):
     def test_programs_that_do_not_join_are_no_failure(self):
         task = self.launch("run", [cluster.binary(), "run", "--workers", "2", "--", "sh", "-c", "sleep $GRADRAIL_TASK_INDEX"])
         self.assert_ends(task, cluster.GOOD)
+
+    def test_a_process_group_under_torchrun_is_that_of_the_workers(self):
+        python = cluster.python_with("torch.distributed.run")
+        for ps, workers, rendezvous in ((1, 2, []), (2, 2, []), (1, 2, ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"])):
+            with self.subTest(ps=ps, workers=workers, rendezvous=rendezvous):
+                port = ["--master_port", cluster.free_ports(1)[0]] if not rendezvous else rendezvous
+                # Rank 9 does not exist. The default of torch 1.13 fails with Python 3.11.
+                no_files = ["--redirects", "9:1", "--tee", "9:1"]
+                command = [python, "-m", "torch.distributed.run", *no_files, "--nproc_per_node", ps + workers, *port, "--no_python",
+                           cluster.binary(), "run", "--ps", ps, "--", python, "-c", GROUP]
+                task = self.launch("torchrun", list(map(str, command)), cluster.python_environment())
+                # The servers end after their workers have left; these programs do not join.
+                for rank in range(workers):
+                    task.wait_for(rf"^of {workers} sum 11 {rank} {workers} {rank} {workers} 0 1 {rank} {workers}$", 2 * cluster.START)
+
+    def test_the_variables_of_mpirun_count_the_workers(self):
+        if shutil.which("mpirun") is None:
+            cluster.skip("no mpirun (openmpi-bin)")
+        names = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE")
+        show = f"print('variables', task := c.task_index, *[os.environ[name] for name in {names}], flush=True)"
+        task = self.run_program("--ps", 1, launcher=["mpirun", "-n", "3", "--oversubscribe"], late=show,
+                                variables={"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
+        self.assert_ends(task, cluster.GOOD, says=[r"variables 0 0 2 0 2", r"variables 1 1 2 1 2"])
 
     def test_wrong_command_lines(self):
         script = self.folder / "train.py"

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "ps/launcher/launcher.h"
 #include "ps/protocol/cluster_spec.h"
 #include "tools/train/backup_ps.h"
 #include "tools/train/signal_thread.h"
@@ -20,6 +21,20 @@ namespace gradrail::tools {
 namespace {
 
 constexpr int kNoSuchProgram = 127;  // the code of shells
+
+/// The ranks of a launcher include the ps tasks. A program that reads them is one of the workers.
+void count_workers_only(const TrainOptions& options) {
+  const auto host_of = [](const std::string& address) {
+    const absl::StatusOr<ps::HostPort> parsed = ps::parse_host_port(address);
+    return parsed.ok() ? parsed->host : address;
+  };
+  std::vector<std::string> hosts;
+  for (const std::string& worker : options.cluster.workers) hosts.push_back(host_of(worker));
+  for (const auto& [name, value] :
+       ps::worker_variables([](const char* variable) -> const char* { return std::getenv(variable); },
+                            options.task.index, hosts, host_of(options.cluster.ps.front())))
+    setenv(name.c_str(), value.c_str(), 1);
+}
 
 void set_variables(const TrainOptions& options) {
   const std::vector<std::string>& ps = options.cluster.ps;
@@ -54,6 +69,7 @@ void set_variables(const TrainOptions& options) {
   set("GRADRAIL_JOIN_TIMEOUT", std::to_string(options.flags.join_timeout_seconds));
   set("GRADRAIL_REJOIN_TIMEOUT",
       options.flags.max_restarts > 0 || !options.local ? std::to_string(options.flags.rejoin_timeout_s) : "");
+  if (options.launch.has_value()) count_workers_only(options);
 }
 
 }  // namespace

@@ -228,6 +228,74 @@ TEST(Launcher, VariablesThatCannotBeUsedAreErrors) {
   EXPECT_FALSE(read({{"PMI_RANK", "0"}, {"PMI_SIZE", "1"}})->has_value());
 }
 
+Environment worker_variables_of(const Environment& environment, uint32_t index, const std::vector<std::string>& hosts,
+                                const std::string& first_host) {
+  Environment changed = environment;
+  for (const auto& [name, value] : worker_variables(
+           [&](const char* wanted) -> const char* {
+             const auto found = environment.find(wanted);
+             return found == environment.end() ? nullptr : found->second.c_str();
+           },
+           index, hosts, first_host)) {
+    changed[name] = value;
+  }
+  return changed;
+}
+
+TEST(WorkerVariables, CountTheWorkersAlone) {
+  // Rank 0 is a ps on host a; its workers have the ranks 1 (on a) and 2, 3 (on b).
+  const Environment rank_3{
+      {"RANK", "3"},        {"WORLD_SIZE", "4"},       {"LOCAL_RANK", "1"},   {"LOCAL_WORLD_SIZE", "2"},
+      {"GROUP_RANK", "1"},  {"GROUP_WORLD_SIZE", "2"}, {"ROLE_RANK", "3"},    {"ROLE_WORLD_SIZE", "4"},
+      {"MASTER_ADDR", "a"}, {"MASTER_PORT", "29500"},  {"SLURM_JOB_ID", "17"}};
+  Environment expected =
+      with(rank_3, {{"RANK", "2"}, {"WORLD_SIZE", "3"}, {"ROLE_RANK", "2"}, {"ROLE_WORLD_SIZE", "3"}});
+  EXPECT_EQ(worker_variables_of(rank_3, 2, {"a", "b", "b"}, "a"), expected);
+  // Rank 1 shares its host with the ps, and is the only worker there.
+  expected =
+      with(expected,
+           {{"RANK", "0"}, {"ROLE_RANK", "0"}, {"LOCAL_RANK", "0"}, {"LOCAL_WORLD_SIZE", "1"}, {"GROUP_RANK", "0"}});
+  EXPECT_EQ(worker_variables_of(with(rank_3, {{"RANK", "1"}, {"GROUP_RANK", "0"}}), 0, {"a", "b", "b"}, "a"), expected);
+}
+
+TEST(WorkerVariables, RanksMayAlternateBetweenHosts) {
+  const Environment slurm{
+      {"SLURM_PROCID", "4"}, {"SLURM_NTASKS", "6"}, {"SLURM_STEP_NUM_TASKS", "6"}, {"SLURM_LOCALID", "2"}};
+  const Environment expected{
+      {"SLURM_PROCID", "2"}, {"SLURM_NTASKS", "4"}, {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_LOCALID", "1"}};
+  EXPECT_EQ(worker_variables_of(slurm, 2, {"a", "b", "a", "b"}, "a"), expected);
+}
+
+TEST(WorkerVariables, OfEachLauncher) {
+  const Environment mpirun{{"OMPI_COMM_WORLD_RANK", "2"},
+                           {"OMPI_COMM_WORLD_SIZE", "3"},
+                           {"OMPI_COMM_WORLD_LOCAL_RANK", "2"},
+                           {"OMPI_COMM_WORLD_LOCAL_SIZE", "3"},
+                           {"OMPI_COMM_WORLD_NODE_RANK", "2"},
+                           {"PMIX_RANK", "2"},
+                           {"PMI_RANK", "2"},
+                           {"PMI_SIZE", "3"}};
+  const Environment expected{{"OMPI_COMM_WORLD_RANK", "1"},
+                             {"OMPI_COMM_WORLD_SIZE", "2"},
+                             {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                             {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"},
+                             {"OMPI_COMM_WORLD_NODE_RANK", "1"},
+                             {"PMIX_RANK", "1"},
+                             {"PMI_RANK", "1"},
+                             {"PMI_SIZE", "2"}};
+  EXPECT_EQ(worker_variables_of(mpirun, 1, {"127.0.0.1", "127.0.0.1"}, "127.0.0.1"), expected);
+  EXPECT_EQ(worker_variables_of({}, 0, {"a"}, "b"), Environment{});
+}
+
+TEST(WorkerVariables, TheProgramMeetsWhereItsRank0Is) {
+  const Environment torchrun{{"MASTER_ADDR", "a"}, {"MASTER_PORT", "29500"}};
+  EXPECT_EQ(worker_variables_of(torchrun, 1, {"b", "c"}, "a"), with(torchrun, {{"MASTER_ADDR", "b"}}));
+  EXPECT_EQ(worker_variables_of(torchrun, 1, {"a", "c"}, "a"), torchrun);
+  EXPECT_EQ(worker_variables_of(torchrun, 0, {"::1"}, "127.0.0.1"), torchrun);
+  const Environment agent = with(torchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}});
+  EXPECT_EQ(worker_variables_of(agent, 1, {"b", "c"}, "a"), agent) << "the agent of rank 0 listens there";
+}
+
 TEST(Launcher, TheInnermostLauncherCounts) {
   EXPECT_EQ(launched(with(kSlurm, kMpirun)).job, "mpirun job 991");
   EXPECT_EQ(launched(with(with(kSlurm, kMpirun), kTorchrun)).rank, 2u);
