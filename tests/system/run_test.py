@@ -286,6 +286,39 @@ class Run(cluster.ClusterTest):
         task = self.launch("run", [cluster.binary(), "run", "--workers", "2", "--", "sh", "-c", "sleep $GRADRAIL_TASK_INDEX"])
         self.assert_ends(task, cluster.GOOD)
 
+    def test_a_line_without_an_end_is_passed_on(self):
+        go_on = self.folder / "go-on"
+        for stream in ("stdout", "stderr"):
+            with self.subTest(stream=stream):
+                program = ("import os, sys, time\n"
+                           f"sys.{stream}.write('\\r 50%')\nsys.{stream}.flush()\n"
+                           f"while not os.path.exists({str(go_on)!r}): time.sleep(0.01)\n"
+                           f"sys.{stream}.write('\\r100%\\n')")
+                task = self.launch("run", [cluster.binary(), "run", "--", cluster.python_with("numpy"), "-c", program])
+                cluster.wait_until(lambda: b"[worker/0] \r 50%" in task.raw(), cluster.START, task.transcript)
+                go_on.touch()
+                self.assert_ends(task, cluster.GOOD)
+                self.assertIn(b"[worker/0] \r 50%\r100%\n", task.raw())
+                go_on.unlink()
+
+    def test_the_bytes_of_a_program_are_not_changed(self):
+        program = "import sys\nsys.stdout.buffer.write(bytes(set(range(256)) - {10}) * 10000 + b'\\n\\xff\\n\\xe2\\x82')"
+        task = self.launch("run", [cluster.binary(), "run", "--", cluster.python_with("numpy"), "-c", program])
+        self.assert_ends(task, cluster.GOOD)
+        lines = bytes(set(range(256)) - {10}) * 10000, b"\xff", b"\xe2\x82"
+        self.assertIn(b"".join(b"[worker/0] " + line + b"\n" for line in lines), task.raw())
+
+    def test_python_does_not_keep_its_output_back(self):
+        go_on = self.folder / "go-on"
+        program = f"import os, time\nprint('begun')\nwhile not os.path.exists({str(go_on)!r}): time.sleep(0.01)"
+        command = [cluster.binary(), "run", "--", cluster.python_with("numpy"), "-c"]
+        task = self.launch("run", ["env", "-u", "PYTHONUNBUFFERED", *command, program])
+        task.wait_for(r"\[worker/0\] begun")
+        go_on.touch()
+        self.assert_ends(task, cluster.GOOD)
+        show = "import os; print('set to', repr(os.environ['PYTHONUNBUFFERED']))"
+        self.assert_ends(self.launch("run", [*command, show], {"PYTHONUNBUFFERED": ""}), cluster.GOOD, says=["set to ''"])
+
     def test_a_process_group_under_torchrun_is_that_of_the_workers(self):
         python = cluster.python_with("torch.distributed.run")
         for ps, workers, rendezvous in ((1, 2, []), (2, 2, []), (1, 2, ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"])):

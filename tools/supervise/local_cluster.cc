@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/escaping.h"
@@ -27,6 +28,7 @@
 #include "base/subprocess.h"
 #include "fmt/format.h"
 #include "tools/exit_codes.h"
+#include "tools/supervise/task_printer.h"
 #include "tools/supervise/task_process.h"
 #include "tools/supervise/worker_bars.h"
 #include "tools/train/signal_thread.h"
@@ -79,6 +81,8 @@ class LocalCluster {
   TaskProcess spawn_ps(uint32_t index, Pipe* port_pipe);
   bool may_restart(const TaskProcess& process) const;
   bool is_stopping() const { return asked_at_ != TimePoint::max() || stop_at_ != TimePoint::max(); }
+  /// By Ctrl-C: the programs have no time to save.
+  bool is_interrupted() const { return stop_signal_ == SIGINT && !options_.program.empty(); }
   bool run_goes_on() const { return !is_stopping() && workers_run(processes_); }
   void restart_tasks();
   TaskProcess spawn_worker(uint32_t index, bool is_again);
@@ -89,7 +93,12 @@ class LocalCluster {
   void pump(TimePoint until);
   void take_signals();
   void asked_to_stop(int signal_number);
-  void print(const TaskProcess& process, const std::string& line);
+  void print(const TaskProcess& process, std::string_view part, bool ends_line);
+  template <typename... Values>
+  void say(fmt::format_string<Values...> format, Values&&... values) {
+    printer_.end_lines();
+    print_text(stderr, format, std::forward<Values>(values)...);
+  }
   void reap();
   void ended(TaskProcess& process, int status);
   bool is_awaited_in_vain(const TaskProcess& process) const;
@@ -114,6 +123,7 @@ class LocalCluster {
   int failed_code_ = kGood;  ///< of the first worker program that failed
   TimePoint stop_at_ = TimePoint::max();
   TimePoint kill_at_ = TimePoint::max();
+  TaskPrinter printer_;
   WorkerBars bars_{isatty(STDOUT_FILENO) != 0};
 };
 
@@ -134,6 +144,7 @@ LocalCluster::LocalCluster(TrainOptions options, HostPlan plan, SharedMemory joi
 }
 
 TaskProcess LocalCluster::spawn(const std::string& name, std::function<int()> body, bool is_program) {
+  printer_.end_lines();  // it prints a line
   return fork_task({.name = name, .body = std::move(body), .is_program = is_program, .signals = signals_}, processes_);
 }
 
@@ -230,8 +241,9 @@ void LocalCluster::start_workers() {
   for (uint32_t i = 0; i < options_.flags.workers; ++i) processes_.push_back(spawn_worker(i, false));
 }
 
-void LocalCluster::print(const TaskProcess& process, const std::string& line) {
-  if (process.is_group) return bars_.print_above(fmt::format("[{}] {}", process.name, line));
+void LocalCluster::print(const TaskProcess& process, std::string_view part, bool ends_line) {
+  if (process.is_group) return printer_.print(stdout, process.name, part, ends_line);
+  const std::string line(part);
   // The chief's step lines are the output of the run; those of other workers only move their bars.
   const bool is_step = process.is_worker && bars_.take(process.index, line);
   if (is_step && !process.is_chief) return;
@@ -242,15 +254,22 @@ void LocalCluster::print(const TaskProcess& process, const std::string& line) {
 void LocalCluster::pump(TimePoint until) {
   std::vector<pollfd> fds = {{.fd = signals_, .events = POLLIN, .revents = 0}};
   std::vector<std::function<void()>> takers = {[this] { take_signals(); }};
-  const auto add = [&](OutputStream& stream, PrintLine print) {
+  const auto add = [&](OutputStream& stream, PrintPart print) {
     if (stream.fd() < 0) return;
+    stream.print_due(print);
+    until = std::min(until, stream.due());
     fds.push_back({.fd = stream.fd(), .events = POLLIN, .revents = 0});
     takers.emplace_back([&stream, print = std::move(print)] { stream.take(print); });
   };
   for (TaskProcess& process : processes_) {
-    const auto print_output = [this, &process](const std::string& line) { print(process, line); };
-    const auto print_error = [&](const std::string& line) { print_text(stderr, "[{}] {}\n", process.name, line); };
-    if (Clock::now() >= process.output_until) process.end_output(print_output, print_error);
+    const auto print_output = [this, &process](std::string_view part, bool ends_line) {
+      print(process, part, ends_line);
+    };
+    const auto print_error = [this, &process](std::string_view part, bool ends_line) {
+      printer_.print(stderr, process.name, part, ends_line);
+    };
+    if (Clock::now() >= process.output_until && process.end_output(print_output, print_error))
+      say("gradrail: {} has ended, and a process that it started keeps its output open: closed\n", process.name);
     if (process.has_output()) until = std::min(until, process.output_until);
     add(process.output, print_output);
     add(process.errors, print_error);
@@ -280,7 +299,7 @@ void LocalCluster::asked_to_stop(int signal_number) {
   // The end of a terminal is no request to kill.
   if (now - asked_at_ < kOneRequest || signal_number == SIGHUP) return;
   bars_.clear();
-  print_text(stderr, "gradrail: a second request to stop kills all tasks\n");
+  say("gradrail: a second request to stop kills all tasks\n");
   signal_all(SIGKILL);
   end_by(signal_number);
 }
@@ -327,15 +346,14 @@ bool LocalCluster::is_awaited_in_vain(const TaskProcess& process) const {
 /// The first program that fails ends the run with its exit code. A replacement that has come too late is no failure.
 void LocalCluster::program_failed(TaskProcess& process) {
   if (process.is_again && servers_have_ended(processes_) && !has_joined(process.index)) {
-    print_text(stderr, "gradrail: {} was started again too late: the other workers had finished the run\n",
-               process.name);
+    say("gradrail: {} was started again too late: the other workers had finished the run\n", process.name);
     // The run is complete without a worker that was killed. But an error of a program after the last step counts.
     process.exit_code = process.former_code < 128 ? process.former_code : kGood;
     if (process.exit_code == kGood) return;
   }
   if (asked_at_ != TimePoint::max() || failed_code_ != kGood) return;
   failed_code_ = process.exit_code;
-  print_text(stderr, "gradrail: {} failed with exit code {}: the run ends\n", process.name, process.exit_code);
+  say("gradrail: {} failed with exit code {}: the run ends\n", process.name, process.exit_code);
   stop_at_ = std::min(stop_at_, Clock::now());
 }
 
@@ -350,7 +368,7 @@ bool LocalCluster::find_absent_program() {
   }
   if (absent == nullptr) return false;
   if (!others_wait) return true;
-  print_text(stderr, "gradrail: {} ended before it joined, and other workers wait for it\n", absent->name);
+  say("gradrail: {} ended before it joined, and other workers wait for it\n", absent->name);
   absent->exit_code = kFailed;
   program_failed(*absent);
   return false;
@@ -367,21 +385,19 @@ void LocalCluster::ended(TaskProcess& process, int status) {
     process.exit_code = process.is_group ? 128 + WTERMSIG(status) : static_cast<int>(kRetry);
     const std::string how =
         killing_ ? "did not exit on request, and was killed" : fmt::format("was killed by {}", describe_exit(status));
-    print_text(stderr, "gradrail: {} (pid {}) {}\n", process.name, process.pid, how);
+    say("gradrail: {} (pid {}) {}\n", process.name, process.pid, how);
   }
   if (may_restart(process)) {
     ++restarts_;
     process.is_due_again = true;
-    print_text(stderr, "gradrail: {} is started again ({} of {} restarts)\n", process.name, restarts_,
-               options_.flags.max_restarts);
+    say("gradrail: {} is started again ({} of {} restarts)\n", process.name, restarts_, options_.flags.max_restarts);
     return;
   }
   if (process.is_group && process.exit_code != kGood) return program_failed(process);
   if (is_awaited_in_vain(process) && (process.exit_code == kGood || process.exit_code >= kRetry)) {
-    print_text(stderr,
-               "gradrail: {} ended before it joined, and the run waits for it; a local cluster starts no worker again: "
-               "the run ends, start it again\n",
-               process.name);
+    say("gradrail: {} ended before it joined, and the run waits for it; a local cluster starts no worker again: "
+        "the run ends, start it again\n",
+        process.name);
     process.exit_code = kRetry;
     stop_at_ = Clock::now() + kFailureGracePeriod;
   }
@@ -389,8 +405,8 @@ void LocalCluster::ended(TaskProcess& process, int status) {
   // is lost, the tasks that have joined end without a signal. A task that still waits to join gets a signal.
   if (process.exit_code == kGood) return;
   if (!process.is_worker && process.exit_code >= kRetry && run_goes_on()) {
-    print_text(stderr, "gradrail: {} is not started again: {} of {} restarts are used ({})\n", process.name, restarts_,
-               options_.flags.max_restarts, options_.program.empty() ? "--max-restarts" : "--restarts");
+    say("gradrail: {} is not started again: {} of {} restarts are used ({})\n", process.name, restarts_,
+        options_.flags.max_restarts, options_.program.empty() ? "--max-restarts" : "--restarts");
   }
   // With a backup the run also survives the loss of a ps.
   const bool may_go = process.is_worker || options_.flags.backup_ps > 0;
@@ -442,12 +458,14 @@ void LocalCluster::supervise() {
     if (Clock::now() >= stop_at_ && !all_signaled) {
       all_signaled = true;
       stop_tasks(true);
-      kill_at_ = std::min(kill_at_, Clock::now() + kGrace);
+      kill_at_ = std::min(kill_at_, Clock::now() + (is_interrupted() ? kOutputGracePeriod : Duration(kGrace)));
     }
     if (Clock::now() >= kill_at_) {
       killing_ = true;
       kill_at_ = TimePoint::max();
-      signal_all(SIGKILL);
+      // The ps end by themselves without the workers.
+      for (const TaskProcess& process : processes_)
+        if (all_signaled || process.is_worker) process.signal(SIGKILL);
     }
     const TimePoint look_at = find_absent_program() ? Clock::now() + kOutputGracePeriod : TimePoint::max();
     // Once all are signalled, `stop_at_` is in the past: with it the loop would not wait at all.
@@ -475,6 +493,7 @@ int LocalCluster::run() {
     kill_at_ = Clock::now() + kGrace;
   }
   supervise();
+  printer_.end_lines();
   bars_.clear();
   return result();
 }

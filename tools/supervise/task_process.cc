@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <utility>
 
 #include "base/file_descriptor.h"
 #include "base/log.h"
@@ -19,7 +20,9 @@
 namespace gradrail::tools {
 namespace {
 
-constexpr size_t kPieceBytes = 4096;
+constexpr size_t kPieceBytes = size_t{64} << 10;  // as much as a pipe holds
+/// A person sees no delay, and the parts of a line that a program writes one by one stay together.
+constexpr Duration kPartDelay = std::chrono::milliseconds(100);
 constexpr size_t kMostLastBytes = size_t{1} << 20;
 constexpr size_t kTaskNameBytes = 15;  // the kernel keeps as many, and a zero
 
@@ -30,6 +33,17 @@ TaskProcess not_started(const ForkedTask& task, const std::string& why) {
   failed.running = false;
   failed.exit_code = kFailed;
   return failed;
+}
+
+/// The bytes of `text` without a character of UTF-8 at its end that is not complete. All of it if nothing is before.
+size_t whole_characters(std::string_view text) {
+  for (size_t back = 1; back <= std::min<size_t>(3, text.size()); ++back) {
+    const auto byte = static_cast<unsigned char>(text[text.size() - back]);
+    if ((byte & 0xc0) == 0x80) continue;  // not the first byte of a character
+    const size_t length = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1;
+    return length > back && back < text.size() ? text.size() - back : text.size();
+  }
+  return text.size();
 }
 
 /// The child keeps its pipes, and closes what else the supervisor has opened.
@@ -52,18 +66,38 @@ void become_task(const ForkedTask& task, const std::vector<TaskProcess>& sibling
 
 }  // namespace
 
-void OutputStream::take(const PrintLine& print) {
+void OutputStream::take(const PrintPart& print) {
   char buffer[kPieceBytes];
   const ssize_t count = read(fd_, buffer, sizeof(buffer));
   if (count <= 0) return close_at_end(print);
-  partial_line_.append(buffer, static_cast<size_t>(count));
-  for (size_t end = 0; (end = partial_line_.find('\n')) != std::string::npos;) {
-    print(partial_line_.substr(0, end));
-    partial_line_.erase(0, end + 1);
+  std::string_view rest(buffer, static_cast<size_t>(count));
+  for (size_t end = 0; (end = rest.find('\n')) != std::string_view::npos; rest.remove_prefix(end + 1)) {
+    partial_line_.append(rest.substr(0, end));
+    print(std::exchange(partial_line_, ""), true);
+    is_begun_ = false;
+    due_ = TimePoint::max();
   }
+  if (rest.empty()) return;
+  if (partial_line_.empty() && parts_ == Parts::kPrompt) due_ = Clock::now() + kPartDelay;
+  partial_line_.append(rest);
+  if (partial_line_.size() >= kPieceBytes) print_part(print);
 }
 
-bool OutputStream::end(const PrintLine& print) {
+void OutputStream::print_due(const PrintPart& print) {
+  if (Clock::now() >= due_) print_part(print);
+}
+
+void OutputStream::print_part(const PrintPart& print) {
+  const size_t bytes = whole_characters(partial_line_);
+  // Tasks whose lines are read by a program have no line that is as long.
+  const bool ends_line = parts_ == Parts::kLines;
+  print(std::string_view(partial_line_).substr(0, bytes), ends_line);
+  partial_line_.erase(0, bytes);
+  is_begun_ = !ends_line;
+  due_ = partial_line_.empty() || ends_line ? TimePoint::max() : Clock::now() + kPartDelay;
+}
+
+bool OutputStream::end(const PrintPart& print) {
   // Not without a limit: a process may write on for ever.
   for (size_t read_bytes = 0; fd_ >= 0 && read_bytes < kMostLastBytes; read_bytes += kPieceBytes) {
     pollfd readable = {.fd = fd_, .events = POLLIN, .revents = 0};
@@ -75,9 +109,11 @@ bool OutputStream::end(const PrintLine& print) {
   return true;
 }
 
-void OutputStream::close_at_end(const PrintLine& print) {
+void OutputStream::close_at_end(const PrintPart& print) {
   // The last line of a program may have no end.
-  if (!partial_line_.empty()) print(std::exchange(partial_line_, ""));
+  if (!partial_line_.empty() || is_begun_) print(std::exchange(partial_line_, ""), true);
+  is_begun_ = false;
+  due_ = TimePoint::max();
   close(fd_);
   fd_ = -1;
 }
@@ -86,11 +122,10 @@ void OutputStream::close_copy() const {
   if (fd_ >= 0) close(fd_);
 }
 
-void TaskProcess::end_output(const PrintLine& print_output, const PrintLine& print_error) {
+bool TaskProcess::end_output(const PrintPart& print_output, const PrintPart& print_error) {
   const bool output_open = output.end(print_output);
   const bool errors_open = errors.end(print_error);
-  if (output_open || errors_open)
-    print_text(stderr, "gradrail: {} has ended, and a process that it started keeps its output open: closed\n", name);
+  return output_open || errors_open;
 }
 
 void TaskProcess::signal(int number) const {
@@ -121,11 +156,13 @@ TaskProcess fork_task(const ForkedTask& task, const std::vector<TaskProcess>& si
   if (task.is_program) setpgid(pid, pid);  // the first of the two processes sets it
   print_text("# {}: pid {}\n", task.name, pid);
   std::fflush(stdout);  // the reader of a pipe needs it now
+  // The supervisor reads the lines of its own tasks; a program may write a prompt.
+  const auto parts = task.is_program ? OutputStream::Parts::kPrompt : OutputStream::Parts::kLines;
   return {.name = task.name,
           .is_group = task.is_program,
           .pid = pid,
-          .output = OutputStream(output->reader.release()),
-          .errors = OutputStream(task.is_program ? errors->reader.release() : -1)};
+          .output = OutputStream(output->reader.release(), parts),
+          .errors = OutputStream(task.is_program ? errors->reader.release() : -1, parts)};
 }
 
 bool workers_run(const std::vector<TaskProcess>& processes) {

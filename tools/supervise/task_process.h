@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -12,28 +13,43 @@
 
 namespace gradrail::tools {
 
-using PrintLine = std::function<void(const std::string&)>;
+/// Receives a line, or a part of it, without the end of line. `ends_line`: the line ends behind this part.
+using PrintPart = std::function<void(std::string_view part, bool ends_line)>;
 
-/// One output of a task: a pipe that the supervisor reads line by line.
+/// One output of a task: a pipe that the supervisor reads line by line, so that lines of several tasks do not mix. The
+/// bytes are not changed.
 class OutputStream {
  public:
+  enum class Parts {
+    kLines,   ///< a line is printed when it ends
+    kPrompt,  ///< a line without an end is printed after 100 ms: the prompt or the progress bar of a program
+  };
+
   OutputStream() = default;
-  explicit OutputStream(int fd) : fd_(fd) {}
+  OutputStream(int fd, Parts parts) : fd_(fd), parts_(parts) {}
 
   /// -1 after the end of file: the task and all its children have closed the pipe.
   int fd() const { return fd_; }
-  /// Reads what is there. `print` receives each whole line, so that lines of several tasks do not mix.
-  void take(const PrintLine& print);
+  /// Reads what is there, and prints each whole line. A long line is printed in parts, so that memory is bounded.
+  void take(const PrintPart& print);
+  /// The moment of the next print_due().
+  TimePoint due() const { return due_; }
+  /// Prints the part of a line that has waited for its end.
+  void print_due(const PrintPart& print);
   /// Reads what is there, and closes the pipe. Returns whether a writer still has it open.
-  bool end(const PrintLine& print);
+  bool end(const PrintPart& print);
   /// In a child of the supervisor: the stream of a sibling.
   void close_copy() const;
 
  private:
-  void close_at_end(const PrintLine& print);
+  void print_part(const PrintPart& print);
+  void close_at_end(const PrintPart& print);
 
   int fd_ = -1;
-  std::string partial_line_;
+  Parts parts_ = Parts::kLines;
+  std::string partial_line_;  ///< what is not printed yet
+  bool is_begun_ = false;     ///< a part of the line is printed
+  TimePoint due_ = TimePoint::max();
 };
 
 /// A child process of the supervisor.
@@ -41,7 +57,7 @@ struct TaskProcess {
   std::string name;
   bool is_chief = false;
   bool is_worker = false;
-  bool is_group = false;  ///< it leads its own process group, which gets its signals
+  bool is_group = false;        ///< it leads its own process group, which gets its signals
   uint32_t index = 0;
   pid_t pid = -1;
   OutputStream output;
@@ -55,15 +71,15 @@ struct TaskProcess {
 
   bool has_output() const { return output.fd() >= 0 || errors.fd() >= 0; }
   void signal(int number) const;
-  /// Prints what is there, and closes both pipes. It says so if they were open.
-  void end_output(const PrintLine& print_output, const PrintLine& print_error);
+  /// Prints what is there, and closes both pipes. Returns whether a writer still has one of them open.
+  bool end_output(const PrintPart& print_output, const PrintPart& print_error);
 };
 
 struct ForkedTask {
   std::string name;
-  std::function<int()> body;  ///< returns the exit code of the child
-  bool is_program = false;    ///< its stderr has a pipe, and it leads its own process group
-  int signals = -1;           ///< the signalfd of the supervisor
+  std::function<int()> body;    ///< returns the exit code of the child
+  bool is_program = false;      ///< its stderr has a pipe, and it leads its own process group
+  int signals = -1;             ///< the signalfd of the supervisor
 };
 
 /// Forks a task with its stdout in a pipe. The child ends with the result of the body, and when the supervisor ends.

@@ -70,6 +70,8 @@ void set_variables(const TrainOptions& options) {
   set("GRADRAIL_REJOIN_TIMEOUT",
       options.flags.max_restarts > 0 || !options.local ? std::to_string(options.flags.rejoin_timeout_s) : "");
   if (options.launch.has_value()) count_workers_only(options);
+  // Python writes to a pipe in blocks. Then a line would appear after minutes, or never if the program is killed.
+  setenv("PYTHONUNBUFFERED", "1", 0);
 }
 
 }  // namespace
