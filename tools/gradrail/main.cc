@@ -1,4 +1,7 @@
 // The gradrail program: subcommands, and nothing else.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cstdio>
 #include <cstdlib>
 
@@ -136,7 +139,16 @@ std::string usage_line(const CLI::App* program, const CLI::Error& error) {
   return fmt::format("gradrail: {}{} (--help lists the flags)\n", escaped(text), missing_argument(program, error));
 }
 
+/// A file or a connection would get the number of a standard descriptor that is closed, and then the output of this
+/// process. A use of the number fails as before.
+void hold_standard_descriptors() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY) < 0) return;
+  }
+}
+
 int run(int argc, char** argv) {
+  hold_standard_descriptors();
   // gRPC would tell people about its sources; what matters comes back as a status. $GRPC_VERBOSITY=debug still works.
   setenv("GRPC_VERBOSITY", "NONE", 0);
   CLI::App app("gradient exchange with a sharded parameter server", "gradrail");

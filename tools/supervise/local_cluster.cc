@@ -27,9 +27,11 @@
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "tools/exit_codes.h"
 #include "tools/supervise/task_printer.h"
 #include "tools/supervise/task_process.h"
+#include "tools/supervise/terminal.h"
 #include "tools/supervise/worker_bars.h"
 #include "tools/train/signal_thread.h"
 #include "tools/train/task.h"
@@ -43,6 +45,10 @@ constexpr auto kGrace = std::chrono::seconds(8);
 /// For the workers after a request to stop: the chief ends its step, tests the model and saves the last checkpoint. A
 /// second signal ends this wait.
 constexpr auto kSaveGrace = std::chrono::seconds(60);
+/// The same after Ctrl-C, for programs: a person waits. The end of the ps follows, and all of it is below 5 s.
+constexpr Duration kInterruptGrace = std::chrono::milliseconds(3500);
+/// After a request to stop, for the tasks that have not ended to be named.
+constexpr Duration kNameAfter = std::chrono::milliseconds(1500);
 /// The ps end by themselves when the last worker has left; those that still expect one get a signal after this. The
 /// output of a task that has ended is read for as long.
 constexpr Duration kOutputGracePeriod = std::chrono::seconds(1);
@@ -76,7 +82,8 @@ class LocalCluster {
   int run();
 
  private:
-  TaskProcess spawn(const std::string& name, std::function<int()> body, bool is_program = false);
+  TaskProcess spawn(const std::string& name, std::function<int()> body, bool is_program = false,
+                    bool is_interactive = false);
   bool start_ps();
   TaskProcess spawn_ps(uint32_t index, Pipe* port_pipe);
   bool may_restart(const TaskProcess& process) const;
@@ -99,7 +106,9 @@ class LocalCluster {
     printer_.end_lines();
     print_text(stderr, format, std::forward<Values>(values)...);
   }
+  void name_running();
   void reap();
+  void stopped(TaskProcess& process, int signal_number);
   void ended(TaskProcess& process, int status);
   bool is_awaited_in_vain(const TaskProcess& process) const;
   bool find_absent_program();
@@ -123,6 +132,8 @@ class LocalCluster {
   int failed_code_ = kGood;  ///< of the first worker program that failed
   TimePoint stop_at_ = TimePoint::max();
   TimePoint kill_at_ = TimePoint::max();
+  TimePoint name_at_ = TimePoint::max();  ///< the tasks that have not ended on request are named
+  Terminal terminal_;
   TaskPrinter printer_;
   WorkerBars bars_{isatty(STDOUT_FILENO) != 0};
 };
@@ -143,9 +154,17 @@ LocalCluster::LocalCluster(TrainOptions options, HostPlan plan, SharedMemory joi
   GRADRAIL_CHECK(signals_ >= 0);
 }
 
-TaskProcess LocalCluster::spawn(const std::string& name, std::function<int()> body, bool is_program) {
+TaskProcess LocalCluster::spawn(const std::string& name, std::function<int()> body, bool is_program,
+                                bool is_interactive) {
   printer_.end_lines();  // it prints a line
-  return fork_task({.name = name, .body = std::move(body), .is_program = is_program, .signals = signals_}, processes_);
+  TaskProcess process = fork_task({.name = name,
+                                   .body = std::move(body),
+                                   .is_program = is_program,
+                                   .is_interactive = is_interactive,
+                                   .signals = signals_},
+                                  processes_);
+  if (is_interactive && process.running) terminal_.give(process.pid);
+  return process;
 }
 
 /// A request to stop does not end the wait: the ps comes up, and is stopped like any other.
@@ -229,7 +248,7 @@ TaskProcess LocalCluster::spawn_worker(uint32_t index, bool is_again) {
         if (is_program) become_worker_program(options);
         return train();
       },
-      is_program);
+      is_program, options.flags.interactive == index);
   process.is_chief = index == 0;
   process.is_worker = true;
   process.is_again = is_again;
@@ -296,11 +315,13 @@ void LocalCluster::asked_to_stop(int signal_number) {
   const TimePoint now = Clock::now();
   if (asked_at_ == TimePoint::max() && signal_number == SIGINT) stop_signal_ = signal_number;
   asked_at_ = std::min(asked_at_, now);
+  name_at_ = std::min(name_at_, now + kNameAfter);
   // The end of a terminal is no request to kill.
   if (now - asked_at_ < kOneRequest || signal_number == SIGHUP) return;
   bars_.clear();
   say("gradrail: a second request to stop kills all tasks\n");
   signal_all(SIGKILL);
+  terminal_.take_back();
   end_by(signal_number);
 }
 
@@ -378,6 +399,11 @@ void LocalCluster::ended(TaskProcess& process, int status) {
   process.running = false;
   process.output_until = Clock::now() + kOutputGracePeriod;
   if (process.is_group) kill(-process.pid, SIGKILL);  // children that it has left behind
+  if (process.is_interactive) {
+    terminal_.take_back();
+    // Ctrl-C reaches this program alone, and means the run.
+    if (WIFSIGNALED(status) && WTERMSIG(status) == SIGINT && !is_stopping()) asked_to_stop(SIGINT);
+  }
   if (WIFEXITED(status)) {
     process.exit_code = WEXITSTATUS(status);
   } else {
@@ -417,20 +443,50 @@ void LocalCluster::ended(TaskProcess& process, int status) {
 void LocalCluster::reap() {
   int status = 0;
   // A loop: the kernel merges several pending SIGCHLD into one.
-  for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+  for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0;) {
     const auto process =
         std::find_if(processes_.begin(), processes_.end(), [&](const TaskProcess& p) { return p.pid == pid; });
-    if (process != processes_.end()) ended(*process, status);
+    if (process == processes_.end()) continue;
+    WIFSTOPPED(status) ? stopped(*process, WSTOPSIG(status)) : ended(*process, status);
   }
+}
+
+/// The shell of a terminal knows this process alone. It therefore stops with the program that has the terminal, and
+/// the shell's next `fg` or `bg` continues both.
+void LocalCluster::stopped(TaskProcess& process, int signal_number) {
+  const bool by_terminal = signal_number == SIGTSTP || signal_number == SIGTTIN || signal_number == SIGTTOU;
+  if (!process.is_interactive || !by_terminal) return;
+  if (signal_number == SIGTSTP || !terminal_.is_ours()) {
+    terminal_.take_back();
+    kill(0, SIGTSTP);  // the ps are in this group as well
+  }
+  terminal_.give(process.pid);
+  process.signal(SIGCONT);
+}
+
+void LocalCluster::name_running() {
+  std::vector<std::string> names;
+  // The ps stay for the workers.
+  const bool workers_remain = workers_run(processes_);
+  for (const TaskProcess& process : processes_)
+    if (process.running && process.is_worker == workers_remain)
+      names.push_back(fmt::format("{} (pid {})", process.name, process.pid));
+  if (names.empty()) return;
+  bars_.clear();
+  const std::string limit =
+      kill_at_ == TimePoint::max() ? "" : fmt::format(", at most {:.0f} s", -seconds_since(kill_at_));
+  say("gradrail: the stop waits for {}{}; a second request kills all tasks\n", fmt::join(names, ", "), limit);
 }
 
 void LocalCluster::signal_all(int signal_number) {
   for (const TaskProcess& process : processes_) process.signal(signal_number);
 }
 
-/// A program gets SIGINT where this process has received it, else SIGTERM; it can handle both.
+/// A program gets SIGINT where this process has received it, else SIGTERM; it can handle both. A suspended task takes no
+/// signal before it continues.
 void LocalCluster::stop(const TaskProcess& process) const {
   process.signal(process.is_group ? stop_signal_ : kStopOfSupervisor);
+  process.signal(SIGCONT);
 }
 
 void LocalCluster::stop_tasks(bool also_ps) const {
@@ -450,7 +506,9 @@ void LocalCluster::supervise() {
     if (asked_at_ != TimePoint::max() && !workers_signaled) {
       workers_signaled = true;
       stop_tasks(false);  // the ps stay until the last of them has left
-      kill_at_ = std::min(kill_at_, Clock::now() + kSaveGrace);
+      // A worker finishes its step only if each ps answers.
+      signal_all(SIGCONT);
+      kill_at_ = std::min(kill_at_, Clock::now() + (is_interrupted() ? kInterruptGrace : Duration(kSaveGrace)));
     }
     // Without workers the ps have no reason to stay.
     if (!workers_run(processes_))
@@ -459,6 +517,10 @@ void LocalCluster::supervise() {
       all_signaled = true;
       stop_tasks(true);
       kill_at_ = std::min(kill_at_, Clock::now() + (is_interrupted() ? kOutputGracePeriod : Duration(kGrace)));
+    }
+    if (Clock::now() >= name_at_) {
+      name_at_ = TimePoint::max();
+      name_running();
     }
     if (Clock::now() >= kill_at_) {
       killing_ = true;
@@ -469,7 +531,7 @@ void LocalCluster::supervise() {
     }
     const TimePoint look_at = find_absent_program() ? Clock::now() + kOutputGracePeriod : TimePoint::max();
     // Once all are signalled, `stop_at_` is in the past: with it the loop would not wait at all.
-    pump(all_signaled ? kill_at_ : std::min({stop_at_, kill_at_, look_at}));
+    pump(std::min(name_at_, all_signaled ? kill_at_ : std::min({stop_at_, kill_at_, look_at})));
     reap();
     restart_tasks();
   }
@@ -484,6 +546,9 @@ int LocalCluster::result() const {
 }
 
 int LocalCluster::run() {
+  if (options_.flags.interactive) {
+    if (const absl::Status terminal = terminal_.open(); !terminal.ok()) return report(terminal);
+  }
   const bool have_ps = start_ps();
   // A stop that came while the ps started leaves no reason to start workers.
   if (have_ps && asked_at_ == TimePoint::max()) start_workers();
@@ -493,6 +558,7 @@ int LocalCluster::run() {
     kill_at_ = Clock::now() + kGrace;
   }
   supervise();
+  terminal_.take_back();
   printer_.end_lines();
   bars_.clear();
   return result();

@@ -33,6 +33,12 @@ void add_run_flags(CLI::App& command, RunFlags& flags) {
                    "start a cluster on this host; ignore TF_CONFIG and the variables of launchers");
   number("--restarts,--max-restarts", cluster.max_restarts, "how often lost tasks are started again, workers included",
          0, kNoLimit);
+  command
+      .add_option(
+          "--interactive", cluster.interactive,
+          "the worker with this index reads the terminal, and gets its Ctrl-C; the input of the others is empty")
+      ->transform(NumberIn(0u, ps::kMaxWorkers - 1))
+      ->take_last();
   number("--backup-ps", cluster.backup_ps, "1: the second half of the ps tasks are backups of the first half", 0, 1);
   number("--shards", cluster.shards, "shards (threads) in each parameter server", 1, 256);
   number("--slot_mib,--slot-mib", cluster.slot_mib,
@@ -97,6 +103,13 @@ absl::StatusOr<TrainOptions> check_run_flags(const RunFlags& flags) {
         "run: no program is given; example: gradrail run --ps 1 --workers 3 -- python train.py"));
   }
   options.program = flags.program;
+  if (const auto index = cluster.interactive; index && (!options.local || *index >= cluster.workers))
+    return usage_error(absl::InvalidArgumentError(
+        options.local
+            ? fmt::format("--interactive {}: the workers are 0 to {}", *index, cluster.workers - 1)
+            : fmt::format("--interactive {}: this is one task of a cluster, which has its own terminal; leave "
+                          "out the flag, or use --local",
+                          *index)));
   if (options.task.job == "worker" && !options.cluster.aggregators.empty() && options.flags.aggregators.empty())
     print_text(stderr,
                "gradrail: the program chooses its mode: job 'aggregator' of TF_CONFIG is not used; for a "

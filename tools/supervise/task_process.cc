@@ -1,5 +1,6 @@
 #include "tools/supervise/task_process.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <unistd.h>
@@ -46,12 +47,31 @@ size_t whole_characters(std::string_view text) {
   return text.size();
 }
 
+void set_input(const ForkedTask& task, pid_t parent) {
+  if (task.is_interactive) {
+    // Here as well as in the supervisor: the program may read at once.
+    if (tcgetpgrp(STDIN_FILENO) == getpgid(parent)) tcsetpgrp(STDIN_FILENO, getpid());
+    std::signal(SIGTTOU, SIG_DFL);
+    return;
+  }
+  const int nothing = open("/dev/null", O_RDONLY);
+  if (nothing > STDIN_FILENO) {
+    dup2(nothing, STDIN_FILENO);
+    close(nothing);
+  }
+  if (!task.is_program) return;
+  // A program can open /dev/tty. Its group is in the background, and the kernel would stop it for ever.
+  std::signal(SIGTTIN, SIG_IGN);
+  std::signal(SIGTTOU, SIG_IGN);
+}
+
 /// The child keeps its pipes, and closes what else the supervisor has opened.
 void become_task(const ForkedTask& task, const std::vector<TaskProcess>& siblings, pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   // The parent can end between fork() and prctl(): then no signal would arrive any more.
   if (getppid() != parent) _exit(kFailed);
   if (task.is_program) setpgid(0, 0);
+  set_input(task, parent);
   // With these copies open, a sibling could write on after the end of its reader, without an error.
   for (const TaskProcess& other : siblings) {
     other.output.close_copy();
@@ -160,6 +180,7 @@ TaskProcess fork_task(const ForkedTask& task, const std::vector<TaskProcess>& si
   const auto parts = task.is_program ? OutputStream::Parts::kPrompt : OutputStream::Parts::kLines;
   return {.name = task.name,
           .is_group = task.is_program,
+          .is_interactive = task.is_interactive,
           .pid = pid,
           .output = OutputStream(output->reader.release(), parts),
           .errors = OutputStream(task.is_program ? errors->reader.release() : -1, parts)};

@@ -58,6 +58,7 @@ struct TaskProcess {
   bool is_chief = false;
   bool is_worker = false;
   bool is_group = false;        ///< it leads its own process group, which gets its signals
+  bool is_interactive = false;  ///< it reads the stdin of the supervisor
   uint32_t index = 0;
   pid_t pid = -1;
   OutputStream output;
@@ -79,10 +80,12 @@ struct ForkedTask {
   std::string name;
   std::function<int()> body;    ///< returns the exit code of the child
   bool is_program = false;      ///< its stderr has a pipe, and it leads its own process group
+  bool is_interactive = false;  ///< a program with the stdin of the supervisor; that of all others is /dev/null
   int signals = -1;             ///< the signalfd of the supervisor
 };
 
-/// Forks a task with its stdout in a pipe. The child ends with the result of the body, and when the supervisor ends.
+/// Forks a task with its stdout in a pipe. A program without a terminal cannot be stopped by its use of one: reads fail,
+/// writes succeed. The child ends with the result of the body, and when the supervisor ends.
 /// `siblings` are all former tasks. After an error the result does not run and has an exit code.
 TaskProcess fork_task(const ForkedTask& task, const std::vector<TaskProcess>& siblings);
 

@@ -95,6 +95,7 @@ struct TrainFlags {
   std::string bind;
   std::string rendezvous;  ///< tcp:// for the tasks of a launcher, etcd:// for tasks that find each other by etcd
   bool local = false;      ///< whatever the environment says
+  std::optional<uint32_t> interactive;  ///< `gradrail run`: the worker that has the terminal
 };
 
 /// Everything a task needs, checked.
