@@ -16,6 +16,7 @@
 #include "base/clock.h"
 #include "base/read_file.h"
 #include "base/status.h"
+#include "base/resource_limits.h"
 #include "fmt/format.h"
 
 namespace gradrail {
@@ -51,7 +52,7 @@ void allow_many_open_files() {
 
 absl::StatusOr<Pipe> open_pipe() {
   std::array<int, 2> ends;
-  if (pipe2(ends.data(), O_CLOEXEC) != 0) return absl::ErrnoToStatus(errno, "pipe (ulimit -n)");
+  if (pipe2(ends.data(), O_CLOEXEC) != 0) return kernel_refusal("pipe", errno);
   return Pipe{FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 

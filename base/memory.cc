@@ -5,18 +5,18 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
+#include "base/resource_limits.h"
 #include "fmt/format.h"
 
 namespace gradrail {
 namespace {
 
-absl::Status refused(const std::string& name, size_t bytes, const char* call) {
-  return absl::ResourceExhaustedError(
-      fmt::format("shared memory '{}' of {} bytes: {}: {} (check free memory and `ulimit -n`)", name, bytes, call,
-                  std::strerror(errno)));
+absl::Status refused_memory(const std::string& name, size_t bytes, const char* call) {
+  const absl::Status why = kernel_refusal(fmt::format("shared memory '{}' of {} bytes: {}", name, bytes, call), errno);
+  // Whatever the kernel calls it, there is no memory.
+  return absl::ResourceExhaustedError(why.message());
 }
 
 }  // namespace
@@ -26,13 +26,14 @@ absl::StatusOr<SharedMemory> SharedMemory::create(const std::string& name, size_
   // mmap() refuses a length of zero.
   const size_t mapped_bytes = bytes == 0 ? 1 : bytes;
   const int fd = memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) return refused(name, bytes, "memfd_create");
+  if (fd < 0) return refused_memory(name, bytes, "memfd_create");
   memory.span_.fd = fd;  // owned from here on: every return closes it
-  if (ftruncate(fd, static_cast<off_t>(mapped_bytes)) != 0) return refused(name, bytes, "ftruncate");
+  if (ftruncate(fd, static_cast<off_t>(mapped_bytes)) != 0) return refused_memory(name, bytes, "ftruncate");
   // F_SEAL_SEAL: a peer that receives the descriptor cannot add a seal that forbids later writable mappings.
-  if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) return refused(name, bytes, "seal");
+  if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
+    return refused_memory(name, bytes, "seal");
   void* address = mmap(nullptr, mapped_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (address == MAP_FAILED) return refused(name, bytes, "mmap");
+  if (address == MAP_FAILED) return refused_memory(name, bytes, "mmap");
   memory.span_.data = static_cast<std::byte*>(address);
   memory.span_.bytes = bytes;
   return memory;

@@ -17,6 +17,7 @@
 #include <optional>
 
 #include "base/file_descriptor.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
 
@@ -74,7 +75,7 @@ absl::StatusOr<std::string> run_in_subprocess(const std::function<absl::StatusOr
   const TimePoint start = Clock::now();
   const pid_t parent = getpid();
   const pid_t child = fork();
-  if (child < 0) return absl::ResourceExhaustedError(fmt::format("fork: {} (ulimit -u)", std::strerror(errno)));
+  if (child < 0) return kernel_refusal("fork", errno);
   if (child == 0) {
     pipe.reader.reset();
     run_child(work, parent, pipe.writer.get());

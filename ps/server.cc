@@ -31,6 +31,7 @@ constexpr auto kReportEvery = std::chrono::seconds(10);
 constexpr auto kHousekeepEvery = std::chrono::milliseconds(200);
 
 absl::Status with_remedy(const absl::Status& cannot_listen) {
+  if (absl::IsResourceExhausted(cannot_listen)) return cannot_listen;
   const char* remedy = "";
   if (absl::IsAlreadyExists(cannot_listen)) remedy = " (choose another one in the cluster, or with --bind)";
   if (absl::IsNotFound(cannot_listen)) remedy = " (is --task_index right? if so, name a local address with --bind)";
@@ -152,6 +153,7 @@ absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(const Options&
   impl->dump = options.dump;
   impl->dump_signals = options.dump_signals;
   impl->control = std::make_unique<ControlPlane>(options, *std::move(checkpoint_folder), impl->shards);
+  GRADRAIL_RETURN_IF_ERROR(impl->control->barrier.start());
   GRADRAIL_RETURN_IF_ERROR(impl->start_shards(options));
   // A call may arrive as soon as listen() runs: shards and link exist before it.
   GRADRAIL_RETURN_IF_ERROR(impl->control->replication.start());

@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "base/check.h"
+#include "base/resource_limits.h"
 
 namespace gradrail::transport {
 namespace {
@@ -19,9 +21,11 @@ constexpr auto kYieldAfter = std::chrono::microseconds(5);
 }  // namespace
 
 WaitSet::WaitSet(WaitPolicy policy) : policy_(policy), wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  GRADRAIL_CHECK(wake_fd_ >= 0);
+  if (wake_fd_ < 0) wake_error_ = errno;
   fds_.push_back({.fd = wake_fd_, .events = POLLIN, .revents = 0});
 }
+
+absl::Status WaitSet::check() const { return wake_fd_ < 0 ? kernel_refusal("eventfd", wake_error_) : absl::OkStatus(); }
 
 void WaitSet::add(Context* context) {
   GRADRAIL_CHECK(context != nullptr && std::find(contexts_.begin(), contexts_.end(), context) == contexts_.end());
@@ -39,7 +43,9 @@ void WaitSet::remove(Context* context) {
   next_ = 0;
 }
 
-WaitSet::~WaitSet() { close(wake_fd_); }
+WaitSet::~WaitSet() {
+  if (wake_fd_ >= 0) close(wake_fd_);
+}
 
 size_t WaitSet::poll(absl::Span<Completion> out) {
   for (size_t i = 0; i < contexts_.size(); ++i) {

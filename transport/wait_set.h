@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/types/span.h"
 #include "base/clock.h"
 #include "transport/context.h"
@@ -18,6 +19,9 @@ namespace gradrail::transport {
 class WaitSet {
  public:
   explicit WaitSet(WaitPolicy policy);
+  /// Call it once before the first wait.
+  /// Errors  RESOURCE_EXHAUSTED: the kernel refused the descriptor for wake().
+  absl::Status check() const;
   ~WaitSet();
   WaitSet(const WaitSet&) = delete;
   WaitSet& operator=(const WaitSet&) = delete;
@@ -54,6 +58,7 @@ class WaitSet {
   size_t next_ = 0;                  ///< round robin: no context starves another
   std::atomic<bool> woken_ = false;  ///< any thread; the descriptor serves a blocked thread, this a spinning one
   int wake_fd_ = -1;
+  int wake_error_ = 0;       ///< errno of the call that made it
   std::vector<pollfd> fds_;  ///< the wake-up's, then one a context
 };
 

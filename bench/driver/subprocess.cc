@@ -5,9 +5,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <utility>
 
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "bench/driver/children.h"
@@ -34,9 +36,13 @@ void run_child(int output, const std::function<nlohmann::json()>& body) {
 
 Subprocess::Subprocess(const std::function<nlohmann::json()>& body) {
   absl::StatusOr<Pipe> pipe = open_pipe();
-  if (!pipe.ok()) return;
+  if (!pipe.ok()) {
+    why_none_ = pipe.status();
+    return;
+  }
   std::fflush(nullptr);  // else the child prints our buffers again
   process_ = fork_child();
+  if (process_ < 0) why_none_ = kernel_refusal("fork", errno);
   if (process_ == 0) {
     // Each side closes the other's end: else no end of file would be seen when the child exits.
     pipe->reader.reset();
@@ -50,11 +56,14 @@ Subprocess Subprocess::start(const nlohmann::json& job) {
   absl::StatusOr<Pipe> pipe = open_pipe();
   // A file, not a pipe: the parent does not wait until the child reads it.
   const FileDescriptor input(memfd_create("job", MFD_CLOEXEC));
-  if (!pipe.ok() || !input || !write_all(input.get(), text_of(job)) || lseek(input.get(), 0, SEEK_SET) != 0)
+  if (!pipe.ok() || !input || !write_all(input.get(), text_of(job)) || lseek(input.get(), 0, SEEK_SET) != 0) {
+    child.why_none_ = pipe.ok() ? kernel_refusal("a file in memory for a job", errno) : pipe.status();
     return child;
+  }
   const std::string output = std::to_string(pipe->writer.get());
   const char* const arguments[] = {"gradrail", "bench", "job", output.c_str(), nullptr};
   child.process_ = fork_child();
+  if (child.process_ < 0) child.why_none_ = kernel_refusal("fork", errno);
   if (child.process_ == 0) {  // other threads may hold locks: only functions that are safe in signal handlers
     dup2(input.get(), STDIN_FILENO);
     fcntl(pipe->writer.get(), F_SETFD, 0);  // stays open
@@ -66,7 +75,10 @@ Subprocess Subprocess::start(const nlohmann::json& job) {
 }
 
 Subprocess::Subprocess(Subprocess&& other) noexcept
-    : process_(std::exchange(other.process_, -1)), start_(other.start_), output_(std::move(other.output_)) {}
+    : process_(std::exchange(other.process_, -1)),
+      why_none_(std::move(other.why_none_)),
+      start_(other.start_),
+      output_(std::move(other.output_)) {}
 
 Subprocess::~Subprocess() {
   output_.reset();  // a child that writes a result ends
@@ -81,7 +93,7 @@ bool Subprocess::is_done(Duration timeout) const {
 }
 
 absl::StatusOr<nlohmann::json> Subprocess::result(TimePoint deadline) {
-  if (process_ < 0) return absl::ResourceExhaustedError("no process could be started (ulimit -u)");
+  if (process_ < 0) return why_none_.ok() ? absl::FailedPreconditionError("it has ended") : why_none_;
   GRADRAIL_ASSIGN_OR_RETURN(const std::string text,
                             read_until_closed(output_.get(), start_, deadline, kMaxResultBytes));
   nlohmann::json parsed = nlohmann::json::parse(text, nullptr, false);

@@ -32,6 +32,7 @@ class Subprocess {
  private:
   Subprocess() = default;
   int process_ = -1;
+  absl::Status why_none_;  ///< of a process that could not be started
   TimePoint start_ = Clock::now();
   FileDescriptor output_;
 };

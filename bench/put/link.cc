@@ -15,6 +15,7 @@
 #include "base/clock.h"
 #include "base/net_address.h"
 #include "base/parse_number.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "bench/driver/children.h"
 #include "fmt/format.h"
@@ -44,10 +45,10 @@ absl::StatusOr<NetAddress> address_of(const std::string& where) {
 
 absl::StatusOr<PairLink> PairLink::fork_two() {
   int ends[2];
-  if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) return failed("socketpair");
+  if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) return kernel_refusal("socketpair", errno);
   std::fflush(nullptr);  // else the child prints our buffers again
   const pid_t child = fork_child();
-  if (child < 0) return failed("fork");
+  if (child < 0) return kernel_refusal("fork", errno);
   // The parent leads: the caller waits for its exit code.
   const bool leads = child > 0;
   FileDescriptor first(ends[0]), second(ends[1]);

@@ -4,6 +4,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "gpu/compute/device_memory.h"
@@ -27,10 +28,13 @@ class Aborts {
     // Shared with threads that may be left behind.
     auto aborts = std::make_shared<Aborts>(those.size());
     for (size_t i = 0; i < those.size(); ++i) {
-      std::thread([aborts, i, abort = api.ncclCommAbort, communicator = those[i]] {
-        abort(communicator);
-        aborts->end(i);
-      }).detach();
+      // Without a thread it counts as a GPU that does not answer.
+      absl::StatusOr<std::thread> thread =
+          start_thread("that aborts NCCL", [aborts, i, abort = api.ncclCommAbort, communicator = those[i]] {
+            abort(communicator);
+            aborts->end(i);
+          });
+      if (thread.ok()) thread->detach();
     }
     return aborts;
   }

@@ -13,6 +13,7 @@
 #include "absl/strings/escaping.h"
 #include "base/file_descriptor.h"
 #include "base/net_address.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/admission/connection_proof.h"
@@ -27,6 +28,17 @@ namespace {
 
 absl::Status no_answer() { return absl::DeadlineExceededError("no answer"); }
 
+/// UNAVAILABLE: it may be reachable soon.
+absl::Status why_unreachable(const NetAddress& address, int error) {
+  if (const absl::Status lack = kernel_refusal("connect", error); absl::IsResourceExhausted(lack)) return lack;
+  if (address.is_loopback() && (error == ENETUNREACH || error == EADDRNOTAVAIL || error == ENETDOWN)) {
+    return absl::FailedPreconditionError(
+        fmt::format("{}: {} is an address of this host itself, and the loopback interface is down: `ip link set lo up`",
+                    std::strerror(error), address.host()));
+  }
+  return absl::UnavailableError(std::strerror(error));
+}
+
 /// The first address that accepts. Errors  that of the last one.
 absl::StatusOr<FileDescriptor> connect_to_host(const HostPort& where, TimePoint deadline) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<NetAddress> addresses, resolve(where.host, where.port));
@@ -38,7 +50,7 @@ absl::StatusOr<FileDescriptor> connect_to_host(const HostPort& where, TimePoint 
     const TimePoint share = now + (deadline - now) / static_cast<int>(addresses.size() - i);
     const int error = fd ? connect_until(fd.get(), addresses[i], share) : errno;
     if (error == 0) return fd;
-    cause = error == EINPROGRESS ? no_answer() : absl::UnavailableError(std::strerror(error));
+    cause = error == EINPROGRESS ? no_answer() : why_unreachable(addresses[i], error);
   }
   return cause;
 }

@@ -17,6 +17,7 @@
 
 #include "base/check.h"
 #include "base/net_address.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/admission/gate_text.h"
@@ -36,7 +37,8 @@ absl::Status cannot_listen(const std::string& address, int error) {
     return absl::AlreadyExistsError(fmt::format("cannot listen on {}: the port is in use", address));
   if (error == EADDRNOTAVAIL)
     return absl::NotFoundError(fmt::format("cannot listen on {}: the address is not one of this host", address));
-  return absl::FailedPreconditionError(fmt::format("cannot listen on {}: {}", address, std::strerror(error)));
+  const absl::Status why = kernel_refusal(fmt::format("cannot listen on {}", address), error);
+  return absl::IsResourceExhausted(why) ? why : absl::FailedPreconditionError(why.message());
 }
 
 /// The buffer of a new connection is empty and takes the whole answer. A peer that is gone gets none.
@@ -94,7 +96,7 @@ absl::StatusOr<std::unique_ptr<AdmissionGate>> AdmissionGate::listen(const std::
   }
   if (listeners.empty()) return cannot_listen(address, error);
   FileDescriptor stop(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!stop) return absl::ResourceExhaustedError(fmt::format("cannot open an eventfd: {}", std::strerror(errno)));
+  if (!stop) return kernel_refusal("eventfd", errno);
   return std::unique_ptr<AdmissionGate>(
       new AdmissionGate(std::move(options), std::move(listeners), port, std::move(stop)));
 }
@@ -112,10 +114,11 @@ AdmissionGate::~AdmissionGate() {
   thread_.join();
 }
 
-void AdmissionGate::start(Admit admit) {
+absl::Status AdmissionGate::start(Admit admit) {
   GRADRAIL_CHECK(admit != nullptr && !thread_.joinable());
   admit_ = std::move(admit);
-  thread_ = std::thread([this] { run(); });
+  GRADRAIL_ASSIGN_OR_RETURN(thread_, start_thread("that admits peers", [this] { run(); }));
+  return absl::OkStatus();
 }
 
 void AdmissionGate::run() {

@@ -34,14 +34,15 @@ class AdmissionGate {
   using Admit = std::function<void(FileDescriptor)>;
 
   /// Binds `address` ("host:port"; port 0: any). Connections wait until start().
-  /// Errors  ALREADY_EXISTS: the port is in use. NOT_FOUND: the address is not one of this host. FAILED_PRECONDITION:
-  ///         another reason. INVALID_ARGUMENT: not an address.
+  /// Errors  ALREADY_EXISTS: the port is in use. NOT_FOUND: the address is not one of this host. RESOURCE_EXHAUSTED: as
+  ///         kernel_refusal(). FAILED_PRECONDITION: another reason. INVALID_ARGUMENT: not an address.
   static absl::StatusOr<std::unique_ptr<AdmissionGate>> listen(const std::string& address, Options options);
   /// No call of Admit follows.
   ~AdmissionGate();
 
   uint16_t port() const { return port_; }
-  void start(Admit admit);
+  /// Errors  RESOURCE_EXHAUSTED: the kernel refused a thread.
+  absl::Status start(Admit admit);
 
  private:
   struct Pending {

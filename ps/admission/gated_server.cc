@@ -17,12 +17,12 @@ absl::StatusOr<std::unique_ptr<GatedServer>> GatedServer::start(
       grpc::ServerBuilder::experimental_type::ExternalConnectionType::FROM_FD, credentials);
   std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   if (server == nullptr) return absl::InternalError("gRPC did not start a server");
-  gate->start([acceptor](FileDescriptor socket) {
+  GRADRAIL_RETURN_IF_ERROR(gate->start([acceptor](FileDescriptor socket) {
     Acceptor::NewConnectionParameters connection;
     connection.listener_fd = -1;
     connection.fd = socket.release();  // gRPC closes it
     acceptor->HandleNewConnection(&connection);
-  });
+  }));
   return std::unique_ptr<GatedServer>(new GatedServer(std::move(gate), std::move(server)));
 }
 

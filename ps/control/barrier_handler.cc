@@ -8,6 +8,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/resource_limits.h"
+#include "base/status.h"
 #include "fmt/format.h"
 #include "ps/control/replication.h"
 #include "ps/protocol/altered_data.h"
@@ -25,8 +27,10 @@ constexpr size_t kMostNames = 20;
 
 }  // namespace
 
-BarrierHandler::BarrierHandler(ControlContext& context, const Replication& replication)
-    : context_(context), replication_(replication), thread_([this] { run(); }) {}
+absl::Status BarrierHandler::start() {
+  GRADRAIL_ASSIGN_OR_RETURN(thread_, start_thread("of barriers", [this] { run(); }));
+  return absl::OkStatus();
+}
 
 BarrierHandler::~BarrierHandler() {
   {
@@ -35,7 +39,7 @@ BarrierHandler::~BarrierHandler() {
     is_ending_ = true;
   }
   context_.state.changed.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 uint64_t BarrierHandler::enter(const proto::BarrierRequest& request, proto::BarrierReply& reply, Done done) {

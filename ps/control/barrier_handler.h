@@ -25,7 +25,11 @@ class BarrierHandler {
   /// The end of a wait, called once without ControlState::mutex.
   using Done = std::function<void(const absl::Status&)>;
 
-  BarrierHandler(ControlContext& context, const Replication& replication);
+  BarrierHandler(ControlContext& context, const Replication& replication)
+      : context_(context), replication_(replication) {}
+  /// Before the first call.
+  /// Errors  RESOURCE_EXHAUSTED: the kernel refused a thread.
+  absl::Status start();
   /// No call waits any more.
   ~BarrierHandler();
 

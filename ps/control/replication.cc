@@ -46,6 +46,7 @@ absl::Status Replication::start() {
                                .refused = [this](const absl::Status& why) { on_refused(why); },
                                .console = options.console},
       context_.shards);
+  GRADRAIL_RETURN_IF_ERROR(link_->start_thread());
   // The link of a backup waits for a takeover, because only the task that serves has state to send.
   if (!is_backup_) link_->start();
   return absl::OkStatus();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/control.pb.h"
@@ -51,7 +52,12 @@ std::vector<Shard::Endpoint> usable(const std::vector<std::string>& order, const
 }  // namespace
 
 ReplicationLink::ReplicationLink(Options options, const ShardSet& shards)
-    : options_(std::move(options)), shards_(shards), thread_([this] { run(); }) {}
+    : options_(std::move(options)), shards_(shards) {}
+
+absl::Status ReplicationLink::start_thread() {
+  GRADRAIL_ASSIGN_OR_RETURN(thread_, gradrail::start_thread("of replication", [this] { run(); }));
+  return absl::OkStatus();
+}
 
 ReplicationLink::~ReplicationLink() { stop(); }
 

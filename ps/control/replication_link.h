@@ -43,6 +43,10 @@ class ReplicationLink {
   ReplicationLink(Options options, const ShardSet& shards);
   ~ReplicationLink();
 
+  /// Starts the thread. Once, before the other functions.
+  /// Errors  RESOURCE_EXHAUSTED: the kernel refused a thread.
+  absl::Status start_thread();
+
   /// This task serves: from its start, or because it has taken over.
   void start();
 

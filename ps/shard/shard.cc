@@ -8,6 +8,7 @@
 
 #include "base/check.h"
 #include "base/out_of_memory.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -128,8 +129,9 @@ Shard::Shard(Options options)
 
 absl::StatusOr<std::unique_ptr<Shard>> Shard::start(Options options) {
   std::unique_ptr<Shard> shard(new Shard(std::move(options)));
+  GRADRAIL_RETURN_IF_ERROR(shard->wait_set_.check());
   GRADRAIL_ASSIGN_OR_RETURN(shard->endpoints_, listen(shard->environment_, shard->wait_set_));
-  shard->thread_ = std::thread([raw = shard.get()] { raw->run(); });
+  GRADRAIL_ASSIGN_OR_RETURN(shard->thread_, start_thread("of a shard", [raw = shard.get()] { raw->run(); }));
   return shard;
 }
 

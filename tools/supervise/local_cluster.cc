@@ -13,17 +13,18 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/strings/escaping.h"
-#include "base/check.h"
 #include "base/clock.h"
 #include "base/file_descriptor.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/random_bits.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "fmt/format.h"
@@ -73,12 +74,29 @@ int report(const absl::Status& status, const std::string& task = "") {
   return exit_code(status);
 }
 
+/// gRPC neither reports nor survives a thread that the kernel refuses. So the tasks start only if all threads fit.
+/// Errors  RESOURCE_EXHAUSTED: the limit of processes and threads, and the number that the run needs.
+absl::Status check_tasks(const TrainOptions& options) {
+  // Measured with gRPC 1.51, whose pools have a thread for each core: of events, and of the calls of a server.
+  constexpr uint64_t kThreadsOfTask = 11, kMostOfPool = 32;
+  const auto cores = static_cast<uint64_t>(std::max(2L, sysconf(_SC_NPROCESSORS_CONF)));
+  const TrainFlags& flags = options.flags;
+  const uint64_t of_task = kThreadsOfTask + std::min(cores, kMostOfPool);
+  const uint64_t of_worker = options.program.empty() ? of_task + (options.towers > 1 ? options.towers : 0) : 1;
+  const uint64_t needed = flags.ps * (of_task + cores + flags.shards) + flags.workers * of_worker;
+  const std::optional<Rest> rest = available_tasks();
+  if (!rest || rest->amount >= needed) return absl::OkStatus();
+  return absl::ResourceExhaustedError(fmt::format(
+      "{} ps and {} workers need {} processes and threads, and {} more can be started: {}; or give fewer --workers",
+      flags.ps, flags.workers, needed, rest->amount, rest->text));
+}
+
 class LocalCluster {
  public:
   LocalCluster(TrainOptions options, HostPlan plan, SharedMemory joined);
-  ~LocalCluster() { close(signals_); }
   LocalCluster(const LocalCluster&) = delete;
   LocalCluster& operator=(const LocalCluster&) = delete;
+  absl::Status open();
   int run();
 
  private:
@@ -93,7 +111,7 @@ class LocalCluster {
   bool run_goes_on() const { return !is_stopping() && workers_run(processes_); }
   void restart_tasks();
   TaskProcess spawn_worker(uint32_t index, bool is_again);
-  void start_workers();
+  bool start_workers();
   void supervise();
   void program_failed(TaskProcess& process);
   bool wait_for_port(int port_pipe, uint16_t& port);
@@ -124,7 +142,7 @@ class LocalCluster {
   const HostPlan plan_;
   const SharedMemory joined_;  ///< a flag of each worker that has joined; it sets the flag, or a ps that of a program
   std::vector<TaskProcess> processes_;
-  int signals_ = -1;  ///< signalfd: a request to stop or to dump, the end of a task
+  FileDescriptor signals_;  ///< signalfd: a request to stop or to dump, the end of a task
   TimePoint asked_at_ = TimePoint::max();
   uint32_t restarts_ = 0;  ///< of all ps together
   int stop_signal_ = SIGTERM;
@@ -139,7 +157,14 @@ class LocalCluster {
 };
 
 LocalCluster::LocalCluster(TrainOptions options, HostPlan plan, SharedMemory joined)
-    : options_(std::move(options)), plan_(std::move(plan)), joined_(std::move(joined)) {
+    : options_(std::move(options)), plan_(std::move(plan)), joined_(std::move(joined)) {}
+
+absl::Status LocalCluster::open() {
+  // The supervisor has two pipes for each task, and each task has copies of them.
+  constexpr uint64_t kOwnFiles = 256, kFilesOfTask = 4;
+  const uint64_t tasks = uint64_t{options_.flags.ps} + options_.flags.workers;
+  GRADRAIL_RETURN_IF_ERROR(allow_open_files(kOwnFiles + kFilesOfTask * tasks));
+  GRADRAIL_RETURN_IF_ERROR(check_tasks(options_));
   sigset_t taken = taken_signals();
   sigdelset(&taken, kStopOfSupervisor);
   sigaddset(&taken, SIGCHLD);
@@ -149,9 +174,9 @@ LocalCluster::LocalCluster(TrainOptions options, HostPlan plan, SharedMemory joi
   options_.local_run =
       fmt::format("local cluster {} of process {}", absl::BytesToHexString({bytes.data(), bytes.size()}), getpid());
   std::signal(SIGCHLD, SIG_DFL);  // ignored, as a parent may leave it, no exit code would be kept for waitpid()
-  signals_ = signalfd(-1, &taken, SFD_NONBLOCK | SFD_CLOEXEC);
+  signals_.reset(signalfd(-1, &taken, SFD_NONBLOCK | SFD_CLOEXEC));
   // Without it no signal and no end of a task would be noticed.
-  GRADRAIL_CHECK(signals_ >= 0);
+  return signals_ ? absl::OkStatus() : kernel_refusal("signalfd", errno);
 }
 
 TaskProcess LocalCluster::spawn(const std::string& name, std::function<int()> body, bool is_program,
@@ -161,7 +186,7 @@ TaskProcess LocalCluster::spawn(const std::string& name, std::function<int()> bo
                                    .body = std::move(body),
                                    .is_program = is_program,
                                    .is_interactive = is_interactive,
-                                   .signals = signals_},
+                                   .signals = signals_.get()},
                                   processes_);
   if (is_interactive && process.running) terminal_.give(process.pid);
   return process;
@@ -172,7 +197,7 @@ bool LocalCluster::wait_for_port(int port_pipe, uint16_t& port) {
   const TimePoint deadline = Clock::now() + kStartDeadline;
   while (Clock::now() < deadline) {
     pollfd fds[] = {{.fd = port_pipe, .events = POLLIN, .revents = 0},
-                    {.fd = signals_, .events = POLLIN, .revents = 0}};
+                    {.fd = signals_.get(), .events = POLLIN, .revents = 0}};
     if (poll(fds, 2, poll_timeout_ms(deadline)) < 0 && errno != EINTR) return false;
     if (fds[1].revents != 0) take_signals();
     // A ps that ended without a port gives an end of file, which is a failure at once.
@@ -213,7 +238,10 @@ bool LocalCluster::start_ps() {
     // Backups first: a task gets the address of its own.
     const uint32_t i = options_.flags.backup_ps > 0 ? options_.flags.ps - 1 - n : n;
     absl::StatusOr<Pipe> ports = open_pipe();
-    if (!ports.ok()) return false;
+    if (!ports.ok()) {
+      failed_code_ = report(ports.status(), fmt::format("ps/{}", i));
+      return false;
+    }
     processes_.push_back(spawn_ps(i, &*ports));
     // The last writer besides the child: without this close the end of a failed ps would not end the wait.
     ports->writer.reset();
@@ -256,8 +284,13 @@ TaskProcess LocalCluster::spawn_worker(uint32_t index, bool is_again) {
   return process;
 }
 
-void LocalCluster::start_workers() {
-  for (uint32_t i = 0; i < options_.flags.workers; ++i) processes_.push_back(spawn_worker(i, false));
+/// False: a worker cannot be started, and the others would wait for it.
+bool LocalCluster::start_workers() {
+  for (uint32_t i = 0; i < options_.flags.workers; ++i) {
+    processes_.push_back(spawn_worker(i, false));
+    if (!processes_.back().running) return false;
+  }
+  return true;
 }
 
 void LocalCluster::print(const TaskProcess& process, std::string_view part, bool ends_line) {
@@ -271,7 +304,7 @@ void LocalCluster::print(const TaskProcess& process, std::string_view part, bool
 
 /// Waits for output, a signal or the end of a task.
 void LocalCluster::pump(TimePoint until) {
-  std::vector<pollfd> fds = {{.fd = signals_, .events = POLLIN, .revents = 0}};
+  std::vector<pollfd> fds = {{.fd = signals_.get(), .events = POLLIN, .revents = 0}};
   std::vector<std::function<void()>> takers = {[this] { take_signals(); }};
   const auto add = [&](OutputStream& stream, PrintPart print) {
     if (stream.fd() < 0) return;
@@ -303,7 +336,7 @@ void LocalCluster::pump(TimePoint until) {
 void LocalCluster::take_signals() {
   signalfd_siginfo info;
   // SIGCHLD needs no branch: it ends the poll(), and supervise() calls reap() after each.
-  while (read(signals_, &info, sizeof(info)) == sizeof(info)) {
+  while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     const int number = static_cast<int>(info.ssi_signo);
     if (number == SIGUSR1) signal_all(SIGUSR1);
     if (is_stop(number)) asked_to_stop(number);
@@ -549,14 +582,10 @@ int LocalCluster::run() {
   if (options_.flags.interactive) {
     if (const absl::Status terminal = terminal_.open(); !terminal.ok()) return report(terminal);
   }
-  const bool have_ps = start_ps();
+  bool is_complete = start_ps();
   // A stop that came while the ps started leaves no reason to start workers.
-  if (have_ps && asked_at_ == TimePoint::max()) start_workers();
-  if (!have_ps) {
-    stop_tasks(true);
-    // Assigned, not reduced: no earlier deadline can exist before supervise().
-    kill_at_ = Clock::now() + kGrace;
-  }
+  if (is_complete && asked_at_ == TimePoint::max()) is_complete = start_workers();
+  if (!is_complete) stop_at_ = Clock::now();
   supervise();
   terminal_.take_back();
   printer_.end_lines();
@@ -578,7 +607,9 @@ int run_local_cluster(TrainOptions options) {
   absl::StatusOr<SharedMemory> joined =
       SharedMemory::create("gradrail-joined", options.flags.workers * sizeof(std::atomic<bool>));
   if (!joined.ok()) return report(joined.status());
-  return LocalCluster(std::move(options), *std::move(plan), *std::move(joined)).run();
+  LocalCluster cluster(std::move(options), *std::move(plan), *std::move(joined));
+  if (const absl::Status opened = cluster.open(); !opened.ok()) return report(opened);
+  return cluster.run();
 }
 
 }  // namespace gradrail::tools

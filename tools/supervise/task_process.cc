@@ -9,11 +9,11 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <utility>
 
 #include "base/file_descriptor.h"
 #include "base/log.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "tools/train/signal_thread.h"
@@ -27,12 +27,12 @@ constexpr Duration kPartDelay = std::chrono::milliseconds(100);
 constexpr size_t kMostLastBytes = size_t{1} << 20;
 constexpr size_t kTaskNameBytes = 15;  // the kernel keeps as many, and a zero
 
-TaskProcess not_started(const ForkedTask& task, const std::string& why) {
-  print_text(stderr, "gradrail: {}: {}\n", task.name, why);
+TaskProcess not_started(const ForkedTask& task, const absl::Status& why) {
+  print_text(stderr, "gradrail: {} cannot be started: {}\n", task.name, message_of(why));
   TaskProcess failed;
   failed.name = task.name;
   failed.running = false;
-  failed.exit_code = kFailed;
+  failed.exit_code = exit_code(why);
   return failed;
 }
 
@@ -155,24 +155,26 @@ void TaskProcess::signal(int number) const {
 
 TaskProcess fork_task(const ForkedTask& task, const std::vector<TaskProcess>& siblings) {
   absl::StatusOr<Pipe> output = open_pipe();
-  if (!output.ok()) return not_started(task, std::string(message_of(output.status())));
+  if (!output.ok()) return not_started(task, output.status());
   absl::StatusOr<Pipe> errors = open_pipe();
-  if (!errors.ok()) return not_started(task, std::string(message_of(errors.status())));
+  if (!errors.ok()) return not_started(task, errors.status());
   std::fflush(nullptr);  // else the child prints our buffers again
   const pid_t parent = getpid();
   // The child keeps our mask: a signal stays pending until its SignalThread takes it.
   const pid_t pid = fork();
   if (pid == 0) {
     become_task(task, siblings, parent);
-    dup2(output->writer.get(), STDOUT_FILENO);
-    if (task.is_program) dup2(errors->writer.get(), STDERR_FILENO);
+    if (dup2(output->writer.get(), STDOUT_FILENO) < 0 ||
+        (task.is_program && dup2(errors->writer.get(), STDERR_FILENO) < 0)) {
+      _exit(not_started(task, kernel_refusal("dup2", errno)).exit_code);
+    }
     *output = {};
     *errors = {};
     const int code = task.body();
     std::fflush(nullptr);
     _exit(code);  // no destructors of the parent's objects
   }
-  if (pid < 0) return not_started(task, fmt::format("fork: {}", std::strerror(errno)));
+  if (pid < 0) return not_started(task, kernel_refusal("fork", errno));
   if (task.is_program) setpgid(pid, pid);  // the first of the two processes sets it
   print_text("# {}: pid {}\n", task.name, pid);
   std::fflush(stdout);  // the reader of a pipe needs it now

@@ -4,9 +4,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
+#include "base/resource_limits.h"
+#include "base/status.h"
+#include "tools/exit_codes.h"
 
 namespace gradrail::tools {
 namespace {
@@ -56,7 +61,13 @@ void end_by(int signal_number) {
 SignalThread::SignalThread(Task task) : task_(task), accepts_stop_(task != Task::kRendezvous) {
   std::signal(SIGPIPE, SIG_IGN);  // a write to a closed connection returns an error
   // Last: run() uses all other members.
-  thread_ = std::thread([this] { run(); });
+  absl::StatusOr<std::thread> started = start_thread("of signals", [this] { run(); });
+  if (!started.ok()) {
+    // A task without it would take no signal. It has not started anything yet.
+    print_text(stderr, "gradrail: {}\n", message_of(started.status()));
+    _exit(exit_code(started.status()));
+  }
+  thread_ = *std::move(started);
 }
 
 SignalThread::~SignalThread() {

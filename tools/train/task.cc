@@ -18,6 +18,7 @@
 #include "tools/train/backup_ps.h"
 #include "tools/train/etcd_task.h"
 #include "tools/train/progress_bar.h"
+#include "tools/train/start_guard.h"
 #include "tools/train/tower_devices.h"
 #include "tools/train/worker_program.h"
 #include "transport/rails/rails_setting.h"
@@ -243,7 +244,9 @@ void print_comment(const std::string& line) { print_line("# " + line); }
 absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThread& signals,
                     const std::function<void(uint16_t)>& listening, const std::function<void(uint32_t)>& joined) {
   // First: each line of the log names the task.
-  start_log(fmt::format("ps/{}", options.task.index));
+  const std::string name = fmt::format("ps/{}", options.task.index);
+  start_log(name);
+  StartGuard guard(name);
   signals.accept_stop();
   AffinityBinder binder(plan, options);  // before anything else: threads inherit
   signals.follow_cpus();
@@ -288,6 +291,7 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThr
   // Declared after the server: the waker is destroyed first, so no signal can wake a server that no longer exists.
   const SignalThread::Waker waker(signals, [&] { server->wake(); });
   // The supervisor or the rendezvous sends the port to the workers: they can connect from now on.
+  guard.end();
   listening(server->port());
   if (!options.local)
     print_comment(fmt::format("ps/{} listens on {}:{}", options.task.index, host_of(listen), server->port()));
@@ -304,7 +308,9 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThr
 absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalThread& signals,
                         const std::function<void()>& joined) {
   const TrainOptions options = planned(given, plan);
-  start_log(fmt::format("worker/{}", options.task.index));
+  const std::string name = fmt::format("worker/{}", options.task.index);
+  start_log(name);
+  StartGuard guard(name);
   signals.accept_stop();
   AffinityBinder binder(plan, options);
   signals.follow_cpus();
@@ -364,6 +370,7 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
     if (stopped.ok()) print_line("Stopped before the first step: nothing was trained");
     return stopped;
   }
+  guard.end();
   if (joined) joined();
   // Declared after the client, hence removed before it: no scrape reads a client that no longer exists.
   const WorkerMonitor::Watch watch(*monitor, **client);

@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/crc32c.h"
 #include "base/log.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/optimizer/group_sum.h"
@@ -65,8 +66,9 @@ Session::Session(Options options)
 absl::StatusOr<std::unique_ptr<Session>> Session::start(Options options) {
   GRADRAIL_CHECK(options.group_size > 0 && options.group_size <= ps::kMaxSumGroup);
   std::unique_ptr<Session> session(new Session(std::move(options)));
+  GRADRAIL_RETURN_IF_ERROR(session->wait_set_.check());
   GRADRAIL_RETURN_IF_ERROR(session->open());
-  session->thread_ = std::thread([raw = session.get()] { raw->run(); });
+  GRADRAIL_ASSIGN_OR_RETURN(session->thread_, start_thread("of an aggregator", [raw = session.get()] { raw->run(); }));
   return session;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
 
 namespace gradrail::worker {
@@ -24,7 +25,10 @@ RecordQueue::RecordQueue(const RecordFiles& files, const Options& options, std::
                stop_),
       end_(kStepsAhead * options.tower_count) {
   GRADRAIL_CHECK(batches_per_epoch_ > 0);
-  thread_ = std::thread([this] { run(); });
+  absl::StatusOr<std::thread> started = start_thread("that reads records", [this] { run(); });
+  if (started.ok()) thread_ = *std::move(started);
+  const MutexLock lock(mutex_);
+  if (!started.ok()) failure_ = thread_failure_ = started.status();
 }
 
 RecordQueue::~RecordQueue() {
@@ -33,7 +37,7 @@ RecordQueue::~RecordQueue() {
     const MutexLock lock(mutex_);  // the thread is either before its check of stop_, or waits
     changed_.notify_all();
   }
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 bool RecordQueue::is_ready(uint64_t number) {
@@ -51,7 +55,7 @@ absl::Status RecordQueue::take(uint64_t number, RecordBatch& batch) {
     jumped_ = true;
     next_ = step;
     end_ = end;
-    failure_ = absl::OkStatus();
+    failure_ = thread_failure_;
   }
   // A tower may be a step ahead of this one: its batches are read already.
   end_ = std::max(end_, end);

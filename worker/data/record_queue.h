@@ -74,6 +74,8 @@ class RecordQueue {
   std::vector<RecordBatch> spare_ ABSL_GUARDED_BY(mutex_);  ///< memory for the next batches
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);            ///< of batch `next_`
 
+  absl::Status thread_failure_;  ///< set once: there is no thread
+
   std::thread thread_;  ///< last: it uses the rest
 };
 

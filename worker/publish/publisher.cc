@@ -2,6 +2,7 @@
 
 #include <chrono>
 
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
@@ -31,10 +32,10 @@ absl::StatusOr<std::unique_ptr<Publisher>> Publisher::open(PublisherOptions opti
   }
   std::unique_ptr<Publisher> publisher(new Publisher(std::move(model), options.keep));
   GRADRAIL_ASSIGN_OR_RETURN(publisher->server_, Server::start(std::move(options.server), publisher->store_));
-  publisher->encoder_ = std::thread([raw = publisher.get()] {
-    raw->store_.prepare();
-    while (raw->store_.encode_next()) raw->server_->notify();
-  });
+  GRADRAIL_ASSIGN_OR_RETURN(publisher->encoder_, start_thread("that encodes versions", [raw = publisher.get()] {
+                              raw->store_.prepare();
+                              while (raw->store_.encode_next()) raw->server_->notify();
+                            }));
   return publisher;
 }
 

@@ -15,6 +15,7 @@
 #include "base/log.h"
 #include "base/net_address.h"
 #include "base/random_bits.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/cluster_spec.h"
@@ -56,7 +57,7 @@ absl::StatusOr<std::unique_ptr<Server>> Server::start(ServerOptions options, con
   GRADRAIL_ASSIGN_OR_RETURN(Pipe wake, open_pipe());
   for (const int fd : {wake.reader.get(), wake.writer.get()}) fcntl(fd, F_SETFL, O_NONBLOCK);
   std::unique_ptr<Server> server(new Server(std::move(options), store, std::move(listener), std::move(wake)));
-  server->thread_ = std::thread([raw = server.get()] { raw->serve(); });
+  GRADRAIL_ASSIGN_OR_RETURN(server->thread_, start_thread("of a publisher", [raw = server.get()] { raw->serve(); }));
   return server;
 }
 

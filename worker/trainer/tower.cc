@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"
@@ -23,10 +24,13 @@ constexpr auto kBetweenTurns = std::chrono::microseconds(50);
 /// One thread with its copy of the model; it runs its jobs in order.
 class Towers::Tower {
  public:
-  Tower() : thread_([this] { run(); }) {}
+  absl::Status start() {
+    GRADRAIL_ASSIGN_OR_RETURN(thread_, start_thread("of a tower", [this] { run(); }));
+    return absl::OkStatus();
+  }
   ~Tower() {
     tell({});
-    thread_.join();
+    if (thread_.joinable()) thread_.join();
   }
 
   /// After all former jobs; no job: the end.
@@ -88,8 +92,11 @@ absl::StatusOr<std::unique_ptr<Towers>> Towers::create(size_t count, const Make&
                                                        gpu::Reduce reduce) {
   GRADRAIL_CHECK(count > 0);
   std::unique_ptr<Towers> towers(new Towers);
+  // All before the first job, which refers to the arguments of this function.
+  for (size_t i = 0; i < count; ++i)
+    GRADRAIL_RETURN_IF_ERROR(towers->towers_.emplace_back(std::make_unique<Tower>())->start());
   for (size_t i = 0; i < count; ++i) {
-    Tower& tower = *towers->towers_.emplace_back(std::make_unique<Tower>());
+    Tower& tower = *towers->towers_[i];
     tower.tell([&, i] {
       if (on_thread) on_thread(i);
       absl::StatusOr<std::unique_ptr<Workload>> workload = make(i);

@@ -85,7 +85,7 @@ TEST(Channel, AServerOfAnOlderVersionIsRefusedWithBothVersions) {
 TEST(Channel, AClientOfAnOlderVersionLearnsBothVersions) {
   auto gate = AdmissionGate::listen("127.0.0.1:0", {.secret = "a secret of this job"});
   ASSERT_TRUE(gate.ok());
-  (*gate)->start([](FileDescriptor) { ADD_FAILURE() << "admitted"; });
+  ASSERT_TRUE((*gate)->start([](FileDescriptor) { ADD_FAILURE() << "admitted"; }).ok());
   const std::string address = fmt::format("127.0.0.1:{}", (*gate)->port());
   grpc::GenericStub stub(grpc::CreateChannel(address, grpc::InsecureChannelCredentials()));
   grpc::ClientContext context;

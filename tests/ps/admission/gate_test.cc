@@ -63,11 +63,12 @@ class Gate : public ::testing::Test {
     auto listening = AdmissionGate::listen("127.0.0.1:0", std::move(options));
     ASSERT_TRUE(listening.ok()) << listening.status();
     gate_ = *std::move(listening);
-    gate_->start([this](FileDescriptor socket) {
+    const absl::Status started = gate_->start([this](FileDescriptor socket) {
       const MutexLock lock(mutex_);
       admitted_.push_back(std::move(socket));
       write_all(admitted_.back().get(), "served");
     });
+    ASSERT_TRUE(started.ok()) << started;
   }
   std::string proof(const std::string& secret) {
     Peer peer(gate_->port());
@@ -239,7 +240,7 @@ TEST(GateAddress, AFamilyThatAnotherProcessHasIsAnError) {
 TEST(GateAddress, EndsWithPendingConnections) {
   auto gate = AdmissionGate::listen("127.0.0.1:0", {.timeout = 600s});
   ASSERT_TRUE(gate.ok()) << gate.status();
-  (*gate)->start([](FileDescriptor) {});
+  ASSERT_TRUE((*gate)->start([](FileDescriptor) {}).ok());
   Peer silent((*gate)->port()), half((*gate)->port());
   half.say("CONNECT x");
   gate->reset();
@@ -250,7 +251,7 @@ TEST(GateAddress, EndsWithPendingConnections) {
 TEST(GateAddress, ListensOnAllInterfaces) {
   auto gate = AdmissionGate::listen("[::]:0", {});
   ASSERT_TRUE(gate.ok()) << gate.status();
-  (*gate)->start([](FileDescriptor) {});
+  ASSERT_TRUE((*gate)->start([](FileDescriptor) {}).ok());
   Peer over_ipv4((*gate)->port());
   over_ipv4.say("GET / HTTP/1.1\r\n\r\n");
   EXPECT_THAT(over_ipv4.hear(), StartsWith("HTTP/1.1 404"));

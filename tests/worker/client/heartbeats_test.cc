@@ -22,6 +22,7 @@ bool comes_true(const std::function<bool()>& condition) {
 
 TEST(Heartbeats, OneThreadServesAll) {
   Heartbeats heartbeats;
+  ASSERT_TRUE(heartbeats.start().ok());
   Mutex mutex;
   std::set<std::thread::id> threads;
   std::atomic<int> turns = 0;
@@ -44,6 +45,7 @@ TEST(Heartbeats, OneThreadServesAll) {
 
 TEST(Heartbeats, ATurnComesAtItsTime) {
   Heartbeats heartbeats;
+  ASSERT_TRUE(heartbeats.start().ok());
   std::atomic<int> turns = 0;
   const TimePoint begin = Clock::now();
   const uint64_t number = heartbeats.add([&] { return Clock::now() + (++turns < 3 ? 30ms : 1h); });
@@ -55,6 +57,7 @@ TEST(Heartbeats, ATurnComesAtItsTime) {
 
 TEST(Heartbeats, RemoveWaitsForATurn) {
   Heartbeats heartbeats;
+  ASSERT_TRUE(heartbeats.start().ok());
   std::atomic<bool> begun = false, ended = false;
   const uint64_t number = heartbeats.add([&] {
     begun = true;
@@ -71,6 +74,7 @@ TEST(Heartbeats, RemoveWaitsForATurn) {
 
 TEST(Heartbeats, AWakeDuringATurnIsNotLost) {
   Heartbeats heartbeats;
+  ASSERT_TRUE(heartbeats.start().ok());
   std::atomic<int> turns = 0;
   std::atomic<bool> woken = false;
   const uint64_t number = heartbeats.add([&] {

@@ -7,6 +7,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "transport/wait_set.h"
@@ -209,10 +210,10 @@ absl::StatusOr<PairResult> prove_pair(const PairOptions& options) {
   PairExchange exchange;
   absl::Status second_status;
   // A context belongs to the thread that opened it.
-  std::thread second([&] {
-    End end(options, exchange, /*first=*/false);
-    second_status = end.run();
-  });
+  GRADRAIL_ASSIGN_OR_RETURN(std::thread second, start_thread("of the other end", [&] {
+                              End end(options, exchange, /*first=*/false);
+                              second_status = end.run();
+                            }));
   absl::Status status;
   PairResult result;
   {

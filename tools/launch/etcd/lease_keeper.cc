@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"
@@ -17,9 +18,12 @@ constexpr auto kBetweenTries = std::chrono::milliseconds(500);
 }  // namespace
 
 LeaseKeeper::LeaseKeeper(std::unique_ptr<Etcd> etcd, std::string key, int64_t lease, TaskRecord record)
-    : etcd_(std::move(etcd)), key_(std::move(key)), lease_(lease), record_(std::move(record)) {
+    : etcd_(std::move(etcd)), key_(std::move(key)), lease_(lease), record_(std::move(record)) {}
+
+absl::Status LeaseKeeper::start() {
   // A separate thread: a step of training can take longer than a lease.
-  thread_ = std::thread([this] { run(); });
+  GRADRAIL_ASSIGN_OR_RETURN(thread_, start_thread("that renews the lease in etcd", [this] { run(); }));
+  return absl::OkStatus();
 }
 
 LeaseKeeper::~LeaseKeeper() {
@@ -28,7 +32,7 @@ LeaseKeeper::~LeaseKeeper() {
     ending_ = true;
   }
   changed_.notify_all();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
   // The key is free at once for a task that starts again. If the call fails, the lease expires.
   if (lease_ != 0) etcd_->revoke(lease_).IgnoreError();
 }

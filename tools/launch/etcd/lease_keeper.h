@@ -20,6 +20,8 @@ class LeaseKeeper {
  public:
   /// `lease`: the lease of `key`, which holds `record`.
   LeaseKeeper(std::unique_ptr<Etcd> etcd, std::string key, int64_t lease, TaskRecord record);
+  /// Once. Errors  RESOURCE_EXHAUSTED: the kernel refused a thread.
+  absl::Status start();
   ~LeaseKeeper();
 
   /// Writes another address to the record: at once, or when etcd is reachable again.

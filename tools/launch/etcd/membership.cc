@@ -38,6 +38,7 @@ absl::StatusOr<std::unique_ptr<Membership>> Membership::join(const MembershipReq
   membership->known_.resize(claim.record.sizes.ps);
   membership->keeper_ = std::make_unique<LeaseKeeper>(*std::move(keepers), key_of(request.where.job, claim.task),
                                                       claim.lease, claim.record);
+  GRADRAIL_RETURN_IF_ERROR(membership->keeper_->start());
   return membership;
 }
 

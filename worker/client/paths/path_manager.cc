@@ -30,6 +30,7 @@ PathManager::PathManager(const ClientOptions& options, const Identity& identity,
       wait_set_(options.wait) {}
 
 absl::Status PathManager::connect_all(TimePoint deadline) {
+  GRADRAIL_RETURN_IF_ERROR(wait_set_.check());
   for (const auto& link : links_) {
     if (link->bucket_count == 0) continue;  // more shards than elements: nothing to exchange with this one
     if (link->path != nullptr) continue;    // of an attempt that ended at another shard

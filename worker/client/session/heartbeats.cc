@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/resource_limits.h"
+#include "base/status.h"
 
 namespace gradrail::worker {
 
@@ -19,11 +21,17 @@ Heartbeats::~Heartbeats() {
   if (thread_.joinable()) thread_.join();
 }
 
+absl::Status Heartbeats::start() {
+  if (thread_.joinable()) return absl::OkStatus();
+  GRADRAIL_ASSIGN_OR_RETURN(thread_, start_thread("of heartbeats", [this] { run(); }));
+  return absl::OkStatus();
+}
+
 uint64_t Heartbeats::add(Turn turn) {
+  GRADRAIL_CHECK(thread_.joinable());
   const MutexLock lock(mutex_);
   const uint64_t number = next_number_++;
   entries_[number] = {.turn = std::move(turn), .due = TimePoint::max()};
-  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
   return number;
 }
 

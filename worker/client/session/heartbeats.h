@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
 #include "base/clock.h"
 #include "base/mutex.h"
 
@@ -21,6 +22,9 @@ class Heartbeats {
   /// All heartbeats were removed.
   ~Heartbeats();
 
+  /// Starts the thread, once for all heartbeats.
+  /// Errors  RESOURCE_EXHAUSTED: the kernel refused a thread.
+  absl::Status start();
   /// The first turn follows wake(). Returns the number of the heartbeat.
   uint64_t add(Turn turn);
   /// The next turn is due now. Ignored for a heartbeat that was removed.
@@ -41,7 +45,7 @@ class Heartbeats {
   uint64_t next_number_ ABSL_GUARDED_BY(mutex_) = 1;
   uint64_t running_ ABSL_GUARDED_BY(mutex_) = 0;  ///< number of the heartbeat in its turn; 0: none
   bool is_ending_ ABSL_GUARDED_BY(mutex_) = false;
-  std::thread thread_;  ///< started by the first add()
+  std::thread thread_;  ///< last
 };
 
 }  // namespace gradrail::worker

@@ -69,6 +69,7 @@ absl::Status Session::open() {
   for (const std::string& address : options_.aggregators)
     GRADRAIL_RETURN_IF_ERROR(check_aggregator(options_.security, address));
   GRADRAIL_RETURN_IF_ERROR(ps::check_encryption(options_.security));
+  GRADRAIL_RETURN_IF_ERROR(heartbeats_.start());
   dialer_ = options_.dialer;
   if (dialer_ != nullptr) return absl::OkStatus();
   GRADRAIL_ASSIGN_OR_RETURN(dialer_, control_link_dialer(options_.security, options_.cluster.workers.size()));

@@ -18,6 +18,7 @@ class LeaseKeeperTest : public ::testing::Test {
     lease_ = *etcd_.client()->grant(kLeaseSeconds);
     etcd_.put(kKey, to_text(record_), lease_);
     keeper_ = std::make_unique<LeaseKeeper>(etcd_.client(), kKey, lease_, record_);
+    ASSERT_TRUE(keeper_->start().ok());
   }
   template <typename Condition>
   bool soon(Condition condition) {
