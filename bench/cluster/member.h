@@ -22,6 +22,8 @@ class Member {
   virtual absl::Status work(const ExchangeLoad& load, uint32_t task) = 0;
   /// Whether collect() would return at once; looks no longer than this.
   virtual bool is_done(Duration timeout) = 0;
+  /// Grows while the exchanges of its worker end. As of the last is_done().
+  virtual uint64_t reports() const = 0;
   /// The result, as of work() in exchange_worker.h. Errors as Subprocess::result().
   virtual absl::StatusOr<nlohmann::json> collect(TimePoint deadline) = 0;
   /// Ends it. Without a task: nothing.
@@ -53,6 +55,7 @@ class LocalMember final : public Member {
   absl::StatusOr<std::string> serve(const ExchangeLoad& load, uint32_t task, TimePoint deadline) override;
   absl::Status work(const ExchangeLoad& load, uint32_t task) override;
   bool is_done(Duration timeout) override { return !child_ || child_->is_done(timeout); }
+  uint64_t reports() const override { return page_.get()->reports; }
   absl::StatusOr<nlohmann::json> collect(TimePoint deadline) override;
   void abandon() override { child_.reset(); }
 
@@ -69,6 +72,7 @@ class RankMember final : public Member {
   /// `load` has the number of exchanges, because ranks of several hosts share no memory.
   absl::Status work(const ExchangeLoad& load, uint32_t task) override;
   bool is_done(Duration timeout) override { return member_ == nullptr || member_->is_done(timeout); }
+  uint64_t reports() const override { return member_ == nullptr ? 0 : member_->reports(); }
   absl::StatusOr<nlohmann::json> collect(TimePoint deadline) override;
   void abandon() override { member_.reset(); }
 

@@ -63,8 +63,11 @@ class RemoteMember final : public Member {
     const auto millis = std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count();
     const absl::StatusOr<nlohmann::json> answer = ask({{"do", "wait"}, {"within_ms", millis}}, Clock::now() + kShort);
     // A lost rank counts as done: collect() then reports the cause.
+    if (answer.ok()) reports_ = answer->value("reports", reports_);
     return !answer.ok() || answer->value("done", true);
   }
+
+  uint64_t reports() const override { return reports_; }
 
   absl::StatusOr<nlohmann::json> collect(TimePoint deadline) override {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
@@ -94,6 +97,7 @@ class RemoteMember final : public Member {
   const ps::RankStreamPtr stream_;
   const std::string host_;
   const absl::Status& end_;
+  uint64_t reports_ = 0;
 };
 
 ps::proto::RankHello hello_of(const Place& place, const std::string& address) {
@@ -111,7 +115,10 @@ nlohmann::json answer(const nlohmann::json& request, RankMember& member) {
     member.abandon();
     return nlohmann::json::object();
   }
-  if (what == "wait") return {{"done", member.is_done(within())}};
+  if (what == "wait") {
+    const bool done = member.is_done(within());
+    return {{"done", done}, {"reports", member.reports()}};
+  }
   if (what == "collect") {
     absl::StatusOr<nlohmann::json> result = member.collect(Clock::now() + within());
     return result.ok() ? *std::move(result) : nlohmann::json{{"ended", std::string(message_of(result.status()))}};

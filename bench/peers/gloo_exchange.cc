@@ -20,9 +20,6 @@
 
 namespace gradrail::bench {
 
-// A rank that has ended is noticed by its closed connection; this bounds all other waits.
-constexpr auto kTimeout = std::chrono::seconds(20);
-
 class Rank {
  public:
   Rank(int rank, const std::string& folder, size_t count)
@@ -30,7 +27,8 @@ class Rank {
         parameters_(count),
         gradient_(count),
         sum_(count) {
-    context_->setTimeout(kTimeout);
+    // A rank that has ended is noticed by its closed connection; this bounds all other waits.
+    context_->setTimeout(std::chrono::duration_cast<std::chrono::milliseconds>(exchange_limit(count * sizeof(float))));
     gloo::transport::tcp::attr address;
     address.hostname = "127.0.0.1";
     auto device = gloo::transport::tcp::CreateDevice(address);

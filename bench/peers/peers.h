@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/driver/patience.h"
 #include "bench/report/figure.h"
 
 namespace gradrail::bench {
@@ -16,6 +17,12 @@ struct PeerLoad {
   double seconds = 0.0;
   bool touch = false;  ///< the gradient is written anew before each exchange, as training does; not timed
 };
+
+/// A peer has so long for one exchange. All of them are on this host, whose loopback interface can have a limit.
+inline Duration exchange_limit(uint64_t bytes) {
+  constexpr double kSlowestBytesPerSecond = 1.25e6;  // 10 Mbit/s
+  return std::chrono::seconds(20) + link_time(2.0 * static_cast<double>(bytes), kSlowestBytesPerSecond);
+}
 
 /// Times of one exchange each; figure.failed says why there are none.
 struct Peer {

@@ -14,17 +14,16 @@
 namespace gradrail::bench {
 namespace {
 
-// Milliseconds, as ZMQ_RCVTIMEO counts. A server that ended in an error sends nothing.
-constexpr int kTimeoutMs = 20'000;
-
 /// A context with one socket; ends quickly, whatever is still on its way.
 class Socket {
  public:
-  explicit Socket(int kind) : context_(zmq_ctx_new()), socket_(zmq_socket(context_, kind)) {
+  Socket(int kind, uint64_t bytes) : context_(zmq_ctx_new()), socket_(zmq_socket(context_, kind)) {
     const int none = 0;
     // By default zmq_ctx_term() waits forever for messages that no process receives any more.
     zmq_setsockopt(socket_, ZMQ_LINGER, &none, sizeof(none));
-    zmq_setsockopt(socket_, ZMQ_RCVTIMEO, &kTimeoutMs, sizeof(kTimeoutMs));
+    // A server that ended in an error sends nothing.
+    const int timeout_ms = static_cast<int>(exchange_limit(bytes) / std::chrono::milliseconds(1));
+    zmq_setsockopt(socket_, ZMQ_RCVTIMEO, &timeout_ms, sizeof(timeout_ms));
   }
   ~Socket() {
     zmq_close(socket_);
@@ -41,7 +40,7 @@ class Socket {
 
 [[noreturn]] void serve(int port_fd, const std::string& where, size_t count) {
   {
-    Socket socket(ZMQ_REP);
+    Socket socket(ZMQ_REP, count * sizeof(float));
     char endpoint[256] = "";
     size_t length = sizeof(endpoint);
     const bool bound = zmq_bind(socket.get(), where.c_str()) == 0 &&
@@ -68,7 +67,7 @@ Figure run(const std::string& where, const PeerLoad& load) {
   char endpoint[256] = "";
   if (read(pipe->reader.get(), endpoint, sizeof(endpoint)) != sizeof(endpoint))
     return not_measured("", load.bytes, "the server did not start");
-  Socket socket(ZMQ_REQ);
+  Socket socket(ZMQ_REQ, load.bytes);
   if (zmq_connect(socket.get(), endpoint) != 0) return not_measured("", load.bytes, zmq_strerror(zmq_errno()));
   return measure_exchanges(load, [&](const float* gradient, float* parameters) {
     const auto bytes = static_cast<int>(load.bytes);

@@ -23,13 +23,16 @@ constexpr size_t kMost = 1 << 18;  // figures kept; their memory is touched befo
 constexpr uint32_t kWindowsUnderWay = 2;
 // Each window under way has a slot of its own: the next one must not overwrite bytes that are still to be checked.
 static_assert(kWindowsUnderWay <= PutEnd::kSlots);
-constexpr Duration kQuietDeadline = std::chrono::seconds(60);
-constexpr uint32_t kPollsPerClock = 1 << 12;  // reading it costs as much as a poll
+constexpr Duration kQuietDeadline = std::chrono::seconds(60);  // beside the time of the bytes under way
+constexpr uint32_t kPollsPerClock = 1 << 12;                   // reading it costs as much as a poll
 
 /// Polls, and gives up when nothing has come for too long.
 class Listener {
  public:
-  explicit Listener(PutEnd& end) : end_(end) {}
+  Listener(PutEnd& end, const PutLoad& load)
+      : end_(end),
+        // Of both directions, which can share a link.
+        deadline_(kQuietDeadline + link_time(2.0 * kWindowsUnderWay * load.window * static_cast<double>(load.bytes))) {}
 
   absl::StatusOr<absl::Span<const uint32_t>> poll() {
     GRADRAIL_ASSIGN_OR_RETURN(const size_t count, end_.poll(absl::MakeSpan(arrived_)));
@@ -52,11 +55,12 @@ class Listener {
   absl::Status check_timeout() {
     // The first reading starts the timeout; it is late by the polls before it, far less than the deadline.
     if (idle_ == kPollsPerClock) quiet_since_ = Clock::now();
-    if (Clock::now() - quiet_since_ < kQuietDeadline) return absl::OkStatus();
+    if (Clock::now() - quiet_since_ < deadline_) return absl::OkStatus();
     return absl::DeadlineExceededError("no notice came");
   }
 
   PutEnd& end_;
+  const Duration deadline_;
   std::array<uint32_t, PutEnd::kBatch> arrived_{};
   uint32_t idle_ = 0;
   TimePoint quiet_since_;
@@ -113,19 +117,25 @@ class Watch {
   void add(double micros, TimePoint now) {
     now_ = now;
     micros_.push_back(micros);
+    if (load_.patience != nullptr && now - reported_ >= kReportTurnsEvery) {
+      reported_ = now;
+      load_.patience->turn_ended(now);
+    }
     if (warm_ || !is_warm()) return;
     warm_ = true;
     micros_.clear();
     start_ = now;
   }
   bool over() const {
-    if (!warm_ || micros_.size() < kFewest) return false;
+    if (!warm_ || micros_.size() < fewest()) return false;
     if (micros_.size() + kWindowsUnderWay >= kMost) return true;
     return load_.iterations > 0 ? micros_.size() >= load_.iterations : passed() >= load_.seconds;
   }
   PutFigure figure(uint64_t wrong) { return {Times::of(micros_), wrong}; }
 
  private:
+  /// On a slow link a turn can take a minute: a number that is given counts.
+  size_t fewest() const { return load_.iterations > 0 ? std::min<uint64_t>(load_.iterations, kFewest) : kFewest; }
   bool is_warm() const {
     if (load_.warmup > 0) return micros_.size() >= load_.warmup;
     return micros_.size() >= kFewest && passed() >= load_.seconds / 10;
@@ -136,6 +146,7 @@ class Watch {
   std::vector<double> micros_;
   TimePoint start_ = Clock::now();
   TimePoint now_ = start_;
+  TimePoint reported_ = start_;
   bool warm_ = false;
 };
 
@@ -144,7 +155,8 @@ class Watch {
 class BothWays {
  public:
   /// `watch` ends the run; null: the other end does.
-  BothWays(PutEnd& end, const PutLoad& load, Watch* watch) : end_(end), listener_(end), load_(load), watch_(watch) {
+  BothWays(PutEnd& end, const PutLoad& load, Watch* watch)
+      : end_(end), listener_(end, load), load_(load), watch_(watch) {
     marks_.fill(Clock::now());
   }
 
@@ -218,7 +230,7 @@ class BothWays {
 }  // namespace
 
 absl::StatusOr<PutFigure> lead_latency(PutEnd& end, const PutLoad& load) {
-  Listener listener(end);
+  Listener listener(end, load);
   Watch watch(load);
   uint64_t wrong = 0;
   bool last = false;
@@ -239,7 +251,7 @@ absl::StatusOr<PutFigure> lead_latency(PutEnd& end, const PutLoad& load) {
 }
 
 absl::StatusOr<uint64_t> answer_latency(PutEnd& end, const PutLoad& load) {
-  Listener listener(end);
+  Listener listener(end, load);
   uint64_t wrong = 0;
   while (true) {
     GRADRAIL_ASSIGN_OR_RETURN(const uint32_t asked, listener.await());
@@ -252,7 +264,7 @@ absl::StatusOr<uint64_t> answer_latency(PutEnd& end, const PutLoad& load) {
 }
 
 absl::StatusOr<PutFigure> lead_bandwidth(PutEnd& end, const PutLoad& load) {
-  Listener listener(end);
+  Listener listener(end, load);
   Watch watch(load);
   uint64_t wrong = 0;
   uint32_t posted = 0;
@@ -283,7 +295,7 @@ absl::StatusOr<PutFigure> lead_bandwidth(PutEnd& end, const PutLoad& load) {
 }
 
 absl::StatusOr<uint64_t> answer_bandwidth(PutEnd& end, const PutLoad& load) {
-  Listener listener(end);
+  Listener listener(end, load);
   uint64_t wrong = 0;
   std::vector<uint32_t> owed;
   const auto check = [&](uint32_t immediate) {

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
+#include "bench/driver/patience.h"
 #include "bench/put/end.h"
 #include "bench/report/figure.h"
 
@@ -17,8 +18,9 @@ struct PutLoad {
   size_t bytes = 0;     ///< of one put, at least 8
   uint32_t window = 1;  ///< bandwidth: puts between two notices
   double seconds = 0;
-  uint64_t iterations = 0;  ///< 0: as many as fill `seconds`
-  uint64_t warmup = 0;      ///< 0: a tenth of that
+  uint64_t iterations = 0;       ///< 0: as many as fill `seconds`
+  uint64_t warmup = 0;           ///< 0: a tenth of that
+  Patience* patience = nullptr;  ///< learns of turns that end; null: no other process waits
 };
 
 /// Ping-pong of puts with an immediate, for about `seconds` after a warm-up of a tenth. Figures are half round trips.

@@ -1,13 +1,25 @@
 #include "bench/report/isolated_figures.h"
 
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "bench/driver/subprocess.h"
 #include "nlohmann/json.hpp"
 
 namespace gradrail::bench {
 
-std::vector<Figure> isolated_figures(const std::string& path, uint64_t bytes, Duration timeout,
-                                     const std::function<absl::StatusOr<std::vector<Figure>>()>& body) {
+constexpr Duration kLook = std::chrono::seconds(1);  // for a deadline that has changed
+
+namespace {
+
+/// `deadline` is asked again when it has come.
+std::vector<Figure> isolated(const std::string& path, uint64_t bytes, const std::function<TimePoint()>& deadline,
+                             const std::function<absl::StatusOr<std::vector<Figure>>()>& body) {
   const auto failed = [&](const absl::Status& why) {
     return std::vector<Figure>{not_measured(path, bytes, std::string(message_of(why)))};
   };
@@ -18,11 +30,34 @@ std::vector<Figure> isolated_figures(const std::string& path, uint64_t bytes, Du
     for (const Figure& figure : measured.ok() ? *measured : failed(measured.status())) list.push_back(to_json(figure));
     return list;
   });
-  const absl::StatusOr<nlohmann::json> answer = child.result(Clock::now() + timeout);
+  while (!child.is_done(std::clamp<Duration>(deadline() - Clock::now(), Duration::zero(), kLook)) &&
+         Clock::now() < deadline()) {
+  }
+  const absl::StatusOr<nlohmann::json> answer = child.result(deadline());
   // A child that was killed or hung still has its row, with the signal or the timeout as the reason.
   if (!answer.ok()) return failed(answer.status());
   std::vector<Figure> figures;
   for (const nlohmann::json& figure : *answer) figures.push_back(figure_from(figure));
+  return figures;
+}
+
+}  // namespace
+
+std::vector<Figure> isolated_figures(const std::string& path, uint64_t bytes, Duration timeout,
+                                     const std::function<absl::StatusOr<std::vector<Figure>>()>& body) {
+  return isolated(
+      path, bytes, [end = Clock::now() + timeout] { return end; }, body);
+}
+
+std::vector<Figure> isolated_figures(const std::string& path, uint64_t bytes, const Patience::Limits& limits,
+                                     const BodyWithPatience& body) {
+  void* const page = mmap(nullptr, sizeof(Patience), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED)
+    return {not_measured(path, bytes, std::string(message_of(kernel_refusal("shared memory", errno))))};
+  auto* const patience = new (page) Patience(limits);
+  std::vector<Figure> figures = isolated(
+      path, bytes, [patience] { return patience->deadline(); }, [&] { return body(*patience); });
+  munmap(page, sizeof(Patience));
   return figures;
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/clock.h"
+#include "bench/driver/patience.h"
 #include "bench/report/figure.h"
 
 namespace gradrail::bench {
@@ -14,6 +15,11 @@ namespace gradrail::bench {
 /// this path that says so.
 std::vector<Figure> isolated_figures(const std::string& path, uint64_t bytes, Duration timeout,
                                      const std::function<absl::StatusOr<std::vector<Figure>>()>& body);
+
+/// The same with a deadline that the turns of the body extend.
+using BodyWithPatience = std::function<absl::StatusOr<std::vector<Figure>>(Patience& patience)>;
+std::vector<Figure> isolated_figures(const std::string& path, uint64_t bytes, const Patience::Limits& limits,
+                                     const BodyWithPatience& body);
 
 /// The timeout of a body that measures for `seconds`, with room for devices that open slowly and for a busy machine.
 Duration timeout_for(double seconds);

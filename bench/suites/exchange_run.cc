@@ -1,12 +1,15 @@
 #include "bench/suites/exchange_run.h"
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <exception>
+#include <utility>
 
 #include "base/status.h"
 #include "bench/cluster/member.h"
 #include "bench/cluster/rank_coordinator.h"
+#include "bench/driver/patience.h"
 #include "bench/suites/exchange_worker.h"
 #include "bench/suites/stages.h"
 #include "fmt/format.h"
@@ -141,8 +144,14 @@ absl::Status start(const std::vector<Member*>& servers, const std::vector<Member
 }
 
 /// In the order in which they end, so that a failed one is found before others have waited for it in vain.
-bool collect(std::vector<Running> running, TimePoint deadline, ExchangeResult& result, Recordings& recordings) {
+bool collect(std::vector<Running> running, Patience& patience, ExchangeResult& result, Recordings& recordings) {
+  uint64_t seen = 0;
   while (!running.empty()) {
+    uint64_t reports = 0;
+    for (const Running& one : running) reports += one.member->reports();
+    // Less than before, if a member has ended: the others then report as well.
+    if (std::exchange(seen, reports) < reports) patience.turn_ended();
+    const TimePoint deadline = patience.deadline();
     for (size_t i = 0; i < running.size(); ++i) {
       // A copy: erase() below moves the elements.
       const Running one = running[i];
@@ -159,16 +168,25 @@ bool collect(std::vector<Running> running, TimePoint deadline, ExchangeResult& r
   return true;
 }
 
+Patience::Limits limits_of(const ExchangeLoad& load) {
+  const Duration whole = time_limit(load);
+  // The initial values and an exchange, of all workers over one link.
+  const double bytes = 4.0 * static_cast<double>(load.bytes) * load.workers;
+  return {.whole = whole,
+          .first_turn = load.transport == "shm" ? whole : whole + link_time(bytes),
+          .pause = start_up(load)};
+}
+
 /// False: one of them failed, and the figure says why. Every member is left without a task.
 bool run_tasks(const std::vector<Member*>& servers, const std::vector<Member*>& workers, const ExchangeLoad& load,
                ExchangeResult& result, Recordings& recordings) {
-  const TimePoint deadline = Clock::now() + time_limit(load);
+  Patience patience(limits_of(load));
   std::vector<Running> running;
   result.workers.resize(workers.size());
   result.ranks.resize(servers.size() + workers.size());
-  const absl::Status started = start(servers, workers, load, deadline, running);
+  const absl::Status started = start(servers, workers, load, patience.deadline(), running);
   if (!started.ok()) result.figure.failed = message_of(started);
-  const bool good = started.ok() && collect(running, deadline, result, recordings);
+  const bool good = started.ok() && collect(running, patience, result, recordings);
   // The steps of a worker lack the gradients of those that failed.
   if (!good) result.figure.wrong = 0;
   // Also after a failure: the members of several hosts take the next run.
@@ -268,19 +286,17 @@ Duration time_limit(const ExchangeLoad& load) {
   return 2 * start_up(load) + std::chrono::milliseconds(static_cast<int64_t>(std::min(seconds, kLongest_s) * 1000));
 }
 
-absl::Status check_memory(const ExchangeLoad& load, std::string_view remedy, std::optional<uint64_t> available) {
+absl::Status check_memory(const ExchangeLoad& load, std::string_view remedy, const SystemFiles& files) {
   const HostTasks tasks = tasks_of_this_host(load);
   // Floating point, because the product can exceed 64 bits.
   const double vectors = 2 * tasks.workers + tasks.servers * (1 + ps::state_vectors(load.optimizer));
   const double bytes = vectors * static_cast<double>(load.bytes);
-  if (!available || bytes <= static_cast<double>(*available)) return absl::OkStatus();
-  return absl::ResourceExhaustedError(fmt::format(
-      "gradients of {} bytes: {} need at least {:.0f} bytes of memory on this host, and {} are available "
-      "(MemAvailable); {}{}",
-      load.bytes,
+  const std::string who =
       tasks.workers > 0 ? fmt::format("{:.0f} worker{} and the server", tasks.workers, tasks.workers == 1 ? "" : "s")
-                        : "the servers",
-      bytes, *available, remedy, tasks.workers > 1 ? ", or fewer workers" : ""));
+                        : "the servers";
+  return check_available_memory(fmt::format("gradients of {} bytes: {} need", load.bytes, who), bytes,
+                                fmt::format("{}{}", remedy, tasks.workers > 1 ? ", or fewer workers" : ""),
+                                static_cast<uint64_t>(tasks.workers + std::ceil(tasks.servers)), files);
 }
 
 ExchangeResult run_exchange(const ExchangeLoad& load) {

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -8,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "base/clock.h"
-#include "bench/driver/available_memory.h"
+#include "base/resource_limits.h"
 #include "bench/layers/traffic_matrix.h"
 #include "bench/report/figure.h"
 #include "bench/report/report.h"
@@ -82,15 +81,15 @@ struct ExchangeResult {
 /// The parts that a load leaves out, in words; "": none.
 std::string left_out(const ExchangeLoad& load);
 
-/// The time after which a run has failed. It is longer than any run that makes progress.
+/// The time after which a run has failed that ends no exchange. Exchanges that end later extend it (Patience).
 Duration time_limit(const ExchangeLoad& load);
 
 /// Whether the memory of this host can hold a run of `load`: gradients and parameters of its workers, parameters and
 /// optimizer state of its servers. A run needs more than that.
-/// Shapes  remedy: the end of the message, beside "fewer workers"; available: bytes, nullopt if they are not known.
-/// Errors  RESOURCE_EXHAUSTED: the bytes that are needed and those that are available.
+/// `remedy`: the end of the message, beside "fewer workers".
+/// Errors  RESOURCE_EXHAUSTED: the bytes that are needed, those that are available, and the limit.
 absl::Status check_memory(const ExchangeLoad& load, std::string_view remedy,
-                          std::optional<uint64_t> available = available_memory());
+                          const SystemFiles& files = read_system_file);
 
 /// The result's figure.failed says why there is none. Figures are of one exchange: from before the push to after the
 /// last fresh parameter; with layers, of one step.

@@ -18,6 +18,7 @@ struct RunShared {
   std::atomic<int> server{0};  ///< process of the server; 0: on another host
   // Exchanges of each worker, said by worker 0. 0: not said yet. The highest value: worker 0 gave up.
   std::atomic<uint64_t> warmup{0}, iterations{0};
+  std::atomic<uint64_t> reports{0};  ///< of workers: an exchange has ended; not of each short one
 };
 
 /// Joining, the first touch of large regions and slow devices end within this time.

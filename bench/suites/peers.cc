@@ -13,8 +13,11 @@ namespace {
 constexpr const char* kOurs = "gradrail ";
 
 std::vector<Figure> run_isolated(const Peer& peer, const PeerLoad& load) {
-  // mpirun needs seconds to start its ranks; ZeroMQ and Gloo give up after 20 s and report the reason themselves.
-  const Duration timeout = std::chrono::seconds(30 + static_cast<int64_t>(8 * load.seconds));
+  // mpirun needs seconds to start its ranks; ZeroMQ and Gloo report their own timeout. A few exchanges warm up.
+  constexpr int kMostOfShortRun = 11;
+  const Duration beside_time = exchange_limit(load.bytes) - exchange_limit(0);
+  const Duration timeout =
+      std::chrono::seconds(30 + static_cast<int64_t>(8 * load.seconds)) + kMostOfShortRun * beside_time;
   Figure figure =
       isolated_figures(peer.name, load.bytes, timeout, [&] { return std::vector<Figure>{peer.run(load)}; }).front();
   figure.path = peer.name;
@@ -73,6 +76,7 @@ absl::StatusOr<Asked> understand(const Options& options) {
           "peers: all of them do SGD with one worker; leave --workers and --optimizer out");
     GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(own, "64", "64M", sizeof(float)));
     asked.exchanges = list;
+    GRADRAIL_RETURN_IF_ERROR(check_memory_of_sizes(load, list));
     GRADRAIL_ASSIGN_OR_RETURN(asked.choices, choose_transports(own, true));
   }
   // The unit is 8: the smallest put that the loops can verify.

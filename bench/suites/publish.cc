@@ -10,7 +10,9 @@
 
 #include "CLI/CLI.hpp"
 #include "base/flags/number_in.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
+#include "bench/driver/patience.h"
 #include "bench/driver/rounds.h"
 #include "bench/driver/subprocess.h"
 #include "bench/driver/suite.h"
@@ -26,8 +28,6 @@ namespace {
 constexpr uint64_t kFewestVersions = 5;  // of a phase: a median needs a few
 constexpr uint64_t kMostVersions = 1000;
 constexpr size_t kAddressBytes = 64;  // enough for "127.0.0.1:65535", sent whole
-// A reader that verifies no version for so long has failed. Large models take seconds on few cores.
-constexpr Duration kReaderLimit = std::chrono::minutes(3);
 
 struct PublishScene {
   publish::Format format;
@@ -38,6 +38,13 @@ struct PublishScene {
   uint64_t versions = 0;  ///< of each phase; 0: as many as fill `seconds`
   double seconds = 1.0;
   uint64_t seed = 1;
+
+  /// A reader that verifies no version for so long has failed. Large models take seconds on few cores, and one link
+  /// carries the bits to all readers.
+  Duration reader_limit() const {
+    constexpr double kSlowestBytesPerSecond = 1.25e6;  // 10 Mbit/s
+    return std::chrono::minutes(3) + link_time(static_cast<double>(bytes) * readers, kSlowestBytesPerSecond);
+  }
 };
 
 /// One version that a reader has verified. A write of it to a pipe is atomic.
@@ -53,13 +60,13 @@ struct Arrival {
 };
 
 /// The process of a reader: it follows the publisher until its end, and reports each version.
-absl::Status follow(uint32_t reader, int address, int arrivals) {
+absl::Status follow(uint32_t reader, int address, int arrivals, Duration limit) {
   char text[kAddressBytes] = "";
   if (read(address, text, sizeof(text)) != sizeof(text)) return absl::InternalError("the publisher did not start");
   GRADRAIL_ASSIGN_OR_RETURN(const auto subscriber, publish::Subscriber::open({.address = text}));
-  GRADRAIL_RETURN_IF_ERROR(subscriber->connect(Clock::now() + kReaderLimit));
+  GRADRAIL_RETURN_IF_ERROR(subscriber->connect(Clock::now() + limit));
   while (true) {
-    const absl::Status status = subscriber->next(Clock::now() + kReaderLimit);
+    const absl::Status status = subscriber->next(Clock::now() + limit);
     if (absl::IsAborted(status)) return absl::OkStatus();  // the publisher has ended
     if (!status.ok()) return status;
     const publish::SubscriberStats& stats = subscriber->stats();
@@ -108,7 +115,7 @@ class Audience {
   absl::StatusOr<std::vector<double>> wait_for_readers(int suspended) {
     std::vector<double> lags;
     const size_t awaited = readers_.size() - (suspended >= 0 ? 1 : 0);
-    const TimePoint deadline = Clock::now() + kReaderLimit;
+    const TimePoint deadline = Clock::now() + scene_.reader_limit();
     while (lags.size() < awaited) {
       pollfd wait{.fd = arrivals_, .events = POLLIN, .revents = 0};
       Arrival arrival;
@@ -223,7 +230,7 @@ absl::StatusOr<std::vector<Figure>> measure_publishing(const PublishScene& scene
   std::vector<Subprocess> readers;
   for (uint32_t i = 0; i < scene.readers; ++i) {
     readers.emplace_back([&, i]() -> nlohmann::json {
-      const absl::Status status = follow(i, addresses.reader.get(), arrivals.writer.get());
+      const absl::Status status = follow(i, addresses.reader.get(), arrivals.writer.get(), scene.reader_limit());
       return {{"error", status.ok() ? "the publisher was lost" : std::string(message_of(status))}, {"ok", status.ok()}};
     });
   }
@@ -236,9 +243,9 @@ absl::StatusOr<std::vector<Figure>> measure_publishing(const PublishScene& scene
   Audience audience(scene, readers, last, arrivals.reader.get(), std::move(publisher));
   for (uint32_t i = 0; i < scene.readers; ++i) write_all(addresses.writer.get(), address);
   GRADRAIL_ASSIGN_OR_RETURN(std::vector<Figure> figures, measure_audience(audience, scene));
-  audience.publisher().close(kReaderLimit);
+  audience.publisher().close(scene.reader_limit());
   for (Subprocess& reader : readers) {
-    GRADRAIL_ASSIGN_OR_RETURN(const nlohmann::json ended, reader.result(Clock::now() + kReaderLimit));
+    GRADRAIL_ASSIGN_OR_RETURN(const nlohmann::json ended, reader.result(Clock::now() + scene.reader_limit()));
     if (!ended.value("ok", false)) return absl::InternalError(ended.value("error", "a reader failed"));
   }
   return figures;
@@ -265,6 +272,12 @@ void add_publish_flags(CLI::App& app, Options& options) {
 absl::StatusOr<int> run_publish_suite(const Options& options) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "64M", "64M", sizeof(float)));
   GRADRAIL_ASSIGN_OR_RETURN(const publish::Format format, publish::parse_format(options.weights));
+  // The parameters, and the bits of each version that is kept or comes next, and of each reader.
+  const double bits = format == publish::Format::bf16 ? 0.5 : 1.0;
+  GRADRAIL_RETURN_IF_ERROR(check_available_memory(
+      fmt::format("parameters of {} bytes: the publisher and {} readers need", list.back(), options.readers),
+      static_cast<double>(list.back()) * (1 + bits * (options.keep + 1 + options.readers)),
+      "give a smaller size (-b, -e), or fewer --readers", 1 + options.readers));
   Report report(options, fmt::format("gradrail bench publish: 1 publisher, {} readers, {} of the parameters change, {} "
                                      "versions are kept; tcp on this host",
                                      options.readers, options.changed, options.keep));
@@ -284,7 +297,8 @@ absl::StatusOr<int> run_publish_suite(const Options& options) {
                              .seconds = options.seconds,
                              .seed = options.seed};
     // Each wait has its own limit: this one is the last resort.
-    return isolated_figures(options.weights, bytes, 10 * kReaderLimit, [&] { return measure_publishing(scene); });
+    return isolated_figures(options.weights, bytes, 10 * scene.reader_limit(),
+                            [&] { return measure_publishing(scene); });
   };
   take_turns(options, list, {{options.weights, measure}}, report);
   return report.finish(true);

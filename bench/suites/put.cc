@@ -1,6 +1,7 @@
 // One-sided puts between two processes: latency as a ping-pong, bandwidth in windows.
 #include <unistd.h>
 
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "bench/driver/rounds.h"
 #include "bench/driver/suite.h"
@@ -14,12 +15,13 @@ namespace gradrail::bench {
 namespace {
 
 absl::StatusOr<std::vector<Figure>> lead(PutPair& pair, const std::string& path, const Options& options, uint64_t bytes,
-                                         const std::string& what) {
+                                         const std::string& what, Patience& patience) {
   PutLoad load{.bytes = bytes,
                .window = what == "bandwidth" ? PutPair::window_of(options.window, bytes) : 1,
                .seconds = options.seconds,
                .iterations = options.iterations,
-               .warmup = options.warmup};
+               .warmup = options.warmup,
+               .patience = &patience};
   const bool both_ways = options.bidirectional && what == "bandwidth";
   GRADRAIL_ASSIGN_OR_RETURN(const PutFigure measured, pair.lead(both_ways ? "both_ways" : what, load));
   // The other process ends in order: it may have files to remove.
@@ -40,7 +42,7 @@ absl::StatusOr<std::vector<Figure>> lead(PutPair& pair, const std::string& path,
 
 /// Both processes of one figure: the other one answers and ends.
 absl::StatusOr<std::vector<Figure>> measure_puts(const TransportChoice& choice, const Options& options, uint64_t bytes,
-                                                 const std::string& what) {
+                                                 const std::string& what, Patience& patience) {
   GRADRAIL_ASSIGN_OR_RETURN(PairLink link, PairLink::fork_two());
   // After the fork: devices and threads of a transport do not survive one.
   absl::StatusOr<std::unique_ptr<PutEnd>> end = open_transport_end({.name = choice.name,
@@ -56,20 +58,29 @@ absl::StatusOr<std::vector<Figure>> measure_puts(const TransportChoice& choice, 
   }
   if (!end.ok()) return end.status();
   PutPair pair(link, **end);
-  return lead(pair, (*end)->path(), options, bytes, what);
+  return lead(pair, (*end)->path(), options, bytes, what, patience);
 }
 
 std::vector<Figure> measure_isolated(const TransportChoice& choice, const Options& options, uint64_t bytes,
                                      const std::string& what) {
   if (!choice.unusable.empty()) return {not_measured(choice.name, bytes, choice.unusable)};
-  return isolated_figures(choice.name, bytes, timeout_for(options.seconds),
-                          [&] { return measure_puts(choice, options, bytes, what); });
+  const Duration whole = timeout_for(options.seconds);
+  // Two windows under way, in both directions.
+  const double turn_bytes = 4.0 * static_cast<double>(bytes) * PutPair::window_of(options.window, bytes);
+  const Duration first_turn = choice.name == "shm" ? whole : whole + link_time(turn_bytes);
+  return isolated_figures(choice.name, bytes, {.whole = whole, .first_turn = first_turn, .pause = whole},
+                          [&](Patience& patience) { return measure_puts(choice, options, bytes, what, patience); });
 }
 
 }  // namespace
 
 absl::StatusOr<int> run_put_suite(const Options& options) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "8", "4M", 8));
+  // Two processes with sources and targets.
+  constexpr double kCopies = 4 * PutEnd::kSlots;
+  GRADRAIL_RETURN_IF_ERROR(check_available_memory(fmt::format("puts of {} bytes: two processes need", list.back()),
+                                                  kCopies * static_cast<double>(list.back()),
+                                                  "give a smaller size (-b, -e)", 2));
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> choices,
                             choose_transports(options, !options.transports.empty()));
   Report report(options, "gradrail bench put: one process writes into the memory of another process and notifies it");
