@@ -57,6 +57,10 @@ absl::StatusOr<int> run_matrix_suite(const Options& options) {
   GRADRAIL_ASSIGN_OR_RETURN(ExchangeLoad load, load_of(options, 0, "sync"));
   load.workers = 1;
   load.stages = false;
+  // One pair at a time, and its ends may be on this host.
+  ExchangeLoad one_pair = load;
+  one_pair.coordinator = nullptr;
+  GRADRAIL_RETURN_IF_ERROR(check_memory_of_sizes(one_pair, list));
   GRADRAIL_ASSIGN_OR_RETURN(std::vector<TransportChoice> choices,
                             choose_transports(options, !options.transports.empty()));
   // Memory joins no hosts.

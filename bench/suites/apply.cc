@@ -4,6 +4,7 @@
 
 #include "base/clock.h"
 #include "base/random.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "bench/driver/memory_speed.h"
 #include "bench/driver/rounds.h"
@@ -250,6 +251,20 @@ absl::StatusOr<Figure> measure_packing(PushFormat format, const Options& options
   return figure;
 }
 
+/// The memory of the largest case, with the arrays of the bound beside it: those hold as many bytes as a pass moves.
+double most_bytes_per_element() {
+  double most = 0;
+  std::vector<UpdateCase> cases = update_cases();
+  for (const UpdateCase& c : format_cases()) cases.push_back(c);
+  for (const UpdateCase& c : cases) {
+    const int vectors = 1 + ps::state_vectors(static_cast<ps::OptimizerKind>(c.rule)) + static_cast<int>(c.targets);
+    const double own =
+        vectors * static_cast<double>(sizeof(float)) + static_cast<double>(c.gradients) * gradient_bytes(c.format);
+    most = std::max(most, own + bytes_per_element(c));
+  }
+  return most;
+}
+
 using Measure = std::function<absl::StatusOr<Figure>(uint64_t bytes)>;
 
 Contestant isolated(const std::string& path, const Options& options, const Measure& measure) {
@@ -303,6 +318,11 @@ absl::StatusOr<int> run_apply_suite(const Options& options) {
     return absl::InvalidArgumentError("-c 0: only the results of a GPU are verified; leave -c out");
   if (options.on != "host" && options.iterations > 0)
     return absl::InvalidArgumentError("-n: the time limits the updates on a GPU; use --seconds");
+  if (options.on == "host") {
+    GRADRAIL_RETURN_IF_ERROR(check_available_memory(
+        fmt::format("parameters of {} bytes: the largest update needs", list.back()),
+        most_bytes_per_element() * static_cast<double>(list.back() / sizeof(float)), "give a smaller size (-b, -e)"));
+  }
   Report report(options, fmt::format("gradrail bench apply: updates on {}", options.on));
   report.note("busbw: bytes that an operation must read and write / time. size: bytes of the parameters in fp32");
   report.note(

@@ -2,11 +2,13 @@
 #include <cstring>
 
 #include "base/memory.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "bench/driver/rounds.h"
 #include "bench/driver/suite.h"
 #include "bench/driver/transports.h"
 #include "bench/report/isolated_figures.h"
+#include "fmt/format.h"
 #include "transport/registry.h"
 
 namespace gradrail::bench {
@@ -81,6 +83,8 @@ std::vector<Figure> measure_isolated(const TransportChoice& choice, const Option
 
 absl::StatusOr<int> run_register_suite(const Options& options) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "4K", "64M", 1));
+  GRADRAIL_RETURN_IF_ERROR(check_available_memory(fmt::format("a region of {} bytes: it needs", list.back()),
+                                                  static_cast<double>(list.back()), "give a smaller size (-b, -e)"));
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> choices,
                             choose_transports(options, !options.transports.empty()));
   Report report(options, "gradrail bench register: cost of memory registration for a transport");

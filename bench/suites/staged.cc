@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "bench/driver/harness.h"
 #include "bench/driver/rounds.h"
@@ -155,6 +156,9 @@ absl::StatusOr<int> run_staged_suite(const Options& options) {
   GRADRAIL_RETURN_IF_ERROR(gpu_ordinal(own.on).status());
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(own, "64M", "64M", sizeof(float)));
   GRADRAIL_RETURN_IF_ERROR(can_open(own.on));
+  GRADRAIL_RETURN_IF_ERROR(
+      check_available_memory(fmt::format("gradients of {} bytes: gradients and parameters need", list.back()),
+                             2 * static_cast<double>(list.back()), "give a smaller size (-b, -e)"));
   Report report(own, fmt::format("gradrail bench staged: gradients and parameters between {} and the host", own.on));
   report.note(
       "%plain: time of the plain copy / time of all buckets. first_us: median time until the first bucket can be "

@@ -1,16 +1,19 @@
 // Measures the cost of a slow worker for the others, mode by mode, with real workers and a real server. Steps take as
 // long as the load says, so that processors do not decide.
 #include <algorithm>
+#include <future>
 #include <numeric>
 #include <optional>
 #include <thread>
 
 #include "CLI/CLI.hpp"
 #include "base/flags/number_in.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "bench/driver/rounds.h"
 #include "bench/driver/suite.h"
 #include "bench/report/isolated_figures.h"
+#include "bench/suites/exchange_run.h"
 #include "fmt/format.h"
 #include "ps/protocol/training.h"
 #include "ps/server.h"
@@ -89,9 +92,21 @@ absl::StatusOr<std::vector<Share>> play(const Scene& scene) {
   cluster.ps = {fmt::format("127.0.0.1:{}", server->port())};
   std::vector<Share> shares(scene.workers);
   std::vector<std::thread> threads;
-  for (uint32_t i = 0; i < scene.workers; ++i) threads.emplace_back([&, i] { shares[i] = work(scene, cluster, i); });
+  absl::Status started;
+  // None begins without the others, for which it would wait.
+  std::promise<bool> all_started;
+  const std::shared_future<bool> begins = all_started.get_future().share();
+  for (uint32_t i = 0; i < scene.workers && started.ok(); ++i) {
+    absl::StatusOr<std::thread> thread = start_thread("of a worker", [&, i] {
+      if (begins.get()) shares[i] = work(scene, cluster, i);
+    });
+    started = thread.status();
+    if (thread.ok()) threads.push_back(*std::move(thread));
+  }
+  all_started.set_value(started.ok());
   // All are joined before an error is returned: their clients use the server on this stack.
   for (std::thread& thread : threads) thread.join();
+  GRADRAIL_RETURN_IF_ERROR(started);
   for (const Share& share : shares) GRADRAIL_RETURN_IF_ERROR(share.ended);
   return shares;
 }
@@ -159,6 +174,7 @@ void add_straggler_flags(CLI::App& app, Options& options) {
 absl::StatusOr<int> run_straggler_suite(const Options& options) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "318040", "318040", sizeof(float)));
   const uint32_t workers = options.workers == 0 ? 4 : options.workers;
+  GRADRAIL_RETURN_IF_ERROR(check_memory({.bytes = list.back(), .workers = workers}, "give a smaller size (-b, -e)"));
   Report report(
       options, fmt::format("gradrail bench straggler: {} workers, a step computes for {} ms, on a slow worker {} times "
                            "as long; over shm",

@@ -5,7 +5,9 @@
 
 #include "base/check.h"
 #include "base/crc32c.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
+#include "fmt/format.h"
 #include "ps/optimizer/optimizer.h"
 
 namespace gradrail::worker {
@@ -24,6 +26,11 @@ ModelMemory::ModelMemory(ps::Schema schema, ps::PushFormat push, ps::ReturnForma
 
 absl::Status ModelMemory::allocate(const MemoryBinder& place, const DeviceMemory& device) {
   const size_t bytes = elements() * sizeof(float);
+  // The kernel would end a process of this host at the first write to memory that is not there.
+  const bool has_rest = device.device == nullptr && push_ != ps::PushFormat::fp32;
+  GRADRAIL_RETURN_IF_ERROR(check_available_memory(
+      fmt::format("a model of {} elements: parameters and gradients of a worker need", elements()),
+      static_cast<double>(bytes) * (has_rest ? 3 : 2), "use fewer workers on this host, or a smaller model"));
   GRADRAIL_ASSIGN_OR_RETURN(SharedMemory parameters, SharedMemory::create("gradrail-parameters", bytes));
   const size_t gradient_bytes = ps::gradient_at(elements(), elements(), push_);
   GRADRAIL_ASSIGN_OR_RETURN(SharedMemory gradients, SharedMemory::create("gradrail-gradients", gradient_bytes));

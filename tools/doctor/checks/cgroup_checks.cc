@@ -1,7 +1,7 @@
 // Limits of this process's cgroups: its own and all above it count.
 #include <algorithm>
 
-#include "absl/strings/str_split.h"
+#include "base/resource_limits.h"
 #include "fmt/format.h"
 #include "tools/doctor/checks/host_checks.h"
 #include "tools/doctor/text.h"
@@ -9,39 +9,9 @@
 namespace gradrail::tools::doctor {
 namespace {
 
-/// A folder of this process's cgroups and those above it, the nearest first.
-/// A limit applies to the group and to all groups below it: the nearest folder alone can say "max".
-std::vector<std::string> upwards(const std::string& mount, std::string path) {
-  // Deeper than any manager nests them; a hostile file can name a path as long as it likes.
-  constexpr size_t kDeepest = 32;
-  std::vector<std::string> folders;
-  while (folders.size() < kDeepest) {
-    folders.push_back(mount + (path == "/" ? "" : path));
-    if (path.empty() || path == "/") break;
-    path.resize(std::min(path.size(), path.rfind('/') == std::string::npos ? 0 : path.rfind('/')));
-    if (path.empty()) path = "/";
-  }
-  return folders;
-}
-
-/// Folders in the unified hierarchy and, on hosts that still have one, in this controller's own.
+/// Those of base/resource_limits.h, on a machine that may be recorded.
 std::vector<std::string> folders_of(Tree& tree, const std::string& controller) {
-  std::vector<std::string> folders;
-  for (const std::string& line : lines_of(tree.read("/proc/self/cgroup").text)) {
-    const std::vector<std::string> parts = absl::StrSplit(line, absl::MaxSplits(':', 2));
-    // "0::/path" is the unified hierarchy; "5:memory:/path" is one of the older ones.
-    if (parts.size() != 3) continue;
-    const std::vector<std::string> names = absl::StrSplit(parts[1], ',');
-    std::string mount;
-    // systemd mounts the second hierarchy at "unified" on hosts that run both (hybrid mode).
-    if (parts[1].empty()) mount = tree.exists("/sys/fs/cgroup/unified") ? "/sys/fs/cgroup/unified" : "/sys/fs/cgroup";
-    if (std::find(names.begin(), names.end(), controller) != names.end() && !controller.empty())
-      // Controllers can share a mount, "cpu,cpuacct". The system then has a link for each single name.
-      mount = "/sys/fs/cgroup/" + controller;
-    if (mount.empty()) continue;
-    for (std::string& folder : upwards(mount, parts[2])) folders.push_back(std::move(folder));
-  }
-  return folders;
+  return cgroup_folders(controller, [&](const std::string& path) { return tree.read(path).text; });
 }
 
 struct Limit {
@@ -142,7 +112,7 @@ Check check_cgroup_limits(System& system) {
     const std::string what = fmt::format("{}: {}", limit->file, words);
     findings.push_back(limit->value < few ? Finding{State::warning, what, lost, remedy} : Finding{State::ok, what});
   };
-  const std::optional<Limit> memory = smallest(tree, "memory", {"memory.max", "memory.limit_in_bytes"});
+  const std::optional<Limit> memory = smallest(tree, "memory", {"memory.max", "memory.high", "memory.limit_in_bytes"});
   add(memory, kLittleMemory, memory ? size_text(memory->value) : "",
       "parameters, slots and pinned memory of all tasks in it must fit, else they are killed",
       "docker run --memory 16g, MemoryMax= in the systemd unit, srun --mem");
