@@ -59,12 +59,12 @@ static int is_refused(const char* call, const void* caller) {
 
 // Each function looks for the one that it replaces.
 #define REAL(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
-#define REFUSE(call, error, result)                        \
-  do {                                                     \
-    if (is_refused(call, __builtin_return_address(0))) {   \
-      errno = (error);                                     \
-      return (result);                                     \
-    }                                                      \
+#define REFUSE(call, error, result)                      \
+  do {                                                   \
+    if (is_refused(call, __builtin_return_address(0))) { \
+      errno = (error);                                   \
+      return (result);                                   \
+    }                                                    \
   } while (0)
 
 pid_t fork(void) {
@@ -172,26 +172,26 @@ static mode_t mode_of(int flags, va_list rest) {
   return (flags & (O_CREAT | O_TMPFILE)) != 0 ? va_arg(rest, mode_t) : 0;
 }
 
-#define OPEN(name)                                   \
-  int name(const char* path, int flags, ...) {       \
-    REFUSE("open", EMFILE, -1);                      \
-    va_list rest;                                    \
-    va_start(rest, flags);                           \
-    const mode_t mode = mode_of(flags, rest);        \
-    va_end(rest);                                    \
-    return REAL(name)(path, flags, mode);            \
+#define OPEN(name)                             \
+  int name(const char* path, int flags, ...) { \
+    REFUSE("open", EMFILE, -1);                \
+    va_list rest;                              \
+    va_start(rest, flags);                     \
+    const mode_t mode = mode_of(flags, rest);  \
+    va_end(rest);                              \
+    return REAL(name)(path, flags, mode);      \
   }
 OPEN(open)
 OPEN(open64)
 
-#define OPENAT(name)                                         \
-  int name(int folder, const char* path, int flags, ...) {   \
-    REFUSE("open", EMFILE, -1);                              \
-    va_list rest;                                            \
-    va_start(rest, flags);                                   \
-    const mode_t mode = mode_of(flags, rest);                \
-    va_end(rest);                                            \
-    return REAL(name)(folder, path, flags, mode);            \
+#define OPENAT(name)                                       \
+  int name(int folder, const char* path, int flags, ...) { \
+    REFUSE("open", EMFILE, -1);                            \
+    va_list rest;                                          \
+    va_start(rest, flags);                                 \
+    const mode_t mode = mode_of(flags, rest);              \
+    va_end(rest);                                          \
+    return REAL(name)(folder, path, flags, mode);          \
   }
 OPENAT(openat)
 OPENAT(openat64)
