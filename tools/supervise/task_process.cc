@@ -55,6 +55,8 @@ void set_input(const ForkedTask& task, pid_t parent) {
     return;
   }
   const int nothing = open("/dev/null", O_RDONLY);
+  // Without /dev/null the task keeps the input of the supervisor.
+  if (nothing < 0 && errno != ENOENT) _exit(not_started(task, kernel_refusal("open /dev/null", errno)).exit_code);
   if (nothing > STDIN_FILENO) {
     dup2(nothing, STDIN_FILENO);
     close(nothing);
