@@ -2,7 +2,7 @@
 //
 //   offset  bytes
 //        0      8  magic 89 'G' 'R' 'C' 'K' 'P' 'T' 0a    not text; a conversion of line ends changes it
-//        8      4  format version, 5; 2 to 4 are read as well
+//        8      4  format version, 6; 2 to 5 are read as well
 //       12      4  n, bytes of the fields below
 //       16      8  bytes of the whole file
 //       24      n  fields:  u8 optimizer, f32 learning rate, momentum, beta1, beta2, epsilon
@@ -10,7 +10,8 @@
 //                           u64 run (not in version 2)
 //                           u32 shard index, shard count, bucket bytes
 //                           u32 tensors × { u32 bytes, name; u32 rank, i64 × dimension }
-//                           u32 buckets × { u64 version }
+//                           u32 buckets × { u64 version }; u32 fragments × { u64 step } (not before version 5)
+//                           u8 whether all parameters are finite (not before version 6)
 //     24+n      4  CRC32C of everything before
 //     28+n         parameters, then each state vector, each cut into chunks of 1 MiB (the last one shorter):
 //                  { f32 × …, u32 CRC32C }
@@ -23,6 +24,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <cstring>
 
 #include "base/check.h"
@@ -139,7 +141,10 @@ absl::Status check_length(const InputFile& file, const Prologue& prologue, const
 
 absl::Status write_checkpoint(const std::string& path, const CheckpointView& checkpoint) {
   GRADRAIL_RETURN_IF_ERROR(check_view(path, checkpoint));
-  const std::string fields = encode_header(*checkpoint.header);
+  CheckpointHeader header = *checkpoint.header;
+  header.is_finite = std::all_of(checkpoint.parameters.begin(), checkpoint.parameters.end(),
+                                 [](float parameter) { return std::isfinite(parameter); });
+  const std::string fields = encode_header(header);
   // The prologue is part of the header's CRC32C: damaged lengths are found before they are used.
   Prologue prologue;
   prologue.field_bytes = static_cast<uint32_t>(fields.size());

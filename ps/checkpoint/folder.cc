@@ -128,6 +128,17 @@ void log_passed_over(const std::string& folder, const std::vector<std::string>& 
   }
 }
 
+void warn_not_finite(const std::string& folder, const std::vector<CheckpointSet>& sets, uint64_t step) {
+  const auto last = std::find_if(sets.begin(), sets.end(), [&](const CheckpointSet& set) {
+    return set.global_step < step && set.complete() && is_finite(folder, set);
+  });
+  spdlog::warn("checkpoint folder {}: the parameters of step {} have NaN or infinity; {}", folder, step,
+               last == sets.end()
+                   ? "no older set is without them"
+                   : fmt::format("the last set without them is that of step {}: remove the later ones to return to it",
+                                 last->global_step));
+}
+
 /// One pass over the present files. NOT_FOUND also for a set that was removed meanwhile.
 absl::StatusOr<Checkpoint> try_newest_set(const std::string& folder, uint64_t run) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<CheckpointSet> sets, list_checkpoint_sets(folder));
@@ -153,6 +164,7 @@ absl::StatusOr<Checkpoint> try_newest_set(const std::string& folder, uint64_t ru
     }
     absl::StatusOr<Checkpoint> checkpoint = read_checkpoint_set(folder, set);
     if (checkpoint.ok()) log_passed_over(folder, passed_over, set.global_step);
+    if (checkpoint.ok() && !checkpoint->header.is_finite) warn_not_finite(folder, sets, set.global_step);
     // Only damage leads to an older set. Another error, such as a lack of memory, would discard later steps.
     if (!absl::IsDataLoss(checkpoint.status())) return checkpoint;
     passed_over.emplace_back(message_of(checkpoint.status()));

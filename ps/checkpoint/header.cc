@@ -132,6 +132,7 @@ std::string encode_header(const CheckpointHeader& header) {
   for (const uint64_t version : header.bucket_versions) out.integer(version);
   out.integer(static_cast<uint32_t>(header.fragment_steps.size()));
   for (const uint64_t step : header.fragment_steps) out.integer(step);
+  out.integer(static_cast<uint8_t>(header.is_finite));
   return out.take();
 }
 
@@ -153,6 +154,8 @@ absl::StatusOr<CheckpointHeader> decode_header(std::string_view bytes, uint32_t 
   for (uint64_t& version : header.bucket_versions) version = in.integer<uint64_t>();
   if (format_version >= 5) header.fragment_steps.resize(in.count(sizeof(uint64_t)));
   for (uint64_t& step : header.fragment_steps) step = in.integer<uint64_t>();
+  const uint8_t is_finite = format_version >= 6 ? in.integer<uint8_t>() : 1;
+  header.is_finite = is_finite != 0;
   if (in.ended_early()) {
     return absl::InvalidArgumentError(
         fmt::format("the field at byte {} needs more than the header's {} bytes", in.position(), bytes.size()));
@@ -162,6 +165,7 @@ absl::StatusOr<CheckpointHeader> decode_header(std::string_view bytes, uint32_t 
     return absl::InvalidArgumentError(
         fmt::format("its fields end at byte {} of the header's {}", in.position(), bytes.size()));
   }
+  if (is_finite > 1) return absl::InvalidArgumentError(fmt::format("{} where 0 or 1 must be", is_finite));
   GRADRAIL_RETURN_IF_ERROR(check_header(header));
   return header;
 }

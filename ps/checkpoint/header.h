@@ -10,7 +10,7 @@
 namespace gradrail::ps {
 
 /// Version 2 has no number of the run.
-constexpr uint32_t kFormatVersion = 5;
+constexpr uint32_t kFormatVersion = 6;
 constexpr uint32_t kOldestFormatVersion = 2;
 
 /// Encodes the header's fields as in the file; checkpoint.cc draws them.

@@ -30,9 +30,13 @@ struct Removal {
   absl::Status error;
 };
 
-std::vector<CheckpointSet> superfluous(const std::vector<CheckpointSet>& newest_first, const SavedSet& completed,
-                                       uint32_t keep) {
-  std::vector<CheckpointSet> found;
+struct Choice {
+  std::vector<CheckpointSet> kept;
+  std::vector<CheckpointSet> superfluous;  ///< the newest first
+};
+
+Choice choose(const std::vector<CheckpointSet>& newest_first, const SavedSet& completed, uint32_t keep) {
+  Choice choice;
   uint32_t kept = 0;
   uint64_t last_kept = UINT64_MAX;
   for (const CheckpointSet& set : newest_first) {
@@ -43,25 +47,39 @@ std::vector<CheckpointSet> superfluous(const std::vector<CheckpointSet>& newest_
     if (set.complete() && kept < keep && set.global_step != last_kept) {
       ++kept;
       last_kept = set.global_step;
+      choice.kept.push_back(set);
     } else {
-      found.push_back(set);
+      choice.superfluous.push_back(set);
     }
   }
-  return found;
+  return choice;
+}
+
+/// A run that has diverged must not remove the last state from which it can be repeated. Returns the step of this set.
+std::optional<uint64_t> spare_finite_set(const std::string& folder, Choice& choice) {
+  const auto is_good = [&](const CheckpointSet& set) { return set.complete() && is_finite(folder, set); };
+  if (std::any_of(choice.kept.begin(), choice.kept.end(), is_good)) return std::nullopt;
+  const auto last = std::find_if(choice.superfluous.begin(), choice.superfluous.end(), is_good);
+  if (last == choice.superfluous.end()) return std::nullopt;
+  const uint64_t step = last->global_step;
+  choice.superfluous.erase(last);
+  return step;
 }
 
 }  // namespace
 
-absl::StatusOr<size_t> remove_older_sets(const std::string& folder, const SavedSet& completed, uint32_t keep) {
+absl::StatusOr<RemovedSets> remove_older_sets(const std::string& folder, const SavedSet& completed, uint32_t keep) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<CheckpointSet> sets, list_checkpoint_sets(folder));
   const bool is_there = std::any_of(sets.begin(), sets.end(), [&](const CheckpointSet& set) {
     return set.global_step == completed.global_step && set.saved_us == completed.saved_us && set.complete();
   });
   // Without the new set, the older ones may be all that a restore can use.
-  if (!is_there || keep == 0) return 0;
+  if (!is_there || keep == 0) return RemovedSets();
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<UnfinishedFile> unfinished, list_unfinished_files(folder));
+  Choice choice = choose(sets, completed, keep);
+  const std::optional<uint64_t> finite_step = spare_finite_set(folder, choice);
   Removal removal;
-  for (const CheckpointSet& set : superfluous(sets, completed, keep)) {
+  for (const CheckpointSet& set : choice.superfluous) {
     for (const uint32_t shard : set.present) removal.remove(set.path(folder, shard));
   }
   for (const UnfinishedFile& file : unfinished) {
@@ -69,7 +87,7 @@ absl::StatusOr<size_t> remove_older_sets(const std::string& folder, const SavedS
     if (file.saved_us < completed.saved_us) removal.remove(file.path);
   }
   if (!removal.error.ok()) return removal.error;
-  return removal.removed;
+  return RemovedSets{.files = removal.removed, .finite_step = finite_step};
 }
 
 }  // namespace gradrail::ps

@@ -182,6 +182,13 @@ absl::StatusOr<std::vector<CheckpointReader>> open_checkpoint_set(const std::str
   return shards;
 }
 
+bool is_finite(const std::string& folder, const CheckpointSet& set) {
+  return std::all_of(set.present.begin(), set.present.end(), [&](uint32_t shard) {
+    const absl::StatusOr<CheckpointReader> file = CheckpointReader::open(set.path(folder, shard));
+    return !file.ok() || file->header().is_finite;
+  });
+}
+
 absl::StatusOr<Checkpoint> read_checkpoint_set(const std::string& folder, const CheckpointSet& set) {
   GRADRAIL_ASSIGN_OR_RETURN(std::vector<CheckpointReader> shards, open_checkpoint_set(folder, set));
   Checkpoint whole;
@@ -197,6 +204,7 @@ absl::StatusOr<Checkpoint> read_checkpoint_set(const std::string& folder, const 
                      std::vector<float>(whole.header.range.count));
   // Allocated above as a whole: open_checkpoint_set() has compared the sizes with those of the files.
   for (CheckpointReader& shard : shards) {
+    whole.header.is_finite = whole.header.is_finite && shard.header().is_finite;
     const std::vector<uint64_t>& steps = shard.header().fragment_steps;
     whole.header.fragment_steps.resize(std::max(whole.header.fragment_steps.size(), steps.size()));
     for (size_t i = 0; i < steps.size(); ++i)

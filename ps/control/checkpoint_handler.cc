@@ -104,11 +104,23 @@ absl::Status CheckpointHandler::outcome(const proto::CheckpointOutcomeRequest& r
   // Only the chief has the outcome of all tasks. An incomplete set must not remove the last complete one.
   if (request.all_written()) {
     const ServerOptions& options = context_.options;
-    const absl::StatusOr<size_t> removed = remove_older_sets(options.checkpoint_dir, set, options.keep_checkpoints);
+    const absl::StatusOr<RemovedSets> removed =
+        remove_older_sets(options.checkpoint_dir, set, options.keep_checkpoints);
     // The save itself has succeeded. The disk fills up, which an operator has to see.
     if (!removed.ok()) spdlog::warn("{} (an older checkpoint stays)", message_of(removed.status()));
+    if (removed.ok()) log_kept(set, removed->finite_step);
   }
   return absl::OkStatus();
+}
+
+/// Once for each set: a run that has diverged saves until it is stopped.
+void CheckpointHandler::log_kept(const SavedSet& completed, std::optional<uint64_t> finite_step) {
+  if (!finite_step.has_value() || kept_step_.exchange(*finite_step) == *finite_step) return;
+  spdlog::warn(
+      "checkpoint of step {}: the parameters of the newest {} sets have NaN or infinity (--keep {}); the last set "
+      "without "
+      "them, of step {}, stays as well: remove the later ones to return to it",
+      completed.global_step, context_.options.keep_checkpoints, context_.options.keep_checkpoints, *finite_step);
 }
 
 std::optional<double> CheckpointHandler::age_s() const {

@@ -36,10 +36,13 @@ class CheckpointHandler {
   std::optional<double> age_s() const;
 
  private:
+  void log_kept(const SavedSet& completed, std::optional<uint64_t> finite_step);
+
   ControlContext& context_;
   RunSetup& setup_;
   CheckpointWriter writer_;
-  std::atomic<Duration::rep> saved_at_ = 0;  ///< time of Clock; 0: nothing was saved
+  std::atomic<uint64_t> kept_step_ = UINT64_MAX;  ///< of the last line of log_kept()
+  std::atomic<Duration::rep> saved_at_ = 0;       ///< time of Clock; 0: nothing was saved
 };
 
 }  // namespace gradrail::ps

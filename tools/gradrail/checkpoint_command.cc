@@ -56,8 +56,8 @@ absl::Status print_set(const std::string& folder, const ps::CheckpointSet& set) 
     return is_damaged ? absl::OkStatus() : shards.status();
   }
   const ps::CheckpointHeader& header = shards->front().header();
-  fmt::print("{}  complete  {:<9}  {}\n", common, ps::optimizer_name(header.optimizer.kind),
-             schema_text(header.schema));
+  fmt::print("{}  {:<8}  {:<9}  {}\n", common, ps::is_finite(folder, set) ? "complete" : "NaN/inf",
+             ps::optimizer_name(header.optimizer.kind), schema_text(header.schema));
   return absl::OkStatus();
 }
 

@@ -37,7 +37,7 @@ std::string whole_file(std::string_view fields, std::string_view values) {
   const size_t vector_bytes = header->range.count * sizeof(float);
   const size_t vectors = 1 + static_cast<size_t>(state_vectors(header->optimizer.kind));
   std::string file = "\x89GRCKPT\n";
-  append_le(file, uint32_t{2});
+  append_le(file, kFormatVersion);
   append_le(file, static_cast<uint32_t>(fields.size()));
   append_le(file, uint64_t{24 + fields.size() + 4 + vectors * (vector_bytes + (vector_bytes > 0 ? 4 : 0))});
   file += fields;

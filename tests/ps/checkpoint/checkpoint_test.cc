@@ -165,10 +165,14 @@ std::string in_older_format(std::string bytes, uint32_t format, size_t count) {
     std::memcpy(&value, bytes.data() + at, sizeof(value));
     return value;
   };
-  bytes.erase(kPrologueBytes + field_bytes - 4, 4);  // the number of fragments with a step, 0
-  field_bytes -= 4;
+  bytes.erase(kPrologueBytes + field_bytes - 1, 1);  // whether it is finite
+  field_bytes -= 1;
+  if (format < 5) {
+    bytes.erase(kPrologueBytes + field_bytes - 4, 4);  // the number of fragments with a step, 0
+    field_bytes -= 4;
+  }
   size_t tensor_at = kTensorsAt + 4;
-  for (uint32_t tensor = get32(kTensorsAt); tensor > 0; --tensor) {
+  for (uint32_t tensor = format < 5 ? get32(kTensorsAt) : 0; tensor > 0; --tensor) {
     tensor_at += 4 + get32(tensor_at);      // its name
     tensor_at += 4 + 8 * get32(tensor_at);  // its shape
     bytes.erase(tensor_at, 4);              // the length of the name of its fragment, 0
@@ -197,19 +201,21 @@ std::string in_older_format(std::string bytes, uint32_t format, size_t count) {
   return bytes;
 }
 
-/// Format 2 has no number of the run, format 3 no weight decay, and format 4 no fragments.
+/// Format 2 has no number of the run, format 3 no weight decay, format 4 no fragments, and format 5 not whether it is
+/// finite.
 TEST(Checkpoint, FilesOfTheFormatsBeforeAreRead) {
   const TemporaryFolder folder;
   Checkpoint written = make_checkpoint(OptimizerKind::momentum, {0, 9}, 9, 7);
   written.header.optimizer.weight_decay = 0.25f;
   ASSERT_TRUE(write_checkpoint(folder.file("c"), view(written)).ok());
   EXPECT_EQ(read_checkpoint(folder.file("c"))->header.optimizer.weight_decay, 0.25f);
-  for (const uint32_t format : {2u, 3u, 4u}) {
+  for (const uint32_t format : {2u, 3u, 4u, 5u}) {
     write_bytes(folder.file("old"), in_older_format(read_bytes(folder.file("c")), format, 9));
     const absl::StatusOr<Checkpoint> read = read_checkpoint(folder.file("old"));
     ASSERT_TRUE(read.ok()) << read.status();
     EXPECT_EQ(read->header.run, format == 2 ? 0 : written.header.run);
-    EXPECT_EQ(read->header.optimizer.weight_decay, format == 4 ? 0.25f : 0.0f);
+    EXPECT_EQ(read->header.optimizer.weight_decay, format >= 4 ? 0.25f : 0.0f);
+    EXPECT_TRUE(read->header.is_finite);
     EXPECT_EQ(read->header.schema, written.header.schema);
     EXPECT_EQ(read->parameters, written.parameters);
     EXPECT_EQ(read->state, written.state);

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <sys/stat.h>
 
+#include <limits>
+
 #include "base/status.h"
 #include "ps/checkpoint/set.h"
 #include "tests/ps/checkpoint/checkpoint_files.h"
@@ -13,7 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-/// Retention goes by names alone.
+/// Retention goes by names. A file without a header counts as one without NaN.
 void put(const TemporaryFolder& folder, uint64_t step, uint64_t saved_us, uint32_t shards, uint32_t there) {
   for (uint32_t i = 0; i < there; ++i) write_bytes(folder.file(checkpoint_file_name(step, saved_us, i, shards)), "x");
 }
@@ -27,9 +29,21 @@ std::vector<uint64_t> steps(const TemporaryFolder& folder) {
 }
 
 size_t removed(const TemporaryFolder& folder, const SavedSet& completed, uint32_t keep) {
-  const absl::StatusOr<size_t> count = remove_older_sets(folder.path(), completed, keep);
-  EXPECT_TRUE(count.ok()) << count.status();
-  return count.value_or(0);
+  const absl::StatusOr<RemovedSets> sets = remove_older_sets(folder.path(), completed, keep);
+  EXPECT_TRUE(sets.ok()) << sets.status();
+  return sets.value_or(RemovedSets()).files;
+}
+
+/// A set of two shards with parameters of the model, of which the second shard has this one.
+void write_set(const TemporaryFolder& folder, uint64_t step, float parameter) {
+  for (uint32_t shard = 0; shard < 2; ++shard) {
+    Checkpoint checkpoint = make_checkpoint(OptimizerKind::sgd, {.first = shard * 10, .count = 10 + shard}, 21, step);
+    checkpoint.header.global_step = checkpoint.header.saved_us = step;
+    checkpoint.header.shard_index = shard;
+    checkpoint.header.shard_count = 2;
+    checkpoint.parameters[shard * 7] = shard == 0 ? 1.0f : parameter;
+    ASSERT_TRUE(write_checkpoint(folder.file(checkpoint_file_name(step, step, shard, 2)), view(checkpoint)).ok());
+  }
 }
 
 TEST(CheckpointRetention, TheLastFewCompleteSetsStay) {
@@ -87,6 +101,30 @@ TEST(CheckpointRetention, LaterStepsOfARunThatWentBackStay) {
   put(folder, 600, 1001, 2, 2);  // there again
   EXPECT_EQ(removed(folder, {600, 1001}, 1), 4u);
   EXPECT_THAT(steps(folder), ElementsAre(600));
+}
+
+/// A run that had diverged removed its last good set.
+TEST(CheckpointRetention, TheLastSetWithoutNanStaysBehindThoseWithIt) {
+  const float nan = std::numeric_limits<float>::quiet_NaN(), infinity = std::numeric_limits<float>::infinity();
+  const TemporaryFolder folder;
+  write_set(folder, 100, 1);
+  write_set(folder, 200, 2);
+  write_set(folder, 300, nan);
+  const auto remove = [&](uint64_t step) { return *remove_older_sets(folder.path(), {step, step}, 2); };
+  RemovedSets removed = remove(300);
+  EXPECT_EQ(removed.files, 2u);
+  EXPECT_EQ(removed.finite_step, std::nullopt) << "200 is one of the newest two";
+  for (const uint64_t step : {400, 500, 600}) {
+    write_set(folder, step, step == 500 ? -infinity : nan);
+    removed = remove(step);
+    EXPECT_EQ(removed.files, step == 400 ? 0u : 2u);
+    EXPECT_EQ(removed.finite_step, 200u);
+    EXPECT_THAT(steps(folder), ElementsAre(step, step - 100, 200));
+  }
+  write_set(folder, 700, 7);  // the run has returned to good values
+  removed = remove(700);
+  EXPECT_EQ(removed.finite_step, std::nullopt);
+  EXPECT_THAT(steps(folder), ElementsAre(700, 600));
 }
 
 TEST(CheckpointRetention, OnlyOldUnfinishedFilesAndOnlyOursGo) {
