@@ -213,6 +213,8 @@ Shard::Options Server::Impl::shard_options(const Options& options, uint32_t inde
                 plane->context.losses.report({{worker, incarnation}, cause});
               },
           .on_failed = [plane](const std::string& cause) { plane->context.losses.report_failure(cause); },
+          .on_non_finite = [plane](const NonFinite& first) { plane->context.losses.report_non_finite(first); },
+          .on_finite_again = [plane] { plane->context.losses.report_finite(); },
           .on_backup = [plane](const std::string& cause) { plane->replication.report_shard(cause); },
           .make_store = with_ablation(std::move(make_store), options.ablation),
           .slot_bytes = options.slot_bytes,
@@ -255,6 +257,7 @@ absl::Status Server::wait_finished(const std::atomic<bool>& stop, Duration grace
     const std::vector<std::string> missing = heartbeat.awaited();
     if (!missing.empty()) spdlog::warn("waiting for {}", list_of(missing));
   }
+  heartbeat.declare_non_finite();  // of the last steps
   // A stopped task is not a finished run: its backup must find it lost and take over.
   if (heartbeat.finished()) impl_->control->replication.end();
   const std::string aborted = impl_->control->context.state.aborted();

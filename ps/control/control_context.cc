@@ -36,6 +36,22 @@ void LossQueue::report_failure(const std::string& cause) {
   changed_.notify_all();
 }
 
+void LossQueue::report_non_finite(const NonFinite& first) {
+  MutexLock lock(mutex_);
+  if (non_finite_shards_++ == 0) non_finite_ = first;  // without a notice: it can wait until the next look
+}
+
+void LossQueue::report_finite() {
+  MutexLock lock(mutex_);
+  GRADRAIL_CHECK(non_finite_shards_ > 0);
+  --non_finite_shards_;
+}
+
+std::optional<NonFinite> LossQueue::take_non_finite() {
+  MutexLock lock(mutex_);
+  return std::exchange(non_finite_, std::nullopt);
+}
+
 void LossQueue::wake() {
   {
     MutexLock lock(mutex_);

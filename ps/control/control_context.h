@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/mutex.h"
@@ -52,9 +53,10 @@ struct ControlState {
   WorkerReports reports ABSL_GUARDED_BY(mutex);
   PublishedRun run ABSL_GUARDED_BY(mutex);
   PrimaryStatus primary ABSL_GUARDED_BY(mutex);
+  std::string non_finite ABSL_GUARDED_BY(mutex);  ///< short_text() of the last NonFinite; "": none
 };
 
-/// Losses on their way from the shards' threads to the main thread, which declares them.
+/// Losses, and NaN and infinity, on their way from the shards' threads to the main thread, which declares them.
 /// Threads  Any thread. Never blocks on anything but its own mutex: a shard must not wait for the control plane.
 class LossQueue {
  public:
@@ -71,6 +73,11 @@ class LossQueue {
   void report(Loss loss);
   /// The first failure counts.
   void report_failure(const std::string& cause);
+  /// A shard has NaN or infinity in its parameters; it has none any more.
+  void report_non_finite(const NonFinite& first);
+  void report_finite();
+  /// Takes the report of the shard that was the first one. NaN spreads, so that it is the cause of the others.
+  std::optional<NonFinite> take_non_finite();
   /// Ends the wait() in progress, or the next one: the state that its caller looks at has changed.
   void wake();
   /// Takes the content; waits up to `timeout` while there is none.
@@ -80,6 +87,8 @@ class LossQueue {
   Mutex mutex_;
   ConditionVariable changed_;
   Content content_ ABSL_GUARDED_BY(mutex_);
+  std::optional<NonFinite> non_finite_ ABSL_GUARDED_BY(mutex_);
+  uint32_t non_finite_shards_ ABSL_GUARDED_BY(mutex_) = 0;
   bool woken_ ABSL_GUARDED_BY(mutex_) = false;  ///< by wake(), for the next wait()
 };
 

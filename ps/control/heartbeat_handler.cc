@@ -6,11 +6,13 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/control/backup_handler.h"
+#include "ps/control/non_finite_text.h"
 #include "ps/control/replication.h"
 #include "ps/control/stats_handler.h"
 #include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/control_channel.h"
+#include "ps/protocol/training.h"
 
 namespace gradrail::ps {
 namespace {
@@ -125,6 +127,7 @@ void HeartbeatHandler::housekeep(Duration timeout) {
     state.changed.notify_all();
   }
   for (const LossQueue::Loss& loss : reported.losses) declare_lost(loss);
+  declare_non_finite();
   std::vector<Membership::Silent> silent;
   std::vector<WorkerIndex> departed;
   {
@@ -155,6 +158,27 @@ void HeartbeatHandler::housekeep(Duration timeout) {
     deserted = state.membership.deserted();
   }
   replication_.set_deserted(deserted);
+}
+
+void HeartbeatHandler::declare_non_finite() {
+  const std::optional<NonFinite> first = context_.losses.take_non_finite();
+  if (!first.has_value()) return;
+  std::shared_ptr<const proto::JoinRequest> agreed;
+  std::string worker;
+  {
+    MutexLock lock(context_.state.mutex);
+    agreed = context_.state.run.agreed;
+    worker = context_.state.membership.name_of(first->worker);
+  }
+  if (agreed == nullptr) return;  // no shard is set up without an agreement
+  const Schema schema = schema_from_proto(*agreed);
+  const absl::StatusOr<Training> training = from_proto(agreed->training());
+  if (!training.ok()) return;  // the shards were set up by it
+  {
+    MutexLock lock(context_.state.mutex);
+    context_.state.non_finite = short_text(*first, schema);
+  }
+  non_finite_.write(log_text(*first, worker, schema, training->push));
 }
 
 bool HeartbeatHandler::finished() {

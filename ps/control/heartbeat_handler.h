@@ -35,6 +35,9 @@ class HeartbeatHandler {
   /// Handles reported losses, silence and expired limits. Waits up to `timeout` for a report.
   /// Threads  The main thread of the task, which calls this in a loop.
   void housekeep(Duration timeout);
+  /// Logs NaN and infinity that a shard has reported. housekeep() calls it as well.
+  /// Threads  As housekeep().
+  void declare_non_finite();
 
   /// The run is over, or this task is the backup of one that is over.
   bool finished();
@@ -50,8 +53,10 @@ class HeartbeatHandler {
   BackupHandler& backup_;
   const StatsHandler& stats_;
   RateLimitedLog losses_{std::chrono::seconds(10), 16};  ///< hosts with several workers can fail at once
-  TimePoint housekept_ = Clock::now();                   ///< main thread: begin of the last housekeep()
-  TimePoint look_at_;                                    ///< main thread: the next look for silent members
+  /// With the optimizer `mean` a run may have NaN and go on: GradScaler of PyTorch does so.
+  RateLimitedLog non_finite_{std::chrono::minutes(1)};
+  TimePoint housekept_ = Clock::now();  ///< main thread: begin of the last housekeep()
+  TimePoint look_at_;                   ///< main thread: the next look for silent members
 };
 
 }  // namespace gradrail::ps

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -43,11 +44,14 @@ absl::Status StatsHandler::stats(const proto::StatsRequest& request, proto::Stat
 
 absl::Status StatsHandler::add_shards(proto::StatsReply& reply) {
   transport::RailTraffic rails;
+  std::map<WorkerIndex, uint64_t> non_finite;
   for (const auto& shard : context_.shards) {
     GRADRAIL_ASSIGN_OR_RETURN(Shard::Stats stats, shard->stats());
     reply.set_global_step(std::max<uint64_t>(reply.global_step(), stats.version));
     reply.set_updates(reply.updates() + stats.updates);
     reply.set_dropped(reply.dropped() + stats.dropped);
+    reply.set_non_finite_buckets(reply.non_finite_buckets() + stats.non_finite_buckets);
+    for (const auto& [worker, gradients] : stats.non_finite_gradients) non_finite[worker] += gradients;
     if (stats.learned_window.has_value()) {
       const double window_s = std::chrono::duration<double>(*stats.learned_window).count();
       reply.set_grace_window_s(std::max(reply.grace_window_s(), window_s));
@@ -59,6 +63,11 @@ absl::Status StatsHandler::add_shards(proto::StatsReply& reply) {
     for (const WorkerIndex worker : stats.waiting_for) {
       reply.add_waiting_for(context_.state.membership.name_of(worker));
     }
+  }
+  for (const auto& [worker, gradients] : non_finite) {
+    proto::StatsReply::NonFinite& message = *reply.add_non_finite_gradients();
+    message.set_task_index(worker);
+    message.set_gradients(gradients);
   }
   for (const auto& [rail, bytes] : rails) {
     proto::StatsReply::Rail& message = *reply.add_rails();
@@ -79,6 +88,7 @@ absl::Status StatsHandler::gather(proto::StatsReply& reply) {
   MutexLock lock(state.mutex);
   reply.set_epoch(state.membership.epoch());
   reply.set_chief(state.membership.chief());
+  reply.set_non_finite(state.non_finite);
   if (state.run.agreed != nullptr) {
     const proto::Training& training = state.run.agreed->training();
     if (training.push() != "fp32" || training.returns() != "fp32")

@@ -34,7 +34,7 @@ bool updates_momentum(const OptimizerConfig& config, uint64_t update_index);
 KernelArguments kernel_arguments(const OptimizerConfig& config, const ApplyArguments& arguments);
 
 /// apply() with a given instruction set, for tests and benchmarks.
-void apply_with(Isa isa, const OptimizerConfig& config, const ApplyArguments& arguments);
+bool apply_with(Isa isa, const OptimizerConfig& config, const ApplyArguments& arguments);
 /// pack() with a given instruction set.
 void pack_with(Isa isa, PushFormat format, absl::Span<const float> gradient, float* rest, void* packed);
 

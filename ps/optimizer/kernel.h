@@ -38,7 +38,8 @@ struct KernelArguments {
   float decay = 0.0f, shrink = 1.0f;
 };
 
-using ApplyKernel = void (*)(const KernelArguments&);
+/// Whether all fresh parameters are finite.
+using ApplyKernel = bool (*)(const KernelArguments&);
 /// The sum of the gradients, times gradient_scale.
 using SumKernel = void (*)(const KernelArguments&, float* sum);
 /// As pack().

@@ -94,13 +94,18 @@ Value fresh_parameter(const KernelArguments& a, Value p, Value g, Value& s0, Val
   return Rule::fresh(a, p, g, s0, s1);
 }
 
-/// The pass itself. The coefficients are copied first: a store through a float pointer could otherwise change them as
-/// far as the compiler can prove.
+/// 0 if the value is finite: NaN and infinity less themselves are NaN. A subtraction and an OR of the results are the
+/// least that a pass can do to find them.
+int odd_bits(float value) { return bits_of(value - value); }
+Lanes::Ints odd_bits(Floats values) { return (Lanes::Ints)(values - values); }
+
+/// The pass itself; returns odd_bits() of all fresh values. The coefficients are copied first: a store through a float
+/// pointer could otherwise change them as far as the compiler can prove.
 template <typename Rule, bool kHasTarget, bool kDecays>
-void update(const KernelArguments& arguments, size_t count, const float* __restrict gradient,
-            float* __restrict parameters, float* __restrict state0, float* __restrict state1,
-            float* __restrict target) {
+int update(const KernelArguments& arguments, size_t count, const float* __restrict gradient,
+           float* __restrict parameters, float* __restrict state0, float* __restrict state1, float* __restrict target) {
   const KernelArguments a = arguments;
+  int odd = 0;
   for (size_t i = 0; i < count; ++i) {
     float s0 = 0.0f;
     float s1 = 0.0f;
@@ -111,7 +116,9 @@ void update(const KernelArguments& arguments, size_t count, const float* __restr
     if constexpr (Rule::kState > 1) state1[i] = s1;
     parameters[i] = fresh;
     if constexpr (kHasTarget) target[i] = fresh;
+    odd |= odd_bits(fresh);
   }
+  return odd;
 }
 
 template <typename Format, typename Element = typename Format::Element>
@@ -165,9 +172,11 @@ void sum_blocks(const KernelArguments& a, size_t first, size_t count, float* sum
 
 /// As update(), for int8 and int4: a sum goes from its registers into the rule.
 template <typename Format, typename Rule, bool kHasTarget, bool kDecays>
-void update_blocks(const KernelArguments& arguments, size_t first, size_t count, float* parameters, float* state0,
-                   float* state1, float* target) {
+int update_blocks(const KernelArguments& arguments, size_t first, size_t count, float* parameters, float* state0,
+                  float* state1, float* target) {
   const KernelArguments a = arguments;
+  Lanes::Ints odd = {};
+  int odd_slow = 0;
   const auto one = [&](Floats sum, size_t i) {
     Floats s0 = {}, s1 = {};
     if constexpr (Rule::kState > 0) s0 = load(state0 + i);
@@ -177,6 +186,7 @@ void update_blocks(const KernelArguments& arguments, size_t first, size_t count,
     if constexpr (Rule::kState > 1) store(state1 + i, s1);
     store(parameters + i, fresh);
     if constexpr (kHasTarget) store(target + i, fresh);
+    odd |= odd_bits(fresh);
   };
   Format::for_each_sum(
       a, first, count,
@@ -187,9 +197,12 @@ void update_blocks(const KernelArguments& arguments, size_t first, size_t count,
         one(quad.v3, at + 3 * Lanes::kElements);
       },
       [&](const float* slow, size_t at, size_t n) {
-        update<Rule, kHasTarget, kDecays>(arguments, n, slow, parameters + at, Rule::kState > 0 ? state0 + at : nullptr,
-                                          Rule::kState > 1 ? state1 + at : nullptr, kHasTarget ? target + at : nullptr);
+        odd_slow |= update<Rule, kHasTarget, kDecays>(
+            arguments, n, slow, parameters + at, Rule::kState > 0 ? state0 + at : nullptr,
+            Rule::kState > 1 ? state1 + at : nullptr, kHasTarget ? target + at : nullptr);
       });
+  for (size_t i = 0; i < Lanes::kElements; ++i) odd_slow |= odd[i];
+  return odd_slow;
 }
 
 void sum_with_shares(const KernelArguments& a, size_t first, size_t count, float* sum);
@@ -265,29 +278,28 @@ void copy_past_cache(float* target, const float* source, size_t count) {
 }
 
 template <typename Rule, bool kHasTarget, bool kDecays>
-void update_strip(const KernelArguments& a, size_t first, size_t count, float* sum, float* parameters, float* state0,
-                  float* state1, float* target) {
+int update_strip(const KernelArguments& a, size_t first, size_t count, float* sum, float* parameters, float* state0,
+                 float* state1, float* target) {
   if (a.format == GradientFormat::int8 && a.shares == nullptr)
     return update_blocks<Blocks<127>, Rule, kHasTarget, kDecays>(a, first, count, parameters, state0, state1, target);
   if (a.format == GradientFormat::int4 && a.shares == nullptr)
     return update_blocks<Blocks<7>, Rule, kHasTarget, kDecays>(a, first, count, parameters, state0, state1, target);
   const float* const gradient = is_read_in_place(a) ? a.gradients[0] + first : sum;
   if (gradient == sum) sum_strip(a, first, count, sum);
-  update<Rule, kHasTarget, kDecays>(a, count, gradient, parameters, state0, state1, target);
+  return update<Rule, kHasTarget, kDecays>(a, count, gradient, parameters, state0, state1, target);
 }
 
 template <typename Rule, bool kDecays>
-void apply_strip(const KernelArguments& a, size_t first, size_t count, float* sum) {
+int apply_strip(const KernelArguments& a, size_t first, size_t count, float* sum) {
   float* const parameters = a.parameters + first;
   float* const state0 = Rule::kState > 0 ? a.state[0] + first : nullptr;
   float* const state1 = Rule::kState > 1 ? a.state[1] + first : nullptr;
   // While the fresh value is in a register, one target costs only its store.
   const bool fuse_first_target = a.target_count > 0 && !a.targets_bypass_cache;
-  if (fuse_first_target) {
-    update_strip<Rule, true, kDecays>(a, first, count, sum, parameters, state0, state1, a.targets[0] + first);
-  } else {
-    update_strip<Rule, false, kDecays>(a, first, count, sum, parameters, state0, state1, nullptr);
-  }
+  const int odd =
+      fuse_first_target
+          ? update_strip<Rule, true, kDecays>(a, first, count, sum, parameters, state0, state1, a.targets[0] + first)
+          : update_strip<Rule, false, kDecays>(a, first, count, sum, parameters, state0, state1, nullptr);
   for (size_t i = fuse_first_target ? 1 : 0; i < a.target_count; ++i) {
     if (a.targets_bypass_cache) {
       copy_past_cache(a.targets[i] + first, parameters, count);
@@ -295,21 +307,24 @@ void apply_strip(const KernelArguments& a, size_t first, size_t count, float* su
       copy(a.targets[i] + first, parameters, count);
     }
   }
+  return odd;
 }
 
 template <typename Rule>
-void apply_all(const KernelArguments& a) {
+bool apply_all(const KernelArguments& a) {
   alignas(64) float sum[kChunk];
   // Strips are for reuse in the cache: with one gradient and one target nothing is read twice.
   const bool one_loop = is_read_in_place(a) && a.target_count <= 1 && !a.targets_bypass_cache;
   const size_t strip = one_loop ? a.count : strip_elements(a);
+  int odd = 0;
   for (size_t first = 0; first < a.count; first += strip) {
     const size_t left = a.count - first;
     const size_t count = left < strip ? left : strip;
-    a.decays ? apply_strip<Rule, true>(a, first, count, sum) : apply_strip<Rule, false>(a, first, count, sum);
+    odd |= a.decays ? apply_strip<Rule, true>(a, first, count, sum) : apply_strip<Rule, false>(a, first, count, sum);
   }
   // Streaming stores are not ordered with the notice that wakes the reader.
   if (a.targets_bypass_cache) CacheBypass::fence();
+  return odd == 0;
 }
 
 void pack(GradientFormat format, unsigned thousandths, const float* gradient, float* rest, void* packed, size_t count) {

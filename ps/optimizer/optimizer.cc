@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstdlib>
 
@@ -145,20 +146,20 @@ KernelArguments kernel_arguments(const OptimizerConfig& config, const ApplyArgum
   };
 }
 
-void apply_with(Isa isa, const OptimizerConfig& config, const ApplyArguments& arguments) {
+bool apply_with(Isa isa, const OptimizerConfig& config, const ApplyArguments& arguments) {
   GRADRAIL_CHECK(!arguments.gradients.empty() && arguments.gradients.size() <= kMaxGradients);
   GRADRAIL_CHECK(arguments.targets.size() <= kMaxTargets);
   GRADRAIL_CHECK(arguments.update_index > 0);  // adam divides by 1 − β1^t
   // A shard without elements takes part in each step like the others.
-  if (arguments.count == 0) return;
+  if (arguments.count == 0) return true;
   const Shares shares = shares_of(arguments.gradients, arguments.weights);
   KernelArguments for_kernel = kernel_arguments(config, arguments);
   for_kernel.shares = pointer_to(shares);
-  kernel_for(config, arguments.update_index, kernels(isa))(for_kernel);
+  return kernel_for(config, arguments.update_index, kernels(isa))(for_kernel);
 }
 
-void apply(const OptimizerConfig& config, const ApplyArguments& arguments) {
-  apply_with(chosen_isa(), config, arguments);
+bool apply(const OptimizerConfig& config, const ApplyArguments& arguments) {
+  return apply_with(chosen_isa(), config, arguments);
 }
 
 void mean_of(absl::Span<const float* const> gradients, absl::Span<const float> weights, PushFormat format,
@@ -181,6 +182,19 @@ void pack_with(Isa isa, PushFormat format, absl::Span<const float> gradient, flo
 
 void pack(PushFormat format, absl::Span<const float> gradient, float* rest, void* packed) {
   pack_with(chosen_isa(), format, gradient, rest, packed);
+}
+
+size_t first_non_finite(absl::Span<const float> values) {
+  constexpr size_t kAtOnce = 1024;  // a run without a branch for each value
+  for (size_t first = 0; first < values.size(); first += kAtOnce) {
+    const absl::Span<const float> some = values.subspan(first, kAtOnce);
+    uint32_t odd = 0;
+    for (const float value : some) odd |= std::bit_cast<uint32_t>(value - value);  // NaN less NaN is NaN
+    if (odd == 0) continue;
+    const auto found = std::find_if(some.begin(), some.end(), [](float value) { return !std::isfinite(value); });
+    return first + static_cast<size_t>(found - some.begin());
+  }
+  return values.size();
 }
 
 std::string_view apply_isa() { return isa_name(chosen_isa()); }

@@ -52,7 +52,8 @@ struct ApplyArguments {
 ///          Liu et al. 2024, arXiv 2401.09135 (delayed_nesterov, c = 0).
 /// Buffers need the alignment of float only, and none may overlap another; gradients may be the same one.
 /// More than 16 gradients or targets, no gradient, or update_index 0 break an invariant and stop the process.
-void apply(const OptimizerConfig& config, const ApplyArguments& arguments);
+/// Returns whether all fresh parameters are finite. NaN or infinity in a gradient is always NaN or infinity in them.
+bool apply(const OptimizerConfig& config, const ApplyArguments& arguments);
 
 /// The mean of gradients in any number and format, with the bits that apply() gives it.
 /// Shapes   every gradient: a bucket of [mean.size()] elements; weights and divisor: as those of apply().
@@ -73,6 +74,9 @@ inline void sum_of(absl::Span<const float* const> gradients, PushFormat format, 
 /// Shapes  gradient, rest: [count]; packed: packed_bytes(count, format). Buffers may not overlap.
 /// fp32 has nothing to pack.
 void pack(PushFormat format, absl::Span<const float> gradient, float* rest, void* packed);
+
+/// The index of the first value that is NaN or infinite; values.size(): there is none.
+size_t first_non_finite(absl::Span<const float> values);
 
 /// "avx512", "avx2" or "generic": the kernels that apply() uses on this host. GRADRAIL_ISA=generic|avx2|avx512 forces a
 /// lower one; a name that this host does not support is logged and ignored.

@@ -17,6 +17,24 @@
 
 namespace gradrail::ps {
 
+/// NaN or infinity in the parameters of a shard that had neither (NonFiniteWatch).
+struct NonFinite {
+  enum class Source : uint8_t {
+    gradient,  ///< `worker` has pushed it
+    sum,       ///< the sum of an aggregator has it, whose first worker is `worker`
+    initial,   ///< `worker` has offered it as initial value
+    update,    ///< all gradients are finite: their sum or the update has overflowed
+    unknown,   ///< it was there before, in a checkpoint or at the former primary, or it came with this step
+  };
+  Source source{};
+  WorkerIndex worker = 0;
+  uint32_t further = 0;  ///< other workers whose gradients of this step have it as well
+  uint64_t element = 0;  ///< of the model
+  float value = 0.0f;
+  uint64_t step = 0;     ///< async, ssp: of the worker
+  uint64_t version = 0;  ///< of the bucket with it
+};
+
 /// Options of one shard. The shard calls the functions in its own thread; none of them may block.
 struct ShardOptions {
   std::string name;                     ///< for the log: "ps/0 shard 1"
@@ -33,6 +51,9 @@ struct ShardOptions {
   std::function<void(WorkerIndex, uint64_t incarnation, const std::string& cause)> on_lost;
   /// The parameters are lost (a GPU failed), or encrypted data was altered: the run cannot continue.
   std::function<void(const std::string& cause)> on_failed;
+  /// The parameters of this shard were finite, and are not any more; they are finite again. May be empty.
+  std::function<void(const NonFinite& first)> on_non_finite;
+  std::function<void()> on_finite_again;
   /// The backup is level (`cause` is empty), or it was lost.
   std::function<void(const std::string& cause)> on_backup;
   StoreMaker make_store = make_host_store;

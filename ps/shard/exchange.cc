@@ -32,13 +32,15 @@ ShardExchange::ShardExchange(ShardEnvironment& environment, Partition& partition
       parameters_(parameters),
       peers_(peers),
       primary_(primary),
-      recorder_(environment.options.marks) {}
+      recorder_(environment.options.marks),
+      non_finite_(environment, partition) {}
 
 void ShardExchange::start() {
   std::vector<GraceWindows::Place> places;
   for (uint32_t bucket = 0; bucket < partition_.bucket_count(); ++bucket)
     places.push_back({.fragment = partition_.fragment(bucket), .before = partition_.places().before(bucket)});
   grace_.reset(partition_.mode().grace, places, Clock::now());
+  non_finite_.reset();
 }
 
 void ShardExchange::on_arrival(ShardPeer& peer, uint64_t immediate) {
@@ -216,9 +218,10 @@ void ShardExchange::initialise(const Action& action) {
   GRADRAIL_CHECK(action.contributors.size() == 1);
   const ShardPeer* const chief = peers_.active(action.contributors[0]);
   GRADRAIL_CHECK(chief != nullptr);
-  fail_shard_on_error(partition_.store().set(
-      partition_.offset(action.bucket),
-      {gradient(*chief, action.bucket, PushFormat::fp32), partition_.bucket_range(action.bucket).count}));
+  const absl::Span<const float> values(gradient(*chief, action.bucket, PushFormat::fp32),
+                                       partition_.bucket_range(action.bucket).count);
+  fail_shard_on_error(partition_.store().set(partition_.offset(action.bucket), values));
+  non_finite_.on_initialised(action, values);
   partition_.on_changed(action.bucket);
   primary_.record_change(action.bucket);
 }
@@ -247,6 +250,7 @@ void ShardExchange::apply(const Action& action) {
     peer->stored_version[action.bucket] = action.version;
   }
   fail_shard_on_error(update(action, terms, weights, targets));
+  non_finite_.on_updated(action, partition_.store().last_is_finite(), terms);
   ++updates_;
   partition_.on_changed(action.bucket);
   primary_.record_change(action.bucket);

@@ -14,6 +14,7 @@
 #include "ps/optimizer/group_sum.h"
 #include "ps/shard/environment.h"
 #include "ps/shard/grace_windows.h"
+#include "ps/shard/non_finite.h"
 #include "ps/shard/partition.h"
 #include "ps/shard/peer_table.h"
 #include "ps/shard/primary_role.h"
@@ -79,6 +80,8 @@ class ShardExchange {
   uint64_t updates() const { return updates_; }
   /// Number of gradients that arrived too late to be summed.
   uint64_t dropped() const { return dropped_; }
+  NonFiniteWatch& non_finite() { return non_finite_; }
+  const NonFiniteWatch& non_finite() const { return non_finite_; }
   std::vector<Mark> marks() const { return recorder_.marks(); }
 
  private:
@@ -127,6 +130,7 @@ class ShardExchange {
   TimePoint noticed_at_;               ///< time of on_completions(), while the recorder is on
   GraceWindows grace_;
   GroupSum group_sum_;
+  NonFiniteWatch non_finite_;
   bool has_failed_ = false;  ///< the store has lost the parameters
   uint64_t updates_ = 0;
   uint64_t dropped_ = 0;

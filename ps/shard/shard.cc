@@ -366,6 +366,7 @@ absl::Status Shard::may_take_over(const std::vector<uint64_t>& versions, bool is
 absl::Status Shard::take_over(const std::vector<Successor>& members) {
   return run_status_in_thread([this, members] {
     backup_.take_over(members);
+    exchange_.non_finite().reset();
     return absl::OkStatus();
   });
 }
@@ -383,6 +384,8 @@ Shard::Stats Shard::collect_stats() const {
   const ShardProtocol& protocol = partition_.protocol();
   stats.updates = exchange_.updates() + backup_.updates();
   stats.dropped = exchange_.dropped();
+  stats.non_finite_buckets = exchange_.non_finite().odd_buckets();
+  stats.non_finite_gradients = exchange_.non_finite().gradients();
   stats.learned_window = exchange_.learned_window();
   stats.initialised = protocol.initialised();
   stats.next_steps.assign(partition_.map().fragment_count(), UINT64_MAX);

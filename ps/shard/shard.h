@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -47,8 +48,10 @@ class Shard {
     uint64_t version = 0;  ///< of bucket 0
     /// By fragment: ShardProtocol::next_step() of its buckets; UINT64_MAX without a bucket here.
     std::vector<uint64_t> next_steps;
-    uint64_t updates = 0;                    ///< over all buckets
-    uint64_t dropped = 0;                    ///< gradients that arrived too late to be summed
+    uint64_t updates = 0;             ///< over all buckets
+    uint64_t dropped = 0;             ///< gradients that arrived too late to be summed
+    uint32_t non_finite_buckets = 0;  ///< as NonFiniteWatch has them
+    std::map<WorkerIndex, uint64_t> non_finite_gradients;
     std::optional<Duration> learned_window;  ///< GraceWindows::learned()
     bool initialised = false;
     std::vector<WorkerIndex> waiting_for;

@@ -57,7 +57,11 @@ class AblationStore final : public ParameterStore {
     // The workers still receive a notice: the number of messages stays the same.
     if (left_out_.no_return) targets = {};
     if (left_out_.no_sum) gradients = gradients.first(1);
-    if (!left_out_.no_optimizer) return inner_->update(offset, count, gradients, targets, step);
+    if (!left_out_.no_optimizer) {
+      const absl::Status updated = inner_->update(offset, count, gradients, targets, step);
+      last_is_finite_ = inner_->last_is_finite();
+      return updated;
+    }
     GRADRAIL_CHECK(step.format == PushFormat::fp32);  // benchmarks push nothing else
     if (!left_out_.no_sum) {
       store_mean(mutable_parameters() + offset, count, gradients, targets);

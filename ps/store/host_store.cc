@@ -54,18 +54,19 @@ class HostStore final : public ParameterStore {
       step.format = PushFormat::fp32;
       gradients = absl::MakeConstSpan(&mean, 1);
     }
-    apply(optimizer_, {.count = count,
-                       .parameters = mutable_parameters() + offset,
-                       .state = {state_at(0, offset), state_at(1, offset)},
-                       .gradients = gradients,
-                       .weights = step.weights,
-                       .format = step.format,
-                       .divisor = step.divisor,
-                       .targets = targets.first(in_pass),
-                       .update_index = step.index,
-                       .rate = step.rate,
-                       // The buckets of a shard follow each other: together they displace what the cache holds.
-                       .pass_count = count_});
+    last_is_finite_ =
+        apply(optimizer_, {.count = count,
+                           .parameters = mutable_parameters() + offset,
+                           .state = {state_at(0, offset), state_at(1, offset)},
+                           .gradients = gradients,
+                           .weights = step.weights,
+                           .format = step.format,
+                           .divisor = step.divisor,
+                           .targets = targets.first(in_pass),
+                           .update_index = step.index,
+                           .rate = step.rate,
+                           // The buckets of a shard follow each other: together they displace what the cache holds.
+                           .pass_count = count_});
     for (float* const target : targets.subspan(in_pass)) std::copy_n(mutable_parameters() + offset, count, target);
     return absl::OkStatus();
   }

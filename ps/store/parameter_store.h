@@ -66,6 +66,10 @@ class ParameterStore {
   virtual absl::Status update(size_t offset, size_t count, absl::Span<const float* const> gradients,
                               absl::Span<float* const> targets, Step step) = 0;
 
+  /// Whether the last update() has left finite parameters in its run. True as well where the store does not look: on a
+  /// device, and with parts of the update left out.
+  bool last_is_finite() const { return last_is_finite_; }
+
   /// Read and write a run of one state vector, for checkpoints and backups.
   virtual absl::Status copy_state(int vector, size_t offset, absl::Span<float> to) = 0;
   virtual absl::Status set_state(int vector, size_t offset, absl::Span<const float> values) = 0;
@@ -78,6 +82,7 @@ class ParameterStore {
 
   const OptimizerConfig optimizer_;
   const size_t count_;
+  bool last_is_finite_ = true;
 
  private:
   const MemorySpan parameters_;

@@ -139,6 +139,14 @@ Metrics ps_metrics(const ps::proto::StatsReply& stats) {
   Metric rails = rail_bytes_total();
   for (const ps::proto::StatsReply::Rail& rail : stats.rails())
     add_rail(rails, rail.path(), rail.address(), rail.bytes_in(), rail.bytes_out());
+  Metric non_finite{.name = "gradrail_non_finite_gradients_total",
+                    .help = "Gradients of buckets, with NaN or infinity, that entered finite parameters, by worker.",
+                    .kind = Metric::Kind::counter,
+                    .samples = {}};
+  for (const ps::proto::StatsReply::NonFinite& of : stats.non_finite_gradients()) {
+    non_finite.samples.push_back(
+        {.labels = {{"worker", fmt::format("{}", of.task_index())}}, .value = static_cast<double>(of.gradients())});
+  }
   Metrics metrics = {
       gauge("gradrail_workers_live", "Workers that have joined and neither left nor were lost.",
             stats.live_workers_size()),
@@ -146,7 +154,10 @@ Metrics ps_metrics(const ps::proto::StatsReply& stats) {
       global_step(stats.global_step()),
       counter("gradrail_updates_total", "Updates of buckets, over all shards.", static_cast<double>(stats.updates())),
       std::move(bytes),
-      std::move(rails)};
+      std::move(rails),
+      gauge("gradrail_non_finite_buckets", "Buckets with NaN or infinity in their parameters, over all shards.",
+            stats.non_finite_buckets()),
+      std::move(non_finite)};
   // Absent before the first checkpoint: 0 would mean a fresh one.
   if (stats.has_checkpoint_age_s()) {
     metrics.push_back(

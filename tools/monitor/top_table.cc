@@ -69,6 +69,8 @@ Row ps_row(size_t index, const PsAnswer& answer, const std::vector<PsAnswer>& be
   row.note = fmt::format("{} live, {} shards", stats.live_workers_size(), stats.shard_count());
   if (!stats.formats().empty()) row.note += fmt::format(", {}", stats.formats());
   if (stats.has_grace_window_s()) row.note += fmt::format(", grace {}", time_text(stats.grace_window_s()));
+  if (stats.non_finite_buckets() > 0)
+    row.note += fmt::format(", {} buckets not finite ({})", stats.non_finite_buckets(), stats.non_finite());
   if (stats.waiting_for_size() > 0) row.note += fmt::format(", waits for {}", fmt::join(stats.waiting_for(), ", "));
   return row;
 }

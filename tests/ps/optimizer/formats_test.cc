@@ -288,6 +288,43 @@ TEST_P(Formats, WeightsAreSharesOfTheSum) {
   }
 }
 
+TEST_P(Formats, AnUpdateTellsWhetherItsParametersAreFinite) {
+  constexpr size_t kCount = 1500;  // more than a strip, and a short block at the end
+  for (const PushFormat format :
+       std::vector<PushFormat>{PushFormat::fp32, PushFormat::bf16, PushFormat::fp16, PushFormat::int8, PushFormat::int4,
+                               PushFormat{PushFormat::topk, 500}}) {
+    for (int kind = 0; kind <= static_cast<int>(kLastOptimizer); ++kind) {
+      for (const size_t place : {size_t{0}, size_t{63}, size_t{700}, kCount - 1}) {
+        for (const float value : {1.0f, kNan, kInfinity, -kInfinity}) {
+          for (const size_t gradient_count : {1, 2}) {
+            std::vector<std::vector<float>> gradients(gradient_count, std::vector<float>(kCount, 0.25f));
+            gradients.back()[place] = value;
+            std::vector<Packed> packs;
+            std::vector<const float*> at;
+            if (format != PushFormat::fp32) {
+              for (const auto& gradient : gradients) packs.push_back(packed(GetParam(), format, gradient));
+            }
+            for (size_t g = 0; g < gradient_count; ++g)
+              at.push_back(format == PushFormat::fp32 ? gradients[g].data() : bucket(packs[g].bytes.data()));
+            std::vector<float> parameters(kCount, 0.5f), m(kCount, 0.25f), v(kCount, 0.125f), target(kCount);
+            float* const targets[] = {target.data()};
+            const bool is_finite = apply_with(GetParam(), {.kind = static_cast<OptimizerKind>(kind)},
+                                              {.count = kCount,
+                                               .parameters = parameters.data(),
+                                               .state = {m.data(), v.data()},
+                                               .gradients = at,
+                                               .format = format,
+                                               .targets = absl::MakeSpan(targets).first(gradient_count - 1)});
+            ASSERT_EQ(is_finite, value == 1.0f)
+                << push_format_name(format) << ", optimizer " << kind << ", element " << place << ": " << value;
+            ASSERT_EQ(first_non_finite(parameters), is_finite ? kCount : place);
+          }
+        }
+      }
+    }
+  }
+}
+
 /// The sum of all pushes follows the sum of all gradients: what a push leaves out, a later one carries.
 TEST_P(Formats, ErrorFeedbackLosesNothingOverManySteps) {
   constexpr size_t kCount = 130;

@@ -98,6 +98,19 @@ TEST(PsMetrics, BytesOfARailHaveTheDirectionsOfThePs) {
   EXPECT_EQ(rails_of(ps_metrics(stats)), expected);
 }
 
+TEST(PsMetrics, GradientsWithNanAreCountedByWorker) {
+  ps::proto::StatsReply stats;
+  stats.set_non_finite_buckets(3);
+  ps::proto::StatsReply::NonFinite& of = *stats.add_non_finite_gradients();
+  of.set_task_index(1);
+  of.set_gradients(5);
+  EXPECT_EQ(find(ps_metrics(stats), "gradrail_non_finite_buckets").samples[0].value, 3);
+  const Metric counted = find(ps_metrics(stats), "gradrail_non_finite_gradients_total");
+  ASSERT_EQ(counted.samples.size(), 1u);
+  EXPECT_EQ(counted.samples[0].value, 5);
+  EXPECT_EQ(counted.samples[0].labels, (std::vector<std::pair<std::string, std::string>>{{"worker", "1"}}));
+}
+
 TEST(PsMetrics, AnAgeAndAWindowAreShownOnlyWhereThereIsOne) {
   ps::proto::StatsReply stats;
   stats.add_live_workers("a");

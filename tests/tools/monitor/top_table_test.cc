@@ -60,6 +60,15 @@ TEST(TopTable, NamesSlowAwaitedSilentAndLostWorkers) {
   EXPECT_THAT(lines[7], EndsWith("awaited"));
 }
 
+TEST(TopTable, NamesNanInTheParameters) {
+  PsAnswer answer{.address = "a:1"};
+  answer.stats.set_non_finite("NaN in tensor w, element 3, step 7, of worker 1");
+  EXPECT_THAT(top_table({answer}, {})[1], EndsWith("0 live, 0 shards")) << "they are finite again";
+  answer.stats.set_non_finite_buckets(2);
+  EXPECT_THAT(top_table({answer}, {})[1],
+              EndsWith("0 shards, 2 buckets not finite (NaN in tensor w, element 3, step 7, of worker 1)"));
+}
+
 TEST(TopTable, TheNewestReportCountsAndASingleWorkerIsNotSlow) {
   PsAnswer first{.address = "a:1"}, second{.address = "b:2"};
   add_worker(first, 0, 5).set_age_s(0.4);

@@ -1,0 +1,17 @@
+#pragma once
+
+#include <string>
+
+#include "ps/protocol/push_format.h"
+#include "ps/protocol/schema.h"
+#include "ps/shard/environment.h"
+
+namespace gradrail::ps {
+
+/// "NaN in tensor w, element 3, step 7, of worker 1": for `gradrail top`.
+std::string short_text(const NonFinite& first, const Schema& schema);
+
+/// The line of the log. `worker`: its name, as Membership::name_of().
+std::string log_text(const NonFinite& first, const std::string& worker, const Schema& schema, PushFormat push);
+
+}  // namespace gradrail::ps
