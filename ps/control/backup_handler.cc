@@ -215,11 +215,14 @@ absl::Status BackupHandler::check_versions(const proto::JoinRequest& request, co
                                            bool is_primary_unreachable) const {
   const auto& seen = request.take_over().versions();  // of the buckets of all shards, one shard after the other
   auto next = seen.begin();
+  ShardClaim claim = {.worker = request.member().task_index(),
+                      .incarnation = request.member().incarnation(),
+                      .steps = {request.take_over().steps().begin(), request.take_over().steps().end()}};
   for (size_t i = 0; i < context_.shards.size(); ++i) {
-    std::vector<uint64_t> versions;
+    claim.versions.clear();
     const size_t count = agreement.bucket_count(i);
-    while (versions.size() < count && next != seen.end()) versions.push_back(*next++);
-    if (const absl::Status may = context_.shards[i].may_take_over(versions, is_primary_unreachable); !may.ok()) {
+    while (claim.versions.size() < count && next != seen.end()) claim.versions.push_back(*next++);
+    if (const absl::Status may = context_.shards[i].may_take_over(claim, is_primary_unreachable); !may.ok()) {
       return absl::Status(may.code(), fmt::format("the backup of {} cannot take over: {}",
                                                   replication_.replication_peer_name(), message_of(may)));
     }

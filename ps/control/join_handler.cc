@@ -94,10 +94,26 @@ absl::Status JoinHandler::try_join(const proto::JoinRequest& request, proto::Joi
   GRADRAIL_RETURN_IF_ERROR(setup_.agreement.agree(request, !replication_.is_backup()));
   // A late answer of the replication peer may have made this task the backup in the meantime.
   if (replication_.is_backup()) return replication_.still_backup_error();
+  GRADRAIL_RETURN_IF_ERROR(add_left_steps(request, reply));  // before the new incarnation replaces that one
   GRADRAIL_ASSIGN_OR_RETURN(std::string token, admit(request));
   if (request.has_take_over()) backup_.resume(request);
   reply.set_token(std::move(token));
   return fill(reply, setup_.agreement);
+}
+
+/// A worker that was cut off together with the primary has made steps there, which this former backup does not have.
+absl::Status JoinHandler::add_left_steps(const proto::JoinRequest& request, proto::JoinReply& reply) const {
+  if (request.left_incarnation() == 0) return absl::OkStatus();
+  std::vector<uint64_t> least;  // by fragment
+  for (const auto& shard : context_.shards) {
+    GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> steps,
+                              shard->done_steps(request.member().task_index(), request.left_incarnation()));
+    if (steps.empty()) return absl::OkStatus();
+    least.resize(steps.size(), UINT64_MAX);
+    for (size_t i = 0; i < steps.size(); ++i) least[i] = std::min(least[i], steps[i]);
+  }
+  reply.mutable_left_steps()->Assign(least.begin(), least.end());
+  return absl::OkStatus();
 }
 
 absl::Status JoinHandler::fill(proto::JoinReply& reply, const RunAgreement& agreement) {

@@ -42,6 +42,7 @@ class JoinHandler {
 
  private:
   absl::Status try_join(const proto::JoinRequest& request, proto::JoinReply& reply);
+  absl::Status add_left_steps(const proto::JoinRequest& request, proto::JoinReply& reply) const;
   absl::StatusOr<std::string> admit(const proto::JoinRequest& request);
   absl::Status fill(proto::JoinReply& reply, const RunAgreement& agreement);
   void log_refusal(const proto::JoinRequest& request, const absl::Status& why);

@@ -86,10 +86,11 @@ void Replication::on_replaced() {
   if (!is_backup_) {
     // Before the abort is visible: workers then go to the replication peer, where the run continues.
     was_replaced_ = true;
-    return context_.losses.report_failure(
-        fmt::format("the backup at {} has taken over, because this ps task lost the connection to its workers; after a "
-                    "restart it is the backup",
-                    context_.options.replication_peer));
+    return context_.losses.report_failure(fmt::format(
+        "the backup at {} has taken over, because this ps task lost the connection to its workers; the updates "
+        "that this task has made alone are lost, and workers that return repeat their steps; after a restart "
+        "it is the backup",
+        context_.options.replication_peer));
   }
   if (context_.options.console) {
     context_.options.console(fmt::format("{} has taken over; this one is its backup", replication_peer_name()));

@@ -77,24 +77,39 @@ void BackupRole::acknowledge(ShardPeer& peer) {
   peers_.update_unsettled(peer);
 }
 
-absl::Status BackupRole::check_takeover(const std::vector<uint64_t>& versions, bool is_primary_unreachable) {
+absl::Status BackupRole::check_takeover(const ShardClaim& seen, bool is_primary_unreachable) {
   if (peers_.primary() != nullptr && !is_primary_unreachable) return absl::UnavailableError("its primary is connected");
   if (!partition_.is_set_up() || !is_level_) {
     return absl::FailedPreconditionError("its state was incomplete when its primary was lost");
   }
-  if (versions.empty() && is_outdated_) {
+  if (seen.versions.empty() && is_outdated_) {
     return absl::FailedPreconditionError("a worker has a newer version: its primary continued without it");
   }
+  const std::string lacks = what_it_lacks(seen);
+  if (lacks.empty()) return absl::OkStatus();
+  // Kept for all workers: another one that has seen less would be accepted, and a newer result be lost.
+  is_outdated_ = true;
+  return absl::FailedPreconditionError(fmt::format("{}: its primary continued without it", lacks));
+}
+
+/// A version is not enough in async and ssp. The workers that came here may have made more updates than the primary and
+/// the other workers.
+std::string BackupRole::what_it_lacks(const ShardClaim& seen) const {
   const ShardProtocol& protocol = partition_.protocol();
-  for (uint32_t i = 0; i < std::min<size_t>(versions.size(), partition_.bucket_count()); ++i) {
-    if (versions[i] <= protocol.version(i)) continue;
-    // Kept for all workers: another one that has seen less would be accepted, and a newer result be lost.
-    is_outdated_ = true;
-    return absl::FailedPreconditionError(
-        fmt::format("it has version {} of bucket {}, and a worker has version {}: its primary continued without it",
-                    protocol.version(i), i, versions[i]));
+  for (uint32_t i = 0; i < std::min<size_t>(seen.versions.size(), partition_.bucket_count()); ++i) {
+    if (seen.versions[i] <= protocol.version(i)) continue;
+    return fmt::format("it has version {} of bucket {}, and a worker has version {}", protocol.version(i), i,
+                       seen.versions[i]);
   }
-  return absl::OkStatus();
+  for (uint32_t i = 0; i < partition_.bucket_count(); ++i) {
+    const uint32_t fragment = partition_.fragment(i);
+    const uint64_t steps = fragment < seen.steps.size() ? seen.steps[fragment] : 0;
+    const uint64_t done = protocol.done_step(seen.worker, seen.incarnation, i).value_or(0);
+    if (steps > done)
+      return fmt::format("it has {} steps of worker {} in bucket {}, and the worker has made {}", done, seen.worker, i,
+                         steps);
+  }
+  return "";
 }
 
 void BackupRole::take_over(const std::vector<ShardSuccessor>& members) {

@@ -22,6 +22,14 @@ struct ShardSuccessor {
   bool live = false;
 };
 
+/// What a worker that asks for a takeover has seen of the state of a shard.
+struct ShardClaim {
+  std::vector<uint64_t> versions;  ///< of the buckets; empty: the control plane does not have them
+  WorkerIndex worker = 0;
+  uint64_t incarnation = 0;
+  std::vector<uint64_t> steps;  ///< async, ssp: of this incarnation, with all answers, by fragment; else empty
+};
+
 /// The part of a shard that is the backup of another one: it receives the primary's buckets, and takes over after it.
 /// The connection is a ShardPeer in phase primary; there is one at most.
 /// Threads  Owner thread of the shard.
@@ -44,15 +52,15 @@ class BackupRole {
   void acknowledge(ShardPeer& peer);
   uint64_t updates() const { return updates_; }
 
-  /// OK when this shard can continue in place of its primary. `versions` of its buckets have been seen by a worker;
-  /// empty: the control plane does not have them. `is_primary_unreachable`: the control plane has lost the primary,
-  /// although its connection to this shard may exist.
+  /// OK when this shard can continue in place of its primary. `is_primary_unreachable`: the control plane has lost the
+  /// primary, although its connection to this shard may exist.
   /// Errors  FAILED_PRECONDITION: the shard never was level, or a worker has seen a state that the shard does not have.
   ///         UNAVAILABLE: the primary is connected.
-  absl::Status check_takeover(const std::vector<uint64_t>& versions, bool is_primary_unreachable);
+  absl::Status check_takeover(const ShardClaim& seen, bool is_primary_unreachable);
   void take_over(const std::vector<ShardSuccessor>& members);
 
  private:
+  std::string what_it_lacks(const ShardClaim& seen) const;
   absl::Status open_receiver(ShardPeer& peer, const proto::JoinReplication& join);
 
   ShardEnvironment& environment_;

@@ -313,6 +313,21 @@ void Shard::remove_member(WorkerIndex worker, uint64_t incarnation) {
   });
 }
 
+absl::StatusOr<std::vector<uint64_t>> Shard::done_steps(WorkerIndex worker, uint64_t incarnation) {
+  return run_in_thread([this, worker, incarnation] {
+    std::vector<uint64_t> steps;
+    if (!partition_.is_set_up()) return steps;
+    steps.assign(partition_.map().fragment_count(), UINT64_MAX);
+    for (uint32_t bucket = 0; bucket < partition_.bucket_count(); ++bucket) {
+      const std::optional<uint64_t> done = partition_.protocol().done_step(worker, incarnation, bucket);
+      if (!done.has_value()) return std::vector<uint64_t>();
+      uint64_t& least = steps[partition_.fragment(bucket)];
+      least = std::min(least, *done);
+    }
+    return steps;
+  });
+}
+
 void Shard::mark_finished(WorkerIndex worker, uint64_t incarnation) {
   run_void_in_thread([this, worker, incarnation] {
     exchange_.change_membership([&](ShardProtocol& protocol, Actions& actions) {
@@ -358,9 +373,9 @@ absl::Status Shard::expect_primary(const std::string& key) {
   });
 }
 
-absl::Status Shard::may_take_over(const std::vector<uint64_t>& versions, bool is_primary_unreachable) {
+absl::Status Shard::may_take_over(const ShardClaim& seen, bool is_primary_unreachable) {
   return run_status_in_thread(
-      [this, versions, is_primary_unreachable] { return backup_.check_takeover(versions, is_primary_unreachable); });
+      [this, seen, is_primary_unreachable] { return backup_.check_takeover(seen, is_primary_unreachable); });
 }
 
 absl::Status Shard::take_over(const std::vector<Successor>& members) {

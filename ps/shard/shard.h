@@ -78,6 +78,9 @@ class Shard {
   void remove_member(WorkerIndex worker, uint64_t incarnation);
   /// The member's steps are done: no step waits for it, but it may still pull.
   void mark_finished(WorkerIndex worker, uint64_t incarnation);
+  /// By fragment, the last step of this incarnation that is done in all buckets, also after its removal; UINT64_MAX
+  /// without a bucket here. Empty: a bucket does not know the incarnation.
+  absl::StatusOr<std::vector<uint64_t>> done_steps(WorkerIndex worker, uint64_t incarnation);
   /// No step waits for these workers until they are admitted again.
   void stop_expecting(const std::vector<WorkerIndex>& workers);
   /// The member returns soon, or the run ends because it was lost: its connections close, but steps wait for it. No
@@ -91,7 +94,7 @@ class Shard {
   absl::Status replicate_to(const std::vector<Endpoint>& endpoints, const std::string& key);
   void detach_backup();
   absl::Status expect_primary(const std::string& key);
-  absl::Status may_take_over(const std::vector<uint64_t>& versions, bool is_primary_unreachable);
+  absl::Status may_take_over(const ShardClaim& seen, bool is_primary_unreachable);
   absl::Status take_over(const std::vector<Successor>& members);
 
   // State, for statistics, summaries and checkpoints.

@@ -176,6 +176,13 @@ bool ShardProtocol::is_member(WorkerIndex worker, uint64_t incarnation) const {
   return member != nullptr && member->live && member->incarnation == incarnation;
 }
 
+std::optional<uint64_t> ShardProtocol::done_step(WorkerIndex worker, uint64_t incarnation, uint32_t bucket) const {
+  const Member* const member = members_.find(worker);
+  if (member == nullptr || member->incarnation != incarnation) return std::nullopt;
+  GRADRAIL_CHECK(bucket < member->exchanges.size());
+  return member->exchanges[bucket].done_step;
+}
+
 std::vector<WorkerIndex> ShardProtocol::waiting_for(uint32_t bucket) const {
   std::vector<WorkerIndex> missing;
   const bool ssp = mode_.kind == ModeKind::ssp;

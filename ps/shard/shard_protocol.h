@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -141,6 +142,9 @@ class ShardProtocol {
   /// The lowest one of all buckets. A shard without buckets returns 1 and has no part in a minimum over shards.
   uint64_t next_step() const;
   bool is_member(WorkerIndex worker, uint64_t incarnation) const;
+  /// The last step of an incarnation that is done in the bucket. The incarnation may have been removed. None: it is not
+  /// known, or another one has replaced it.
+  std::optional<uint64_t> done_step(WorkerIndex worker, uint64_t incarnation, uint32_t bucket) const;
   /// Expected workers without a push of the bucket's next step, also those that never joined; for messages. ssp:
   /// the slowest workers, while another one waits for them.
   std::vector<WorkerIndex> waiting_for(uint32_t bucket) const;

@@ -37,7 +37,7 @@ class Backup(cluster.ClusterTest):
         ps.code()
 
     def assert_went_on(self, worker, times=1):
-        worker.wait_for(r"parameter server 0 .* was lost: .*; its backup .* has taken over at step \d+, no step lost",
+        worker.wait_for(r"parameter server 0 .* was lost: .*; its backup .* has taken over at step \d+, no step of this worker lost",
                         NOTICED)
 
     def assert_all_end(self, *tasks):

@@ -395,7 +395,7 @@ class Backups(etcd.EtcdTest):
         ps.signal(signal.SIGKILL)
         ps.code()
         for worker, lines in zip(workers, said):
-            worker.wait_for(r"its backup \(127\.\d.*\) has taken over at step \d+, no step lost", NOTICED, after=lines)
+            worker.wait_for(r"its backup \(127\.\d.*\) has taken over at step \d+, no step of this worker lost", NOTICED, after=lines)
 
     def assert_complete(self, workers, servers):
         for task in (*workers, *servers):

@@ -176,7 +176,7 @@ class Backups(LaunchTest):
         worker.wait_for(r"Step: [1-9]\d+", cluster.START)
 
     def assert_takes_over(self, worker, ps=0):
-        worker.wait_for(rf"parameter server {ps} .* its backup .* has taken over at step \d+, no step lost", cluster.START)
+        worker.wait_for(rf"parameter server {ps} .* its backup .* has taken over at step \d+, no step of this worker lost", cluster.START)
 
     def test_a_backup_replaces_the_ps_that_is_killed_under_mpirun(self):
         undisturbed = self.under_mpirun(4, "--ps", "2", *self.flags)

@@ -170,6 +170,54 @@ class Backups(four_hosts.FourHosts):
             self.assert_goes_on(worker)
         self.assertFalse(workers[1].has("has joined again"), workers[1].transcript())
 
+    def step_of(self, worker):
+        """Returns the number in the last line with a step."""
+        return int(re.findall(r"Step: (\d+)", worker.text())[-1])
+
+    def assert_split_repeats_steps(self, slow):
+        """Splits the network into two halves with a ps task and a worker each. `slow` makes few steps in its half."""
+        flags = ("--epochs", 100000, "--heartbeat-timeout", 3, "--backup-ps", 1, "--log_every", 100)
+        primary, backup = [self.train_on(host, "ps", host, *flags) for host in self.PS]
+        workers = [self.train_on(host, "worker", index, *flags) for index, host in enumerate(self.WORKERS)]
+        for worker in workers:
+            worker.wait_for(r"Step: \d{4}")
+        primary.wait_for(r"has everything")
+        ip = four_hosts.ip
+        ip("-n", self.switch, "link", "add", "bridge1", "type", "bridge")
+        ip("-n", self.switch, "link", "set", "bridge1", "up")
+        for port in ("port1", "port3"):
+            ip("-n", self.switch, "link", "set", port, "master", "bridge1")
+        workers[1].wait_for(r"has taken over at step \d+, no step of this worker lost", 30 * cluster.PATIENCE)
+        primary.wait_for(r"the backup at .* was lost \(", 15 * cluster.PATIENCE)
+        before = [self.step_of(worker) for worker in workers]
+        cluster.wait_until(lambda: self.step_of(workers[slow]) > before[slow] + 200, cluster.START, workers[slow].transcript)
+        workers[slow].signal(signal.SIGSTOP)
+        fast = 1 - slow
+        goal = self.step_of(workers[fast]) + 3 * (self.step_of(workers[slow]) - before[slow])
+        cluster.wait_until(lambda: self.step_of(workers[fast]) > goal, cluster.START, workers[fast].transcript)
+        for port in ("port1", "port3"):
+            ip("-n", self.switch, "link", "set", port, "master", "bridge0")
+        workers[slow].signal(signal.SIGCONT)
+        back = workers[0].wait_for(r"global step \d+ where it was \d+; (\d+) steps of this worker are done once more: a backup "
+                                   r"had taken over without them", 40 * cluster.PATIENCE)
+        made = self.step_of(workers[0])
+        workers[0].wait_for(r"Step: \d+", cluster.START, after=len(workers[0].lines()))
+        # The steps since the split, of which the last line before it is at most 100 steps old.
+        self.assertGreater(int(back.group(1)), 100, workers[0].transcript())
+        self.assertLess(abs(made - int(back.group(1)) - self.step_of(workers[0])), 1000, workers[0].transcript())
+        self.assert_ends(primary, lambda code: code != 0, 20 * cluster.PATIENCE,
+                         says=[r"the updates that this task has made alone are lost"])
+        for worker in workers:
+            self.assert_goes_on(worker)
+
+    def test_async_repeats_the_steps_that_a_split_has_lost(self):
+        """They were lost, and the log had 0 repeated steps."""
+        self.assert_split_repeats_steps(slow=1)
+
+    def test_async_repeats_them_also_if_the_backup_has_more_updates(self):
+        """The version of the backup was newer: the worker went on there, and was then refused for its step."""
+        self.assert_split_repeats_steps(slow=0)
+
 
 class Ranks(four_hosts.FourHosts):
     """Tests one rank on each host. The rendezvous finds the addresses of the hosts."""

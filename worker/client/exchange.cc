@@ -413,6 +413,7 @@ absl::Status Exchange::finish(Index index) {
   }
   telemetry_.mark(Mark::Kind::done, fragment.step);
   if (kind(index) != ps::ArrivalKind::push) return absl::OkStatus();
+  fragment.done_step = fragment.step;
   ended_at_ = Clock::now();
   telemetry_.count_exchange(ended_at_ - fragment.begun_at, fragment.waited_ns);
   if (fragment.dropped) catch_up(index);
@@ -441,6 +442,7 @@ void Exchange::set_first_steps(const std::vector<uint64_t>& first_steps) {
   for (size_t i = 0; i < fragments_.size(); ++i) {
     fragments_[i].step = first_steps[i] - 1;
     fragments_[i].has_pushed = false;
+    fragments_[i].done_step = 0;
   }
 }
 

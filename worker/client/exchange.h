@@ -104,6 +104,8 @@ class Exchange final : public PathEvents {
 
   /// Step of the current or the last exchange; pulls do not count.
   uint64_t step(Index fragment = 0) const { return fragments_[fragment].step; }
+  /// The last step with all answers since set_first_steps(); 0: none.
+  uint64_t done_step(Index fragment) const { return fragments_[fragment].done_step; }
   /// The first steps of this worker, by fragment.
   void set_first_steps(const std::vector<uint64_t>& first_steps);
   /// The first steps at a backup that took over. A worker that has not pushed yet begins there: the backup may lack the
@@ -148,6 +150,7 @@ class Exchange final : public PathEvents {
     size_t bucket_count = 0;
     ps::ArrivalKind kind{};
     uint64_t step = 0;
+    uint64_t done_step = 0;   ///< as done_step()
     bool has_pushed = false;  ///< since set_first_steps()
     bool under_way = false;
     TimePoint begun_at;

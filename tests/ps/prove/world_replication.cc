@@ -147,6 +147,10 @@ void World::take_over(const Event& event) {
       const uint64_t step = workers_[worker].servers[event.server].buckets[bucket].acknowledged_step;
       if (step != 0 && !backup.ledger.has_applied(worker, workers_[worker].incarnation, bucket, step))
         return fail("an acknowledged update was lost");
+      // BackupRole::check_takeover() compares the steps of the worker as well.
+      const bool counts_steps = config_->mode.kind == ModeKind::async || config_->mode.kind == ModeKind::ssp;
+      if (counts_steps && backup.protocol.done_step(worker, workers_[worker].incarnation, bucket).value_or(0) < step)
+        return fail("a takeover that loses nothing would be refused");
     }
   }
   server.link.close();

@@ -59,6 +59,28 @@ TEST(BackupProtocol, APushThatWaitedIsRepeatedAndSummedOnce) {
   EXPECT_THAT(backup.push(0, 1, 0), ElementsAre("answer w0 b0 s1 v1 stale 0"));
 }
 
+/// A worker that has made steps at the primary beside its backup goes back to the step that the backup has.
+TEST(BackupProtocol, KnowsTheStepsOfAnIncarnationUntilAnotherOneReplacesIt) {
+  const Mode mode{ModeKind::async, 2};
+  Driver primary = primary_of(mode, 2);
+  for (const uint64_t step : {1, 2}) {
+    for (const uint32_t bucket : {0, 1}) primary.push(0, step, bucket);
+  }
+  primary.push(0, 3, 1);
+  Driver backup = successor_of(primary, mode, 2);
+  primary.push(0, 3, 0);
+  EXPECT_EQ(backup.protocol.done_step(0, kFirstIncarnation, 0), 2u);
+  EXPECT_EQ(backup.protocol.done_step(0, kFirstIncarnation, 1), 3u);
+  EXPECT_EQ(backup.protocol.done_step(1, kFirstIncarnation, 0), 0u);
+  EXPECT_EQ(backup.protocol.done_step(0, kFirstIncarnation + 1, 0), std::nullopt);
+  EXPECT_EQ(backup.protocol.done_step(7, kFirstIncarnation, 0), std::nullopt);
+  backup.remove(0);
+  EXPECT_EQ(backup.protocol.done_step(0, kFirstIncarnation, 0), 2u);
+  backup.protocol.add_worker(0, kFirstIncarnation + 1);
+  EXPECT_EQ(backup.protocol.done_step(0, kFirstIncarnation, 0), std::nullopt);
+  EXPECT_EQ(backup.protocol.done_step(0, kFirstIncarnation + 1, 0), 0u);
+}
+
 TEST(BackupProtocol, AWorkerThatLeftIsNotWaitedFor) {
   const Mode mode{ModeKind::sync, 2};
   Driver primary = primary_of(mode);

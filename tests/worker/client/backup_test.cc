@@ -190,12 +190,14 @@ class Pair : public ::testing::Test {
       ASSERT_TRUE(waited.ok()) << waited;
     }
   }
-  /// Asks the backup to take over, as a worker of `group` that has seen `version` of bucket 0. Returns the answer.
-  absl::Status request_takeover(uint64_t version, uint64_t group) {
+  /// Asks the backup to take over, as a worker of `group` that has seen `version` of bucket 0 and has made `steps`.
+  /// Returns the answer.
+  absl::Status request_takeover(uint64_t version, uint64_t group, uint64_t steps = 0) {
     ps::proto::JoinRequest request;
     request.set_protocol_version(ps::kProtocolVersion);
     request.set_group(group);
     request.mutable_take_over()->add_versions(version);
+    request.mutable_take_over()->add_steps(steps);
     return send_join(cluster_.options(0).backups[0], request);
   }
 
@@ -229,6 +231,17 @@ TEST_F(Pair, ABackupThatMissesWhatAWorkerHasSeenRefuses) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("its primary continued without it"));
   steps(3);  // this worker has seen no more than there is
+  EXPECT_EQ(client_->stats().takeovers, 1u);
+}
+
+/// The network was split. The workers of the backup have made more updates than this one and the primary.
+TEST_F(Pair, ABackupThatMissesStepsOfAWorkerRefusesAlthoughItsVersionIsNewer) {
+  cluster_.stop(0);
+  const absl::Status refused = request_takeover(step_, group_, 1);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(refused.message()),
+              HasSubstr("it has 0 steps of worker 0 in bucket 0, and the worker has made 1: its primary continued"));
+  steps(3);
   EXPECT_EQ(client_->stats().takeovers, 1u);
 }
 

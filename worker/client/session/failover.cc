@@ -80,7 +80,7 @@ absl::Status Failover::switch_to_successor(uint32_t ps_index, const absl::Status
   GRADRAIL_RETURN_IF_ERROR(connect_shards(ps_index, *successor.described, successor.joined));
   exchange_.lower_first_steps(first_steps);
   telemetry_.count_takeover();
-  options_.log(fmt::format("{}; {} ({}) has taken over at step {}, no step lost", message_of(cause),
+  options_.log(fmt::format("{}; {} ({}) has taken over at step {}, no step of this worker lost", message_of(cause),
                            successor.is_at_backup_address ? "its backup" : "a new task at its address",
                            session_.control(ps_index).address(), successor.joined.global_step()));
   return absl::OkStatus();
@@ -141,6 +141,9 @@ ps::proto::JoinRequest Failover::takeover_request(uint32_t ps_index) const {
     barrier.set_generation(generation);
   }
   take_over.set_steps_are_done(session_.steps_finished());
+  // Its version may be newer although it lacks steps of this worker: others have gone on there.
+  for (Exchange::Index fragment = 0; !session_.sums() && fragment < exchange_.fragment_count(); ++fragment)
+    take_over.add_steps(exchange_.done_step(fragment));
   return request;
 }
 

@@ -71,6 +71,9 @@ absl::Status Rejoin::run() {
   const uint64_t former_group = session_.group();
   const bool saved_before = session_.saves_checkpoints();
   left_position_ = position();
+  left_step_ = exchange_.step();
+  left_done_step_ = exchange_.done_step(0);
+  session_.begin_return();
   unanswered_steps_ = exchange_.is_unanswered_push() ? 1 : 0;
   session_.set_origin_position(left_position_ - std::min(left_position_, unanswered_steps_));
   absl::Status joined;
@@ -100,9 +103,10 @@ absl::Status Rejoin::run() {
     options_.log("no checkpoints are saved any more: a parameter server was started again without --checkpoint_dir");
   const uint64_t repeated = left_position_ - std::min(left_position_, position());
   telemetry_.count_rejoin(repeated);
-  options_.log(fmt::format("{}: global step {} where it was {}; {} steps of this worker are done once more",
+  options_.log(fmt::format("{}: global step {} where it was {}; {} steps of this worker are done once more{}",
                            returns ? "this worker has joined again" : "all parameter servers are back",
-                           exchange_.global_step(), former_version, repeated));
+                           exchange_.global_step(), former_version, repeated,
+                           lost_steps() == 0 ? "" : ": a backup had taken over without them"));
   return absl::OkStatus();
 }
 
@@ -149,7 +153,8 @@ void Rejoin::restore_position(bool same_servers) {
   const uint64_t version = same_servers ? exchange_.global_step() : session_.began_from().value_or(0);
   uint64_t position = position_at(version);
   if (same_servers) {
-    position = left_position_;  // a step without an answer may have been applied: repeating it would apply it twice
+    // A step without an answer may have been applied: repeating it would apply it twice.
+    position = left_position_ - lost_steps();
   } else if (!session_.began_from().has_value()) {
     // The chief's copy of the parameters is from before the step without an answer, and the versions restart.
     position = left_position_ - std::min(left_position_, unanswered_steps_);
@@ -159,6 +164,14 @@ void Rejoin::restore_position(bool same_servers) {
   // Versions above the restored one will be given again, to other updates.
   std::erase_if(history_, [&](const Seen& seen) { return seen.position > position || seen.version > version; });
   if (history_.empty()) history_.push_back({version, position});
+}
+
+/// Steps of this worker that the servers have answered, and do not have any more. A network was split: the worker went
+/// on with the primary, and the backup took over with the workers on its side.
+uint64_t Rejoin::lost_steps() const {
+  const std::optional<uint64_t>& kept = session_.left_steps();
+  if (!kept.has_value() || *kept >= left_done_step_) return 0;
+  return std::min(left_position_, left_step_ - *kept);
 }
 
 void Rejoin::begin_history() {

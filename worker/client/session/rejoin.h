@@ -61,6 +61,7 @@ class Rejoin {
   void release();
   absl::Status join_once(TimePoint deadline, uint64_t former_group);
   void restore_position(bool same_servers);
+  uint64_t lost_steps() const;
   uint64_t position_at(uint64_t version) const;
 
   const ClientOptions& options_;
@@ -73,6 +74,8 @@ class Rejoin {
 
   bool under_way_ = false;
   uint64_t left_position_ = 0;     ///< of this worker when the ps was lost
+  uint64_t left_step_ = 0;         ///< of its incarnation: the last one that was begun
+  uint64_t left_done_step_ = 0;    ///< … and the last one with all answers
   uint64_t unanswered_steps_ = 0;  ///< 1: the last of these steps had been sent, and nothing of it was answered
   std::vector<Seen> history_;      ///< ascending in version and position
   uint64_t history_stride_ = 1;    ///< steps between two entries

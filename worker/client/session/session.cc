@@ -180,6 +180,7 @@ ps::proto::JoinRequest Session::join_request(uint32_t first_shard) const {
   request.set_group(group_);
   request.set_run(run_);
   request.set_newcomer(!has_started_);
+  if (!sums()) request.set_left_incarnation(left_incarnation_);
   if (origin_group_.has_value()) {
     request.set_left_group(*origin_group_);
     request.set_run_base(run_base_);
@@ -225,6 +226,9 @@ absl::StatusOr<std::vector<uint64_t>> Session::join(TimePoint deadline, bool aga
     GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> named, first_steps_in(reply, i));
     for (size_t fragment = 0; fragment < first_steps.size(); ++fragment)
       first_steps[fragment] = std::min(first_steps[fragment], named[fragment]);
+    // The first attempt that a task accepts replaces the incarnation there: later replies do not have it.
+    if (reply.left_steps_size() > 0)
+      left_steps_ = std::min(left_steps_.value_or(UINT64_MAX), uint64_t{reply.left_steps(0)});
     ++joined_count_;
     saves_checkpoints_ = saves_checkpoints_ && reply.saves_checkpoints();
     GRADRAIL_RETURN_IF_ERROR(take_shards(i, reply, next_link));
@@ -348,6 +352,11 @@ void Session::switch_to(uint32_t ps_index, std::unique_ptr<ControlLink> control,
     forget_news();
   }
   start_heartbeat(ps_index);
+}
+
+void Session::begin_return() {
+  left_incarnation_ = identity_.incarnation();
+  left_steps_.reset();
 }
 
 void Session::release() {

@@ -97,6 +97,10 @@ class Session {
   void forget_group() { group_ = 0; }
   /// Sets the number of steps of this worker that were answered before it joins again.
   void set_origin_position(uint64_t position) { origin_position_ = position; }
+  /// This worker begins to join again: the servers are asked for the steps that they have of its incarnation.
+  void begin_return();
+  /// The least of their answers, for the first fragment. None: no server knows the incarnation.
+  const std::optional<uint64_t>& left_steps() const { return left_steps_; }
   /// The global step of the checkpoint that the servers of this group began from. Empty: they began from nothing.
   const std::optional<uint64_t>& began_from() const { return began_from_; }
 
@@ -143,6 +147,8 @@ class Session {
   uint64_t group_ = 0;                    ///< a hash of them: the ps processes that this worker has joined
   std::optional<uint64_t> origin_group_;  ///< the last group that this worker has left
   uint64_t origin_position_ = 0;
+  uint64_t left_incarnation_ = 0;
+  std::optional<uint64_t> left_steps_;
   std::optional<uint64_t> began_from_;
   bool found_other_process_ = false;
   bool initialised_ = true;
