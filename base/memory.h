@@ -9,7 +9,8 @@
 namespace gradrail {
 
 /// Zeroed host memory behind a sealed memfd: any transport can register it, and shm can pass it to another process.
-/// Its size is sealed, so that no peer can make a reader fault by shrinking it.
+/// Its size is sealed, so that no peer can make a reader fault by shrinking it. Where the system forbids
+/// memfd_create(), the memory has no file: shm then refuses itself, and all other transports can register it.
 class SharedMemory {
  public:
   /// Errors  RESOURCE_EXHAUSTED: the kernel refused memory or a descriptor; the message says which limit.

@@ -1,6 +1,7 @@
 #include "transport/registry.h"
 
 #include <sys/stat.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -83,8 +84,12 @@ absl::StatusOr<const Transport*> find_transport(std::string_view name) {
 }
 
 std::string host_id() {
-  std::string boot_id = "unknown-boot";
-  std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id;
+  std::string boot_id;
+  if (!(std::ifstream("/proc/sys/kernel/random/boot_id") >> boot_id)) {  // /proc is not mounted
+    utsname names{};
+    uname(&names);
+    boot_id = fmt::format("unknown boot of {}", names.nodename);
+  }
   struct stat network {};
   stat("/proc/self/ns/net", &network);  // abstract socket names live in the network namespace
   // shm admits processes of its own user alone (shm/unix_socket.h).

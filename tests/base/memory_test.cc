@@ -5,11 +5,14 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <utility>
+
+#include "tests/base/forbidden_call.h"
 
 namespace gradrail {
 namespace {
@@ -95,6 +98,21 @@ TEST(SharedMemory, refusal_names_memory_size_and_limit) {
   for (const char* part : {"slots", "4096", "ulimit -n"}) {
     EXPECT_NE(memory.status().message().find(part), absl::string_view::npos) << memory.status();
   }
+}
+
+/// seccomp forbids memfd_create() in some containers. The error named free memory and `ulimit -n`.
+TEST(SharedMemory, has_no_file_where_the_system_forbids_it) {
+  const auto use_memory = [](int error) {
+    if (!forbid_system_call(SYS_memfd_create, error)) _exit(2);
+    auto memory = SharedMemory::create("slots", 100'000);
+    if (!memory.ok() || memory->span().fd != -1 || memory->bytes() != 100'000) _exit(1);
+    const bool is_zeroed =
+        std::all_of(memory->data(), memory->data() + memory->bytes(), [](std::byte b) { return b == std::byte{0}; });
+    std::fill_n(memory->data(), memory->bytes(), std::byte{7});
+    *memory = SharedMemory();
+    _exit(is_zeroed ? 0 : 1);
+  };
+  for (const int error : {EPERM, EACCES, ENOSYS}) EXPECT_EXIT(use_memory(error), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(SharedMemory, impossible_size_is_refused_and_leaks_nothing) {

@@ -33,6 +33,7 @@ constexpr int kAcceptsPerLook = 64;
 absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions&) { return ShmContext::create(); }
 
 absl::StatusOr<std::unique_ptr<Context>> ShmContext::create() {
+  GRADRAIL_RETURN_IF_ERROR(check_usable());  // the first region or peer would find it out, after the join
   FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return from_errno(errno, "epoll_create1");
   GRADRAIL_ASSIGN_OR_RETURN(FileDescriptor bell, create_bell());

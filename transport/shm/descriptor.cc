@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <string_view>
 
@@ -22,6 +23,23 @@ namespace {
 std::string link_of(int fd) { return fmt::format("/proc/self/fd/{}", fd); }
 
 }  // namespace
+
+absl::Status check_usable() {
+  const FileDescriptor memory(memfd_create("gradrail-probe", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  const int error = memory ? 0 : errno;
+  if (error == EPERM || error == EACCES || error == ENOSYS) {
+    return absl::FailedPreconditionError(
+        fmt::format("shm: memfd_create: {} (forbidden by seccomp, or by the security profile of the container)",
+                    std::strerror(error)));
+  }
+  if (!memory) return from_errno(error, "memfd_create");
+  for (const std::string& path : {std::string("/proc/self/maps"), link_of(memory.get())}) {
+    struct stat file {};
+    if (stat(path.c_str(), &file) != 0)
+      return absl::FailedPreconditionError(fmt::format("shm: {}: {} (is /proc mounted?)", path, std::strerror(errno)));
+  }
+  return absl::OkStatus();
+}
 
 absl::Status check_sealed(int fd, size_t bytes) {
   const int seals = fcntl(fd, F_GET_SEALS);

@@ -36,6 +36,10 @@ class Mapping {
   size_t bytes_ = 0;
 };
 
+/// Whether this process can use shm: it makes memfds, and reads its own descriptors and mappings in /proc.
+/// Errors  FAILED_PRECONDITION: the system forbids memfd_create(), or /proc is not mounted. RESOURCE_EXHAUSTED.
+absl::Status check_usable();
+
 /// Errors  INVALID_ARGUMENT: not a memfd of at least `bytes` that is sealed against shrinking.
 absl::Status check_sealed(int fd, size_t bytes);
 

@@ -2,50 +2,54 @@
 
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <cinttypes>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
 #include <string>
+#include <string_view>
 
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "transport/capabilities.h"
 #include "transport/shm/descriptor.h"
+#include "transport/shm/native_error.h"
 
 namespace gradrail::transport::shm {
 namespace {
 
 constexpr const char* kRemedy = "allocate it with SharedMemory::create and register all of it";
 
+absl::Status invalid(std::string_view why) {
+  return absl::InvalidArgumentError(fmt::format("shm: {}: {}", why, kRemedy));
+}
+
 /// Whether `data` is where the file behind `fd` is mapped from its beginning. A peer maps the file, so a span that is
 /// something else would send its bytes to the wrong place without any error.
-bool is_start_of_file(const std::byte* data, int fd) {
+absl::Status check_start_of_file(const std::byte* data, int fd) {
   struct stat file {};
-  if (fstat(fd, &file) != 0) return false;
+  if (fstat(fd, &file) != 0) return from_errno(errno, "fstat");
   const auto address = reinterpret_cast<uintptr_t>(data);
   std::ifstream maps("/proc/self/maps");
+  if (!maps) return from_errno(errno, "/proc/self/maps (is /proc mounted?)");
   for (std::string line; std::getline(maps, line);) {
     uint64_t begin = 0, end = 0, offset = 0, inode = 0;
     constexpr const char* kFormat = "%" SCNx64 "-%" SCNx64 " %*s %" SCNx64 " %*s %" SCNu64;
     if (std::sscanf(line.c_str(), kFormat, &begin, &end, &offset, &inode) != 4) continue;
     if (address < begin || address >= end) continue;
-    return inode == file.st_ino && offset + (address - begin) == 0;
+    if (inode != file.st_ino || offset + (address - begin) != 0) break;
+    return absl::OkStatus();
   }
-  return false;
+  return invalid("span does not begin where its file does");
 }
 
 absl::Status check_shareable(MemorySpan span) {
   GRADRAIL_RETURN_IF_ERROR(check_memory("shm", span));
-  if (span.fd < 0) return absl::InvalidArgumentError(fmt::format("shm: memory without a file: {}", kRemedy));
-  if (absl::Status sealed = check_sealed(span.fd, span.bytes); !sealed.ok()) {
-    return absl::InvalidArgumentError(fmt::format("shm: {}: {}", std::string(sealed.message()), kRemedy));
-  }
-  if (!is_start_of_file(span.data, span.fd)) {
-    return absl::InvalidArgumentError(fmt::format("shm: span does not begin where its file does: {}", kRemedy));
-  }
-  return absl::OkStatus();
+  if (span.fd < 0) return invalid("memory without a file");
+  const absl::Status sealed = check_sealed(span.fd, span.bytes);
+  return sealed.ok() ? check_start_of_file(span.data, span.fd) : invalid(message_of(sealed));
 }
 
 RegionKey key_of(const MemorySpan& span, Access access, const common::RegionId& id) {

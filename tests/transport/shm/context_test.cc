@@ -1,8 +1,11 @@
 #include <poll.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -10,6 +13,7 @@
 
 #include "base/random.h"
 #include "gmock/gmock.h"
+#include "tests/base/forbidden_call.h"
 #include "tests/transport/shm/testing.h"
 #include "transport/wait_set.h"
 
@@ -54,6 +58,19 @@ TEST(ShmContext, MemoryThatCannotBeSharedIsRefusedWithTheRemedy) {
   }
   EXPECT_THAT(std::string(context->register_memory(inside, Access::remote_read).status().message()),
               HasSubstr("SharedMemory::create"));
+}
+
+TEST(ShmContext, IsRefusedWhereTheSystemForbidsMemfd) {
+  const auto open_without = [](int error) {
+    const bool is_forbidden = forbid_system_call(SYS_memfd_create, error);
+    const absl::Status refused = open({}).status();
+    std::fprintf(stderr, "%s\n", refused.ToString().c_str());
+    _exit(is_forbidden && absl::IsFailedPrecondition(refused) ? 0 : 1);
+  };
+  EXPECT_EXIT(open_without(EPERM), ::testing::ExitedWithCode(0),
+              "memfd_create: Operation not permitted .forbidden by seccomp");
+  EXPECT_EXIT(open_without(ENOSYS), ::testing::ExitedWithCode(0),
+              "memfd_create: Function not implemented .forbidden by");
 }
 
 TEST(ShmContext, AddressesAreChecked) {
