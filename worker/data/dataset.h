@@ -57,7 +57,8 @@ struct MnistData {
   Split test;        ///< 10,000
 };
 
-/// Reads the four files with the names of MNIST (`train-images-idx3-ubyte` …, with or without `.gz`) from a folder.
+/// Reads the four files with the names of MNIST from a folder: `train-images-idx3-ubyte` …, or
+/// `train-images.idx3-ubyte` …, each with or without `.gz`.
 /// Data sets of other sizes are accepted. The validation split is the first twelfth of the training images.
 /// Errors  Those of read_idx(). DATA_LOSS: counts or labels contradict each other; the message names both files.
 absl::StatusOr<MnistData> load_mnist(const std::string& folder);

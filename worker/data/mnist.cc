@@ -17,21 +17,28 @@ constexpr uint8_t kDigits = 10;
 // MNIST's own division: 5,000 of 60,000.
 constexpr size_t kValidationShare = 12;
 
-std::string existing_file(const std::string& folder, const std::string& name) {
-  const std::string plain = folder + "/" + name;
-  std::error_code ignored;
-  // If neither exists, the error of read_idx() names the packed file.
-  return fs::exists(plain, ignored) ? plain : plain + ".gz";
+constexpr const char* kImages = "idx3-ubyte";
+constexpr const char* kLabels = "idx1-ubyte";
+
+/// The file `stem`-`kind`. Some copies of MNIST have a dot before the kind.
+absl::StatusOr<std::string> find_file(const std::string& folder, const std::string& stem, const std::string& kind) {
+  std::error_code error;
+  for (const char* const join : {"-", "."}) {
+    for (const char* const packed : {"", ".gz"}) {
+      const std::string path = folder + "/" + stem + join + kind + packed;
+      if (fs::exists(path, error)) return path;
+    }
+  }
+  fs::directory_iterator entries(folder, error);
+  if (error) return absl::NotFoundError(fmt::format("{}: {}", folder, error.message()));
+  return absl::NotFoundError(fmt::format("{0} has no {1}-{2}[.gz], and no {1}.{2}[.gz]", folder, stem, kind));
 }
 
-bool holds_mnist(const std::string& folder) {
-  std::error_code ignored;
-  return fs::exists(existing_file(folder, "train-images-idx3-ubyte"), ignored);
-}
+bool holds_mnist(const std::string& folder) { return find_file(folder, "train-images", kImages).ok(); }
 
 absl::StatusOr<Split> read_split(const std::string& folder, const std::string& prefix) {
-  const std::string images_path = existing_file(folder, prefix + "-images-idx3-ubyte");
-  const std::string labels_path = existing_file(folder, prefix + "-labels-idx1-ubyte");
+  GRADRAIL_ASSIGN_OR_RETURN(const std::string images_path, find_file(folder, prefix + "-images", kImages));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::string labels_path, find_file(folder, prefix + "-labels", kLabels));
   GRADRAIL_ASSIGN_OR_RETURN(IdxArray labels, read_idx(labels_path));
   GRADRAIL_ASSIGN_OR_RETURN(IdxArray images, read_idx(images_path));
 
@@ -79,10 +86,8 @@ absl::StatusOr<MnistData> load_mnist(const std::string& folder) {
   GRADRAIL_ASSIGN_OR_RETURN(Split train, read_split(folder, "train"));
   GRADRAIL_ASSIGN_OR_RETURN(Split test, read_split(folder, "t10k"));
   if (train.pixels != test.pixels) {
-    return absl::DataLossError(
-        fmt::format("{0}/train-images-idx3-ubyte and {0}/t10k-images-idx3-ubyte: {1} and {2} "
-                    "pixels an image",
-                    folder, train.pixels, test.pixels));
+    return absl::DataLossError(fmt::format("{}: train-images and t10k-images ({}) have {} and {} pixels an image",
+                                           folder, kImages, train.pixels, test.pixels));
   }
   MnistData data;
   // The front, as the MNIST reader of TensorFlow's tutorials does.
@@ -95,10 +100,15 @@ absl::StatusOr<MnistData> load_mnist(const std::string& folder) {
 absl::StatusOr<std::string> default_mnist_folder() {
   // A named folder is used alone: falling back to another would train on the wrong data.
   if (const char* named = std::getenv("GRADRAIL_DATA_DIR"); named != nullptr && *named != '\0') {
-    if (holds_mnist(named)) return named;
-    return absl::NotFoundError(fmt::format("GRADRAIL_DATA_DIR={} holds no train-images-idx3-ubyte[.gz]", named));
+    const absl::Status found = find_file(named, "train-images", kImages).status();
+    if (found.ok()) return named;
+    return absl::NotFoundError(fmt::format("GRADRAIL_DATA_DIR: {}", message_of(found)));
   }
   const fs::path program = program_folder();
+  if (program.empty())
+    return absl::NotFoundError(
+        "no MNIST: /proc/self/exe does not name the folder of this program (is /proc mounted?); "
+        "name the folder of MNIST by --data-dir or GRADRAIL_DATA_DIR");
   // Beside the program, or in an installation or a build tree.
   const std::string candidates[] = {(program / "mnist").string(),
                                     (program.parent_path() / "share/gradrail/mnist").string()};

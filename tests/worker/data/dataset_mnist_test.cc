@@ -71,12 +71,34 @@ TEST(DatasetMnist, SmallSetSplitsItsFirstTwelfthOff) {
   EXPECT_EQ(data->train.labels.front(), 3);
 }
 
-TEST(DatasetMnist, MissingFileIsNotFoundAndNamed) {
+/// Copies of MNIST have a dot before "idx".
+TEST(DatasetMnist, DottedNamesAreAccepted) {
+  namespace fs = std::filesystem;
+  const TemporaryFolder folder;
+  write_split(folder, "train", 36, 36);
+  write_split(folder, "t10k", 7, 7);
+  const std::string at = folder.path() + "/";
+  for (const std::string split : {"train", "t10k"}) {
+    fs::rename(at + split + "-images-idx3-ubyte", at + split + "-images.idx3-ubyte");
+    fs::rename(at + split + "-labels-idx1-ubyte.gz", at + split + "-labels.idx1-ubyte.gz");
+    const absl::StatusOr<MnistData> data = load_mnist(folder.path());
+    ASSERT_TRUE(data.ok()) << data.status();
+    EXPECT_EQ(data->train.count, 33u);
+  }
+  const Environment named("GRADRAIL_DATA_DIR", folder.path());
+  EXPECT_EQ(default_mnist_folder().value_or(""), folder.path());
+}
+
+TEST(DatasetMnist, MissingFileIsNotFoundAndTheNamesAreListed) {
   const TemporaryFolder folder;
   write_split(folder, "train", 36, 36);
   const absl::Status status = load_mnist(folder.path()).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kNotFound);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("t10k-labels-idx1-ubyte"));
+  EXPECT_EQ(std::string(status.message()),
+            folder.path() + " has no t10k-images-idx3-ubyte[.gz], and no t10k-images.idx3-ubyte[.gz]");
+  const absl::Status nowhere = load_mnist("/nowhere").status();
+  EXPECT_EQ(nowhere.code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(std::string(nowhere.message()), "/nowhere: No such file or directory");
 }
 
 TEST(DatasetMnist, CountsThatDifferAreAContradiction) {
