@@ -18,6 +18,13 @@
 namespace gradrail::ps {
 namespace {
 
+/// Of a run that ended without an error. A program that joins once more needs servers that have just started.
+absl::Status run_has_ended() {
+  return absl::FailedPreconditionError(
+      "the run has ended: all of its workers have left, and no worker can join any more; start the parameter servers "
+      "again for another run");
+}
+
 /// Longest time of a join while shards copy or the backup is slow. A worker pings only after it.
 constexpr auto kLongestJoin = std::chrono::seconds(10);
 
@@ -27,6 +34,7 @@ absl::Status JoinHandler::describe(const proto::DescribeRequest& request, proto:
   // Before the check, so that the caller learns the version also from a refusal.
   reply.set_protocol_version(kProtocolVersion);
   GRADRAIL_RETURN_IF_ERROR(check_protocol_version(request.protocol_version()));
+  if (heartbeat_.finished() && context_.state.aborted().empty()) return run_has_ended();
   if (request.lost_primary()) backup_.begin_without_primary();
   const ServerOptions& options = context_.options;
   // The worker reads the difference in the reply and ends.
@@ -147,6 +155,8 @@ absl::StatusOr<std::string> JoinHandler::admit(const proto::JoinRequest& request
   {
     ControlState& state = context_.state;
     MutexLock lock(state.mutex);
+    // Under one lock with the join: this task ends as soon as it sees that the run has finished.
+    if (state.membership.finished() && state.membership.aborted().empty()) return run_has_ended();
     const bool is_continued =
         request.has_left_group() && !request.newcomer() && request.left_group() != request.group();
     if (is_continued) state.membership.mark_continued(Clock::now());

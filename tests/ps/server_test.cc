@@ -62,6 +62,31 @@ TEST(Server, StopEndsTheWait) {
   stopper.join();
 }
 
+/// A second join() of a program waited for a server that was at its end, and asked whether it is started.
+TEST(Server, AJoinAfterTheEndOfARunSaysSo) {
+  Server::Options options = local();
+  options.worker_names = {"w0:1"};
+  const auto server = Server::start(options);
+  ASSERT_TRUE(server.ok()) << server.status();
+  Caller caller((*server)->port());
+  proto::JoinRequest request = good_join();
+  ASSERT_TRUE(caller.join(request).ok());
+  proto::LeaveRequest leave;
+  *leave.mutable_member() = request.member();
+  proto::LeaveReply left;
+  ASSERT_TRUE(caller.call(&proto::Control::Stub::Leave, leave, left).ok());
+
+  request.mutable_member()->set_incarnation(2);
+  proto::DescribeRequest describe;
+  describe.set_protocol_version(kProtocolVersion);
+  proto::DescribeReply described;
+  for (const grpc::Status& refused :
+       {caller.join(request), caller.call(&proto::Control::Stub::Describe, describe, described)}) {
+    EXPECT_EQ(refused.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
+    EXPECT_THAT(refused.error_message(), HasSubstr("the run has ended: all of its workers have left"));
+  }
+}
+
 TEST(Server, AStopThatLeavesWorkersNamesThem) {
   std::ostringstream text;
   const auto former = spdlog::default_logger();

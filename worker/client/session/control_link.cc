@@ -191,8 +191,10 @@ absl::StatusOr<ps::proto::DescribeReply> ControlLink::describe(const ps::proto::
     }
     if (stop_ && stop_()) return absl::CancelledError(fmt::format("stopped while waiting for {}", name_));
     if (Clock::now() >= deadline) {
-      return absl::DeadlineExceededError(
-          fmt::format("{} did not come up in time (is it started, and is the address right?): {}", name_, why));
+      return absl::DeadlineExceededError(fmt::format(
+          "{} did not come up in time (is it started, and is the address right? it ends when all workers of its "
+          "run have left): {}",
+          name_, why));
     }
     if (Clock::now() >= notice_at) {
       notice_at = Clock::now() + kWaitReportEvery;
