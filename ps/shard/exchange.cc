@@ -60,6 +60,8 @@ void ShardExchange::on_arrival(ShardPeer& peer, uint64_t immediate) {
     if (has_failed_) return;
     return peers_.refuse(peer, std::string(message_of(checked)));
   }
+  // Since the last answer the program may have written into its parameters: only what follows this request is in them.
+  if (peer.parameters_mapped != nullptr) peer.stored_version[immediate] = UINT64_MAX;
   peer.bytes_in += header.payload_bytes + sizeof(SlotHeader);
   peer.return_headers()[immediate].has_crc = header.has_crc;
   if (peer.encoder != nullptr) peer.encoder->on_arrival(header);

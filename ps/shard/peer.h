@@ -85,7 +85,7 @@ struct ShardPeer {
 
   std::unique_ptr<ReturnEncoder> encoder;  ///< packs answers into `slots`; null: they are fp32
 
-  std::vector<uint64_t> stored_version;  ///< per bucket: version already stored into parameters_mapped
+  std::vector<uint64_t> stored_version;  ///< per bucket: stored into parameters_mapped since the last request
   std::vector<TimePoint> arrived_at;     ///< per bucket: arrival of the last push; empty in a mode without waiting
   std::deque<uint32_t> backlog;          ///< buckets with an answer that the transport could not take yet
   std::vector<bool> parameters_sent;     ///< per bucket in backlog: only the header is missing
