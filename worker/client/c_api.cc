@@ -17,6 +17,7 @@ struct gradrail_client {
   // C programs often confuse the order of calls, which the class does not check: these fields do.
   bool has_parameters = false;  ///< started, or pulled
   bool started = false;
+  bool steps_finished = false;
   bool left = false;
   gradrail::ps::Layout layout;
   std::vector<bool> pushed;  ///< per fragment, between exchange and wait
@@ -82,6 +83,10 @@ absl::Status check_may_push(std::string_view call, const gradrail_client* client
   GRADRAIL_RETURN_IF_ERROR(check_fragment(call, client, fragment));
   if (!client->has_parameters) {
     return absl::FailedPreconditionError(fmt::format("{} before gradrail_start: there are no parameters yet", call));
+  }
+  if (client->steps_finished) {
+    return absl::FailedPreconditionError(
+        fmt::format("{} after gradrail_finish_steps: this worker sends no further gradients", call));
   }
   if (!client->pushed[fragment]) return absl::OkStatus();
   return absl::FailedPreconditionError(fmt::format("{} before gradrail_wait: an exchange is under way", call));
@@ -315,7 +320,9 @@ gradrail_status gradrail_finish_checkpoint(gradrail_client* client) {
 gradrail_status gradrail_finish_steps(gradrail_client* client) {
   return guarded([&]() -> absl::Status {
     GRADRAIL_RETURN_IF_ERROR(check_client("gradrail_finish_steps", client));
-    return client->client->finish_steps();
+    GRADRAIL_RETURN_IF_ERROR(client->client->finish_steps());
+    client->steps_finished = true;
+    return absl::OkStatus();
   });
 }
 

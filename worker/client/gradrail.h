@@ -112,8 +112,9 @@ typedef struct gradrail_options {
  * them; worker_hosts and task_index have no effect then. Another member that is set has priority over its variable.
  *
  * Functions that return gradrail_status: after a result other than GRADRAIL_OK, gradrail_last_error() has its text. A
- * call out of order (start twice, exchange before start or before wait, any call after leave) is refused and changes
- * nothing. After another error of start, wait, step, pull or barrier only leave and free are useful. */
+ * call out of order (start twice, exchange before start, before wait or after finish_steps, any call after leave) is
+ * refused and changes nothing. After another error of start, wait, step, pull or barrier only leave and free are
+ * useful. */
 
 /* On success the caller must free *client. On failure *client is NULL. */
 GRADRAIL_API gradrail_status gradrail_join(const gradrail_options* options, const gradrail_tensor* tensors,
