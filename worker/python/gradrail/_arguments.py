@@ -71,6 +71,13 @@ def constant(name: str, value: Any) -> float:
     return rounded
 
 
+def flag(name: str, value: Any) -> bool:
+    """A text such as "off" or "no" is true for Python."""
+    if isinstance(value, (bool, np.bool_)) or isinstance(value, (int, np.integer)) and value in (0, 1):
+        return bool(value)
+    raise errors.InvalidArgument(f"{name}: must be True or False, not {reprlib.repr(value)}")
+
+
 def whole(name: str, value: Any, most: int, least: int = 0) -> int:
     """Also the integers of NumPy and of other libraries. A bool is none, although Python takes it for one."""
     try:

@@ -437,9 +437,11 @@ def join(tensors: Mapping[str, Any], *, fragments: Optional[Mapping[str, Iterabl
     for name, value in (("bind_host", bind_host), ("secret_file", secret_file), ("trusted_ca_file", trusted_ca_file),
                         ("cert_file", cert_file), ("key_file", key_file)):
         setattr(options, name, None if value is None else _arguments.text(name, value))
-    options.no_fallback, options.no_rails = not fallback, not rails
+    options.no_fallback = not _arguments.flag("fallback", fallback)
+    options.no_rails = not _arguments.flag("rails", rails)
     options.streams = _arguments.whole("streams", streams, 64)
-    options.checksums, options.insecure, options.encrypt_data = checksums, insecure, encrypt_data
+    for name, value in (("checksums", checksums), ("insecure", insecure), ("encrypt_data", encrypt_data)):
+        setattr(options, name, _arguments.flag(name, value))
     place = _place(options)
     for other in list(_clients):
         if other._place == place and other._is_member():

@@ -144,7 +144,7 @@ class Publisher:
             raise errors.InvalidArgument("keep and max_readers: must be at least 1")
         options.reader_timeout_s = _seconds("reader_timeout", reader_timeout)
         options.secret_file = _optional_text("secret_file", secret_file)
-        options.insecure = insecure
+        options.insecure = _arguments.flag("insecure", insecure)
         pointer = ctypes.c_void_p()
         _check(LIBRARY.gradrail_publisher_open(ctypes.byref(options), described, len(self._shapes),
                                                ctypes.byref(pointer)))
@@ -243,7 +243,7 @@ class Subscriber:
         options.follow = _arguments.text("follow", follow)
         options.silence_timeout_s = _seconds("silence_timeout", silence_timeout)
         options.secret_file = _optional_text("secret_file", secret_file)
-        options.insecure = insecure
+        options.insecure = _arguments.flag("insecure", insecure)
         pointer = ctypes.c_void_p()
         _check(LIBRARY.gradrail_subscriber_open(ctypes.byref(options), ctypes.byref(pointer)))
         self._handle = _Handle(pointer, LIBRARY.gradrail_subscriber_free)
