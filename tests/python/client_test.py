@@ -99,6 +99,24 @@ with gradrail.join(SHAPES, learning_rate=0.01, mode="async", bucket_bytes=1024) 
         np.testing.assert_allclose(client.parameters[name], -np.float32(0.01) * total, rtol=0, atol=2e-6)
 """)
 
+    def test_a_pull_replaces_what_the_program_has_written(self):
+        # Over shm the server took the memory of the worker for current.
+        for transport in ("shm", "tcp"):
+            for returns in ("fp32", "delta"):
+                with self.subTest(transport=transport, returns=returns):
+                    self.good_run(f"""
+with gradrail.join({{"w": np.ones((300, 7)), "b": 3}}, fragments={{"f": "b"}}, transports={transport!r}, fallback=False,
+                   return_format={returns!r}, learning_rate=1.0, mode="sync") as client:
+    client.start()
+    client.gradients["w"][:] = 0.5
+    for step in range(3):
+        for name, values in client.parameters.items():
+            values *= 0.9
+        client.step("f" if step else None)
+        client.pull()
+        assert (client.parameters["w"] == 0.5).all() and not client.parameters["b"].any(), (step, client.parameters)
+""", workers=1)
+
     def test_statistics(self):
         for push, element, returns in (("fp32", 4, "fp32"), ("bf16", 2, "delta")):
             self.good_run("""
@@ -213,6 +231,8 @@ for words, options in (
     ("transports", {"transports": "pigeon"}), ("need ps_hosts", {"task_index": 0}),
     ("need ps_hosts", {"worker_hosts": "a:1"}), ("ps_hosts", {"ps_hosts": [3]}), ("ps_hosts", {"ps_hosts": "nonsense"}),
     ("task_index", {"ps_hosts": "localhost:1", "worker_hosts": "localhost:2", "task_index": -1}),
+    ("rails: must be True or False, not 'off'", {"rails": "off"}), ("fallback: must be", {"fallback": "no"}),
+    ("insecure: must be", {"insecure": None}), ("checksums: must be", {"checksums": 2}),
     ("join_timeout: must be 0 or more, not -1", {"join_timeout": -1}), ("join_timeout", {"join_timeout": None}),
     ("backup", {"backup_hosts": "localhost:1,localhost:2"})):
     refused(I, words, gradrail.join, {"w": (1,)}, **options)
@@ -239,6 +259,11 @@ refused(F, "under way", client.exchange)
 refused(F, "step() before wait(): an exchange is under way", client.step)
 client.wait()
 client.step()
+client.finish_steps()
+for call in (client.step, client.exchange, lambda: client.ready("w")):  # the shards refused them, and the client was lost
+    refused(F, "after finish_steps(): this worker sends no further gradients", call)
+client.pull()
+client.barrier("still a member")
 refused(I, "must be a text", client.barrier, 3)
 refused(I, "must be a text", client.give_up, 3)
 client.__exit__(None, None, None)  # the refused call has not ended the client: it leaves here
@@ -325,6 +350,18 @@ client.leave()
             f'refused(gradrail.DeadlineExceeded, "{port}", gradrail.join, {{"w": 1}}, ps_hosts="127.0.0.1:{port}", '
             'worker_hosts="localhost:1", join_timeout=0.5)')
         self.assert_ends(task, cluster.GOOD)
+
+    def test_a_join_after_the_end_of_the_run_says_so(self):
+        # The server answers as long as its process exists.
+        self.good_run("""
+gradrail.join({"w": 1}).leave()
+try:
+    gradrail.join({"w": 1}, **{name: os.environ["GRADRAIL_" + name.upper()] for name in ("ps_hosts", "worker_hosts")}, join_timeout=1)
+except (gradrail.FailedPrecondition, gradrail.DeadlineExceeded, gradrail.Unavailable) as error:
+    assert "the run has ended" in str(error) or "it ends when all workers of its run have left" in str(error), error
+else:
+    raise AssertionError("the second join() has succeeded")
+""", workers=1)
 
     def test_a_context_manager_leaves(self):
         """The other worker does not wait for gradients of the one that left."""

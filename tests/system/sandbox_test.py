@@ -33,7 +33,7 @@ class Sandbox(cluster.ClusterTest):
     def assert_goes_over_tcp(self, sandbox, why):
         """In a local cluster, and where the server or the worker alone is in the sandbox."""
         task = self.start(sandbox, "--ps", 1, "--workers", 1, *RUN)
-        self.assert_ends(task, cluster.GOOD, says=[rf"Path: shard 0 at .*: tcp \(shm refused: {why}"])
+        self.assert_ends(task, cluster.GOOD, says=[rf"Path: shard 0 at .*: tcp \(shm refused: not usable at the other end: {why}"])
         for sandboxes in ((sandbox, []), ([], sandbox)):
             flags = [*self.addresses(1), *RUN]
             tasks = [self.start(sandbox, *flags, "--job_name", job, "--task_index", 0, name=job)
