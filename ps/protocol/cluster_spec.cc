@@ -234,8 +234,8 @@ absl::StatusOr<Json> parse_object(std::string_view text, std::string_view source
   }
 }
 
-/// The cluster of a document with the jobs at the top, as a cluster file, or with the keys of TF_CONFIG. None: it has no
-/// job.
+/// The cluster of a document with the jobs at the top, as a cluster file, or with the keys of TF_CONFIG. None: it has
+/// no job.
 absl::StatusOr<std::optional<ClusterSpec>> cluster_of(const Json& document, std::string_view source) {
   const bool is_sparse = document.contains("sparseCluster");
   const bool has_jobs_below = is_sparse || document.contains("cluster");

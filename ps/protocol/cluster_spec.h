@@ -13,13 +13,13 @@ namespace gradrail::ps {
 
 constexpr uint16_t kDefaultPort = 2222;
 
-/// The address of a worker that a sparse description leaves out. It is not an address: parse_host_port() refuses it.
+/// The address of a task that a sparse description leaves out. It is not an address: parse_host_port() refuses it.
 constexpr char kUnknownAddress[] = "address not given";
 
 /// The tasks of a run as in TensorFlow's ClusterSpec: "host:port" of every task, by job. Worker 0 is the chief. A job
 /// named `chief` (one task) becomes worker 0 and increments the index of the others.
 struct ClusterSpec {
-  std::vector<std::string> ps;
+  std::vector<std::string> ps;       ///< kUnknownAddress for others than the own ps of a sparse description
   std::vector<std::string> workers;  ///< kUnknownAddress at the indexes that a sparse description leaves out
   /// The job `aggregator` (docs/aggregators.md). It has no part in a run: workers may push through these tasks.
   std::vector<std::string> aggregators = {};
@@ -56,9 +56,10 @@ GRADRAIL_EXPORT absl::StatusOr<std::vector<std::string>> check_aggregators(std::
 
 /// {"ps": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222", …], "chief": […], "aggregator": […]}, bare or below "cluster";
 /// lists may also be objects of index → address. Only the object of workers may have gaps: a worker needs every ps.
+/// Below "sparseCluster" other workers than the own one are left out.
 /// `source` names the text in errors.
-/// Errors  INVALID_ARGUMENT: `source`, the place, and the mistake (not JSON, no ps, no worker, unknown job, not an
-///         address, the same address twice).
+/// Errors  INVALID_ARGUMENT: `source`, the place, and the mistake (not JSON, no ps, no worker, unknown job or key, a
+///         key twice, not an address, the same address twice).
 GRADRAIL_EXPORT absl::StatusOr<ClusterSpec> parse_cluster(std::string_view json, std::string_view source);
 GRADRAIL_EXPORT absl::StatusOr<ClusterSpec> read_cluster_file(const std::string& path);
 
@@ -71,8 +72,10 @@ struct TfConfig {
   std::optional<TaskId> task;          ///< its job may also be "evaluator"
 };
 /// TensorFlow's environment variable: {"cluster": {…}, "task": {"type": "worker", "index": 0}}. The index may be a
-/// string; the chief and the evaluator need none.
-/// Errors  INVALID_ARGUMENT names the mistake, also a task other than the first worker without a cluster.
+/// string; the chief and the evaluator need none. "sparseCluster" of Kubeflow in the place of "cluster" has the own
+/// address alone in the job of the task.
+/// Errors  INVALID_ARGUMENT names the mistake, also an unknown key, and a task other than the first worker without a
+///         cluster.
 GRADRAIL_EXPORT absl::StatusOr<TfConfig> parse_tf_config(std::string_view json);
 
 /// Translates the job name and index of a user (`chief` included). A worker index beyond the list is legal up to

@@ -75,7 +75,7 @@ torch.distributed.all_reduce(total)
 assert rank == int(os.environ["GRADRAIL_TASK_INDEX"])
 names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE")
 # One write: the workers share the output of torchrun.
-os.write(1, f"of {size} sum {int(total)} {' '.join(os.environ[name] for name in names)}\n".encode())
+os.write(1, f"of {size} sum {int(total)} {' '.join(os.environ[name] for name in names)}\\n".encode())
 """
 
 

@@ -515,8 +515,8 @@ void LocalCluster::signal_all(int signal_number) {
   for (const TaskProcess& process : processes_) process.signal(signal_number);
 }
 
-/// A program gets SIGINT where this process has received it, else SIGTERM; it can handle both. A suspended task takes no
-/// signal before it continues.
+/// A program gets SIGINT where this process has received it, else SIGTERM; it can handle both. A suspended task takes
+/// no signal before it continues.
 void LocalCluster::stop(const TaskProcess& process) const {
   process.signal(process.is_group ? stop_signal_ : kStopOfSupervisor);
   process.signal(SIGCONT);

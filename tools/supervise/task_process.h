@@ -84,8 +84,8 @@ struct ForkedTask {
   int signals = -1;             ///< the signalfd of the supervisor
 };
 
-/// Forks a task with its stdout in a pipe. A program without a terminal cannot be stopped by its use of one: reads fail,
-/// writes succeed. The child ends with the result of the body, and when the supervisor ends.
+/// Forks a task with its stdout in a pipe. A program without a terminal cannot be stopped by its use of one: reads
+/// fail, writes succeed. The child ends with the result of the body, and when the supervisor ends.
 /// `siblings` are all former tasks. After an error, which is printed, the result does not run and has an exit code.
 TaskProcess fork_task(const ForkedTask& task, const std::vector<TaskProcess>& siblings);
 
