@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <charconv>
 #include <csignal>
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include <cstring>
 
 #include "base/file_descriptor.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
 
@@ -134,8 +136,7 @@ absl::Status status_of_exception(std::string_view doing) {
       return absl::InternalError(fmt::format("{}: {}", doing, error.what()));
     // A thread: the kernel has no memory for its stack, or permits no further one.
     if (is_out_of_memory()) return out_of_memory(fmt::format("{}: a thread", doing));
-    return absl::ResourceExhaustedError(fmt::format(
-        "{}: the kernel permits no further thread (`ulimit -u`, or pids.max of the cgroup: raise it)", doing));
+    return kernel_refusal(fmt::format("{}: a thread", doing), EAGAIN);
   } catch (const std::exception& error) {
     return absl::InternalError(fmt::format("{}: {}", doing, error.what()));
   }

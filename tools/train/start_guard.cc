@@ -24,6 +24,7 @@ namespace {
 std::atomic<bool> starts = false;
 std::array<char, 32> task_name{};
 std::array<char, 512> abort_text{};
+void (*former_handler)(int) = SIG_DFL;
 
 /// Only write() and _exit(): the library may hold any lock.
 void on_abort(int /*number*/) {
@@ -61,12 +62,12 @@ StartGuard::StartGuard(const std::string& task) {
                     "probably refused it memory, a file or a thread; see cgroup-limits of `gradrail doctor`, and "
                     "`ulimit -a`\n",
                     task));
-  std::signal(SIGABRT, on_abort);
+  former_handler = std::signal(SIGABRT, on_abort);
   starts = true;
 }
 
 void StartGuard::end() {
-  if (starts.exchange(false)) std::signal(SIGABRT, SIG_DFL);
+  if (starts.exchange(false)) std::signal(SIGABRT, former_handler);
 }
 
 }  // namespace gradrail::tools
