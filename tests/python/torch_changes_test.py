@@ -27,6 +27,18 @@ def run(make, model, **options):
 
 Exchange, Mean = gradrail.torch.Exchange, gradrail.torch.MeanExchange
 
+class Saved:
+    pass
+
+class Double(torch.nn.Module):
+    def forward(self, weight):
+        return weight * 2
+
+class Wrapper(torch.nn.Module):
+    def __init__(self, model, name):
+        super().__init__()
+        setattr(self, name, model)
+
 def linear(size=4):
     torch.manual_seed(1)
     return torch.nn.Linear(size, 3)
@@ -356,8 +368,6 @@ os.waitpid(child, 0)
 
     def test_a_second_derivative_leaves_nothing_behind(self):
         self.check("""
-class Saved:
-    pass
 kept = []
 def pack(tensor):
     saved = Saved()
@@ -403,9 +413,6 @@ utils = torch.nn.utils
 def mlp(seed=0):
     torch.manual_seed(seed)
     return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
-class Double(torch.nn.Module):
-    def forward(self, weight):
-        return weight * 2
 def parametrized():
     model = mlp()
     utils.parametrize.register_parametrization(model[0], "weight", Double())
@@ -504,10 +511,6 @@ for optimizer, moves in (("sgd", False), ("momentum", True), ("adamw", True)):
     def test_a_file_of_a_wrapped_model_names_its_prefix(self):
         self.check("""
 load, save = gradrail.torch.load_state, gradrail.torch.save_state
-class Wrapper(torch.nn.Module):
-    def __init__(self, model, name):
-        super().__init__()
-        setattr(self, name, model)
 for name in ("_orig_mod", "module", "net"):
     plain, wrapped = (os.path.join(os.environ["FOLDER"], f"{name}-{kind}.safetensors") for kind in ("plain", "wrapped"))
     trained = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 3))
