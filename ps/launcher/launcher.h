@@ -41,8 +41,8 @@ absl::StatusOr<std::optional<Launch>> read_launcher(const Variables& variable, c
 absl::StatusOr<std::optional<Launch>> read_launcher();
 
 /// The variables of the launcher with other values for a program of worker `index`, because the launcher counts the ps
-/// tasks too: rank and size, also on this host and by hosts, and MASTER_ADDR where worker 0 is not on `first_host`, that
-/// of the first ps. Only variables that are set. `hosts`: of all workers, by index.
+/// tasks too: rank and size, also on this host and by hosts, and MASTER_ADDR where worker 0 is not on `first_host`,
+/// that of the first ps. Only variables that are set. `hosts`: of all workers, by index.
 std::vector<std::pair<std::string, std::string>> worker_variables(const Variables& variable, uint32_t index,
                                                                   const std::vector<std::string>& hosts,
                                                                   const std::string& first_host);
