@@ -12,7 +12,6 @@ import signal
 import struct
 import subprocess
 import tempfile
-import time
 import unittest
 
 import cluster
@@ -23,7 +22,7 @@ KINDS = ("fork", "thread", "pipe", "socket", "bind", "listen", "accept", "memfd"
          "timerfd", "signalfd", "dup", "open")
 SAMPLE = 6  # of a kind, in a run of all tests
 
-Ran = collections.namedtuple("Ran", "code seconds calls caller output")
+Ran = collections.namedtuple("Ran", "code calls caller output")
 
 
 def processes_of(session):
@@ -52,7 +51,6 @@ class EachCall(unittest.TestCase):
             if stays:
                 environment["FAILING_CALL_STAYS"] = "1"
             before = set(os.listdir("/dev/shm"))
-            start = time.monotonic()
             with subprocess.Popen([cluster.binary(), *RUN], env=environment, cwd=folder, stdin=subprocess.DEVNULL,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True) as run:
                 try:
@@ -61,13 +59,12 @@ class EachCall(unittest.TestCase):
                     os.killpg(run.pid, signal.SIGKILL)
                     output = run.communicate()[0]
                     self.fail(f"{kind} {number}: no end within {LIMIT} s\n{output}")
-                seconds = time.monotonic() - start
                 self.assertEqual(processes_of(run.pid), [], output)
             self.assertEqual([name for name in set(os.listdir("/dev/shm")) - before if "gradrail" in name], [], output)
             left = [name for name in os.listdir(folder) if name != "counter" and "flight" not in name]
             self.assertEqual(left, [], output)
             data = counter.read_bytes()
-            return Ran(run.returncode, seconds, struct.unpack("Q", data[:8])[0], data[64:].split(b"\0")[0].decode(), output)
+            return Ran(run.returncode, struct.unpack("Q", data[:8])[0], data[64:].split(b"\0")[0].decode(), output)
 
     def try_kind(self, kind):
         calls = self.run_with(kind, 0).calls
@@ -117,26 +114,24 @@ class EachCall(unittest.TestCase):
 
 class Limits(unittest.TestCase):
     def run_limited(self, *command, before=None, prefix=()):
-        start = time.monotonic()
-        ran = subprocess.run([*prefix, cluster.binary(), *map(str, command)], capture_output=True, text=True, stdin=subprocess.DEVNULL,
-                             timeout=cluster.FINISH, preexec_fn=before)
-        return ran, time.monotonic() - start
+        return subprocess.run([*prefix, cluster.binary(), *map(str, command)], capture_output=True, text=True,
+                              stdin=subprocess.DEVNULL, timeout=cluster.FINISH, preexec_fn=before)
 
     def test_the_soft_limit_of_descriptors_is_raised(self):
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        ran, _ = self.run_limited("train", "--local", "--workers", 8, "--model", "linear", "--epochs", 1, "--mode", "sync",
+        ran = self.run_limited("train", "--local", "--workers", 8, "--model", "linear", "--epochs", 1, "--mode", "sync",
                                   before=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (24, hard)))
         self.assertEqual(ran.returncode, cluster.GOOD, ran.stderr)
 
     def test_the_hard_limit_of_descriptors_is_named(self):
-        ran, _ = self.run_limited(*RUN, before=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24)))
+        ran = self.run_limited(*RUN, before=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (24, 24)))
         self.assertEqual(ran.returncode, cluster.CONFIGURATION, ran.stderr)
         self.assertRegex(ran.stderr, "open files are needed, and the hard limit is 24")
 
     def test_a_loopback_interface_that_is_down(self):
         if os.geteuid() != 0 or not shutil.which("unshare"):
             cluster.skip("a network namespace needs root and unshare")
-        ran, _ = self.run_limited(*RUN, prefix=("unshare", "-n"))
+        ran = self.run_limited(*RUN, prefix=("unshare", "-n"))
         self.assertEqual(ran.returncode, cluster.CONFIGURATION, ran.stderr)
         self.assertRegex(ran.stderr, "the loopback interface is down: `ip link set lo up`")
 
@@ -160,10 +155,9 @@ class Limits(unittest.TestCase):
         for limit in (40, 30, 24, 12):
             with self.subTest(limit=limit):
                 enter = self.cgroup("pids", max=limit)
-                ran, seconds = self.run_limited(*RUN, before=enter)
+                ran = self.run_limited(*RUN, before=enter)
                 self.assertEqual(ran.returncode, cluster.CONFIGURATION, ran.stderr)
                 self.assertRegex(ran.stderr, f"pids.max of .* is {limit} processes and threads")
-                self.assertLess(seconds, LIMIT)
                 self.doCleanups()
 
     def test_a_limit_of_memory(self):
@@ -172,7 +166,7 @@ class Limits(unittest.TestCase):
                         ("apply", "-b", "512M", "-e", "512M"), ("register", "-b", "512M", "-e", "512M"),
                         ("straggler", "-b", "256M", "-e", "256M"), ("publish", "-b", "512M", "-e", "512M")):
             with self.subTest(command=command):
-                ran, _ = self.run_limited("bench", *command, before=enter)
+                ran = self.run_limited("bench", *command, before=enter)
                 self.assertEqual(ran.returncode, cluster.CONFIGURATION, ran.stderr)
                 self.assertRegex(ran.stderr, r"memory\.(limit_in_bytes|max) of .* is 419430400 bytes")
 
