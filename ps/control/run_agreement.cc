@@ -1,18 +1,16 @@
 #include "ps/control/run_agreement.h"
 
 #include <algorithm>
-#include <charconv>
 #include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "base/out_of_memory.h"
-#include "base/read_file.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/checkpoint/folder.h"
@@ -61,25 +59,12 @@ absl::Status too_large(const ModelMemory& memory, std::string_view why) {
       memory.elements, memory.vectors, memory.bytes(), why));
 }
 
-/// MemAvailable of proc(5); nothing where it cannot be read.
-std::optional<uint64_t> available_bytes() {
-  constexpr std::string_view kField = "MemAvailable:";
-  const std::string text = read_file("/proc/meminfo", 64 << 10).value_or("");
-  size_t at = text.find(kField);
-  if (at == std::string::npos) return std::nullopt;
-  at = text.find_first_not_of(' ', at + kField.size());
-  uint64_t kib = 0;
-  if (at == std::string::npos || std::from_chars(text.data() + at, text.data() + text.size(), kib).ec != std::errc())
-    return std::nullopt;
-  return kib * 1024;
-}
-
 /// Of all shards together, before any is changed: the kernel grants shared memory that it does not have, and ends this
 /// process at the first access.
 absl::Status check_memory(const ModelMemory& memory) {
-  const std::optional<uint64_t> available = available_bytes();
-  if (!available.has_value() || memory.bytes() <= *available) return absl::OkStatus();
-  return too_large(memory, fmt::format("{} bytes are available (MemAvailable)", *available));
+  const std::optional<Rest> rest = available_memory();
+  if (!rest.has_value() || memory.bytes() <= rest->amount) return absl::OkStatus();
+  return too_large(memory, fmt::format("{} bytes are available ({})", rest->amount, rest->text));
 }
 
 /// A worker that lost a ps before its first step has left a group, too, but has no position.

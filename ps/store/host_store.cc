@@ -7,9 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "base/resource_limits.h"
 #include "base/status.h"
-#include "fmt/format.h"
 #include "ps/optimizer/optimizer.h"
 
 namespace gradrail::ps {
@@ -103,11 +101,6 @@ absl::StatusOr<SharedMemory> allocate_parameters(size_t count, const MemoryBinde
 
 absl::StatusOr<std::unique_ptr<ParameterStore>> make_host_store(const OptimizerConfig& optimizer, size_t count,
                                                                 const MemoryBinder& place) {
-  // The kernel would end a process of this host at the first write to memory that is not there.
-  const double bytes = static_cast<double>(count) * sizeof(float) * (1 + state_vectors(optimizer.kind));
-  GRADRAIL_RETURN_IF_ERROR(check_available_memory(
-      fmt::format("{} elements in a shard: parameters and the state of the optimizer need", count), bytes,
-      "use more ps tasks on other hosts, or a smaller model"));
   GRADRAIL_ASSIGN_OR_RETURN(SharedMemory memory, allocate_parameters(count, place));
   return std::make_unique<HostStore>(optimizer, std::move(memory), count);
 }
