@@ -40,8 +40,8 @@ absl::StatusOr<std::vector<UnfinishedFile>> list_unfinished_files(const std::str
 /// Errors  As CheckpointReader. DATA_LOSS: a file does not belong to its set; names the file and the reason.
 absl::StatusOr<std::vector<CheckpointReader>> open_checkpoint_set(const std::string& folder, const CheckpointSet& set);
 
-/// Whether no file of the set has NaN or infinity in its parameters, by its header. A file that cannot be read counts as
-/// one without.
+/// Whether no file of the set has NaN or infinity in its parameters, by its header. A file that cannot be read
+/// counts as one without.
 bool is_finite(const std::string& folder, const CheckpointSet& set);
 
 /// Reads the set with all values, as one checkpoint over the whole model.

@@ -18,8 +18,8 @@ namespace gradrail::ps {
 /// slots, and finds the worker and the element.
 ///
 /// NaN spreads: with it in the parameters of one bucket, the next gradients of all workers have it in all buckets.
-/// Therefore a shard reports the first one only, until all its buckets are finite again. A gradient counts if its bucket
-/// was finite before. The optimizer `mean` keeps no parameters, so that each of its steps counts.
+/// Therefore a shard reports the first one only, until all its buckets are finite again. A gradient counts if its
+/// bucket was finite before. The optimizer `mean` keeps no parameters, so that each of its steps counts.
 /// Errors   Parameters in GPU memory are not watched.
 /// Threads  Owner thread of the shard.
 class NonFiniteWatch {

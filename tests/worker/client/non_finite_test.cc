@@ -1,4 +1,4 @@
-// NaN or infinity of one worker reaches the parameters of all workers: the ps finds the worker, the tensor and the step.
+// NaN or infinity of one worker reaches the parameters of all workers: the ps finds worker, tensor and step.
 #include <limits>
 
 #include "fmt/format.h"
