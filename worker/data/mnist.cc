@@ -86,8 +86,10 @@ absl::StatusOr<MnistData> load_mnist(const std::string& folder) {
   GRADRAIL_ASSIGN_OR_RETURN(Split train, read_split(folder, "train"));
   GRADRAIL_ASSIGN_OR_RETURN(Split test, read_split(folder, "t10k"));
   if (train.pixels != test.pixels) {
-    return absl::DataLossError(fmt::format("{}: train-images and t10k-images ({}) have {} and {} pixels an image",
-                                           folder, kImages, train.pixels, test.pixels));
+    return absl::DataLossError(
+        fmt::format("{0}/train-images-idx3-ubyte and {0}/t10k-images-idx3-ubyte: {1} and {2} "
+                    "pixels an image",
+                    folder, train.pixels, test.pixels));
   }
   MnistData data;
   // The front, as the MNIST reader of TensorFlow's tutorials does.
