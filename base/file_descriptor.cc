@@ -15,8 +15,8 @@
 
 #include "base/clock.h"
 #include "base/read_file.h"
-#include "base/status.h"
 #include "base/resource_limits.h"
+#include "base/status.h"
 #include "fmt/format.h"
 
 namespace gradrail {
