@@ -111,7 +111,7 @@ struct alignas(64) ReturnHeader {
   /// before it. 0: no delta may follow.
   uint16_t answer = 0;
   uint64_t waited_ns = 0;  ///< from the arrival of the gradient to the decision; 0 in async, where no worker waits
-  uint32_t reserved[2] = {};
+  uint64_t next_step = 0;  ///< ssp, answer to a pull or an offer: the step that the worker may push next; else 0
 };
 
 /// SlotHeader::members as one number.

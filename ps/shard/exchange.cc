@@ -372,7 +372,8 @@ void ShardExchange::write_header(ShardPeer& peer, const Action& action) {
             .staleness = static_cast<uint32_t>(std::min<uint64_t>(action.staleness, UINT32_MAX)),
             .incarnation = peer.incarnation,
             .has_crc = has_crc,
-            .dropped = action.dropped};
+            .dropped = action.dropped,
+            .next_step = action.next_step};
   if (!peer.arrived_at.empty()) header.waited_ns = nanoseconds(decided_at_ - peer.arrived_at[action.bucket]);
 }
 

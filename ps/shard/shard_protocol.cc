@@ -62,6 +62,7 @@ void ShardProtocol::add_worker(WorkerIndex worker, uint64_t incarnation) {
       member.replaced.push_back(member.incarnation);
     }
     member.incarnation = incarnation;
+    member.arrived = false;
     member.finished = false;
     member.former = false;
     member.exchanges.assign(buckets_.size(), Exchange{});
@@ -72,12 +73,27 @@ void ShardProtocol::add_worker(WorkerIndex worker, uint64_t incarnation) {
     }
   }
   member.live = true;
-  if (!member.finished) expect(worker);
+  if (member.arrived && !member.finished) expect(worker);
 }
 
 void ShardProtocol::add_former_member(WorkerIndex worker, uint64_t incarnation) {
   add_worker(worker, incarnation);
-  if (Member* member = find(worker, incarnation); member != nullptr) member->former = true;
+  Member* member = find(worker, incarnation);
+  if (member == nullptr) return;
+  member->former = true;
+  begin_part(worker, *member);
+}
+
+/// Its data path works: from now on the steps of the others may wait for it.
+void ShardProtocol::begin_part(WorkerIndex worker, Member& member) {
+  if (std::exchange(member.arrived, true)) return;
+  for (size_t bucket = 0; mode_.kind == ModeKind::ssp && bucket < buckets_.size(); ++bucket) {
+    // Since it was added, the others have gone on. A backup has the place that its primary has given the worker.
+    Exchange& exchange = member.exchanges[bucket];
+    if (exchange.fresh && !member.former) exchange.done_step = std::max(exchange.done_step, buckets_[bucket].floor);
+    buckets_[bucket].slowest_count = 0;
+  }
+  if (!member.finished) expect(worker);
 }
 
 void ShardProtocol::remove_worker(WorkerIndex worker, uint64_t incarnation, Actions& actions) {
@@ -104,7 +120,7 @@ void ShardProtocol::mark_worker_finished(WorkerIndex worker, uint64_t incarnatio
 }
 
 void ShardProtocol::stop_expecting(WorkerIndex worker, Actions& actions) {
-  if (!mode_.waits() || worker >= expected_.size() || !expected_[worker]) return;
+  if (!is_expected(worker)) return;
   GRADRAIL_CHECK(expected_count_ > 0);
   expected_[worker] = false;
   --expected_count_;
@@ -130,6 +146,7 @@ void ShardProtocol::on_arrival(const Arrival& arrival, Actions& actions) {
     return refuse(arrival, fmt::format("this shard has {} buckets", buckets_.size()), actions);
   }
   assert(member->exchanges.size() == buckets_.size());
+  if (!member->arrived) begin_part(arrival.worker, *member);
   Exchange& exchange = member->exchanges[arrival.bucket];
   // A repeated push is legal after the end of the steps: its answer may have been lost.
   if (member->finished && arrival.kind == ArrivalKind::push && arrival.step > exchange.done_step) {
@@ -213,7 +230,7 @@ uint32_t ShardProtocol::enough() const {
 uint32_t ShardProtocol::present_count() const {
   uint32_t count = 0;
   Members::each(members_, [&](WorkerIndex worker, const Member& member) {
-    if (member.live && expected_[worker]) ++count;
+    if (member.live && is_expected(worker)) ++count;
   });
   return count;
 }
@@ -342,7 +359,7 @@ void ShardProtocol::apply_one(Exchange& exchange, const Arrival& arrival, Action
   Bucket& bucket = buckets_[arrival.bucket];
   exchange.fresh = false;
   // async expects no worker.
-  if (bucket.slowest_count > 0 && expected_[arrival.worker] && exchange.done_step == bucket.slowest)
+  if (bucket.slowest_count > 0 && is_expected(arrival.worker) && exchange.done_step == bucket.slowest)
     --bucket.slowest_count;
   exchange.done_step = arrival.step;
   exchange.done_staleness = staleness_of(bucket.version, arrival.base_version);
@@ -488,6 +505,8 @@ void ShardProtocol::answer_done(const Exchange& exchange, const Arrival& arrival
 
 void ShardProtocol::answer(const Arrival& arrival, Actions& actions) const {
   Action& action = actions.emplace_back();
+  if (mode_.kind == ModeKind::ssp && !is_of_step(arrival.kind))
+    action.next_step = members_.done_step(arrival.worker, arrival.bucket) + 1;
   action.kind = Action::Kind::answer;
   action.bucket = arrival.bucket;
   action.worker = arrival.worker;

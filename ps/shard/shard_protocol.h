@@ -40,7 +40,8 @@ struct Action {
   uint64_t step = 0;
   uint64_t version = 0;
   uint64_t staleness = 0;
-  bool dropped = false;  ///< answer: the gradient came too late, or was not expected, and is not applied
+  bool dropped = false;    ///< answer: the gradient came too late, or was not expected, and is not applied
+  uint64_t next_step = 0;  ///< ssp, answer to a pull or an offer: the step that the worker may push next
   absl::InlinedVector<WorkerIndex, 8> contributors;
   std::string reason;
 };
@@ -74,16 +75,17 @@ using Actions = std::vector<Action>;
 /// Steps     async: each incarnation counts from 1. ssp: the same, but a late incarnation begins at the slowest step.
 ///           sync, backup, quorum: the steps of the bucket; the next one is its version + 1. Only pushes are counted.
 ///           The step of a pull or an initialise is echoed and may be any number.
-/// Expected  Not in async: workers 0 … worker_count-1 from the start, and each added worker, until it is removed.
+/// Expected  Not in async: workers 0 … worker_count-1 from the start, and each added worker from its first arrival, until
+///           it is removed. A worker that is added and has no data path yet therefore holds up no other one.
 /// Joining   sync, backup, quorum: a worker that joins late, again or as a new incarnation is expected from the next
-///           step of every bucket. Buckets may be one step apart at that moment. The worker begins with the smallest
-///           next_step() of all shards, asked after it was added to all of them. Each fragment of the model has its own
-///           one. From then on each bucket waits for it (in backup and quorum the others may continue). Where that step
-///           is already applied, the push is answered at once and dropped. While the answers' versions are ahead of its
-///           step, the worker may continue at their smallest + 1.
-///           ssp: the same, by the slowest worker's steps. The first push of an incarnation may be of an earlier step
-///           than its place in a bucket. A member of the former primary may also begin at a later step. The floor of
-///           that primary rises with a departure, and the backup receives it with the next update.
+///           step of every bucket. Buckets may be one step apart at that moment. The first arrival is a pull or an offer.
+///           The answers to it name the step after their versions. The worker begins with the smallest one of all
+///           shards. Each fragment of the model has its own one. From then on each bucket waits for it (in backup and
+///           quorum the others may continue). Where that step is already applied, the push is answered at once and
+///           dropped. While the answers' versions are ahead of its step, the worker may continue at their smallest + 1.
+///           ssp: the same, by the slowest worker's steps at the first arrival. The first push of an incarnation may be
+///           of an earlier step than its place in a bucket. A member of the former primary may also begin at a later
+///           step. The floor of that primary rises with a departure, and the backup receives it with the next update.
 /// Refusals  Name worker, bucket, step and the expected step. Nothing is applied. The connection ends, and the waiting
 ///           pushes of the worker are dropped as in reconnect_worker().
 /// Threads   Owner thread of the shard.
@@ -96,14 +98,13 @@ class ShardProtocol {
   /// Updates that a checkpoint of this bucket has. Before the first member.
   void set_version(uint32_t bucket, uint64_t version) { buckets_[bucket].version = version; }
 
-  /// The worker may send from now on. A live earlier incarnation of it is replaced: its waiting pushes are dropped, and
-  /// it cannot be added again. The incarnation that was removed last continues where it was. Adding a live incarnation
-  /// changes nothing.
-  /// The first step of a new one is next_step(); async: 1.
+  /// The worker may send from now on, and is expected from its first arrival on. A live earlier incarnation of it is
+  /// replaced: its waiting pushes are dropped, and it cannot be added again. The incarnation that was removed last
+  /// continues where it was, and is expected at once if it had arrived. Adding a live incarnation changes nothing.
   void add_worker(WorkerIndex worker, uint64_t incarnation);
 
   /// The same for a member of the former primary, in a takeover. That primary may have placed it at a later step than
-  /// the state that this backup has.
+  /// the state that this backup has. It is expected at once.
   void add_former_member(WorkerIndex worker, uint64_t incarnation);
 
   /// The worker has left (its steps are done) or was lost: it is no longer expected, and its waiting pushes are
@@ -171,6 +172,7 @@ class ShardProtocol {
     bool known = false;  ///< it was added, or imported; else the other fields have no meaning
     uint64_t incarnation = 0;
     bool live = false;                ///< a removed member keeps its steps: it may return and repeat them
+    bool arrived = false;             ///< it has sent something: its data path works
     bool finished = false;            ///< its steps are done
     bool former = false;              ///< of the former primary: it may begin at a later step than the floor
     std::vector<uint64_t> replaced;   ///< earlier incarnations
@@ -210,6 +212,8 @@ class ShardProtocol {
   Member* find(WorkerIndex worker, uint64_t incarnation);
   uint64_t follow_slowest(uint32_t bucket);
   void expect(WorkerIndex worker);
+  bool is_expected(WorkerIndex worker) const { return worker < expected_.size() && expected_[worker]; }
+  void begin_part(WorkerIndex worker, Member& member);
   void stop_expecting(WorkerIndex worker, Actions& actions);
   uint32_t enough() const;
   uint32_t present_count() const;

@@ -316,6 +316,7 @@ void Exchange::on_answer(ShardLink& link, uint64_t immediate) {
   }
   // The shard's parameters are as old as its version says, also where our gradient was dropped.
   bucket.version = header.version;
+  bucket.next_step = header.next_step;
   bucket.outstanding = false;
   GRADRAIL_CHECK(fragment.outstanding > 0);
   --fragment.outstanding;
@@ -412,12 +413,26 @@ absl::Status Exchange::finish(Index index) {
     }
   }
   telemetry_.mark(Mark::Kind::done, fragment.step);
-  if (kind(index) != ps::ArrivalKind::push) return absl::OkStatus();
+  if (kind(index) != ps::ArrivalKind::push) {
+    if (!fragment.has_pushed) raise_first_step(index);
+    return absl::OkStatus();
+  }
   fragment.done_step = fragment.step;
   ended_at_ = Clock::now();
   telemetry_.count_exchange(ended_at_ - fragment.begun_at, fragment.waited_ns);
   if (fragment.dropped) catch_up(index);
   return absl::OkStatus();
+}
+
+/// The others have gone on since the join: they wait for this worker from the arrival of its first request on.
+void Exchange::raise_first_step(Index index) {
+  uint64_t first = options_.mode == ps::ModeKind::async ? 0 : lowest_version(index) + 1;
+  if (options_.mode == ps::ModeKind::ssp) {
+    first = UINT64_MAX;
+    for_each_bucket(index, [&](Shard&, uint32_t, Bucket& bucket) { first = std::min(first, bucket.next_step); });
+  }
+  Fragment& fragment = fragments_[index];
+  if (first != UINT64_MAX && first > 0) fragment.step = std::max(fragment.step, first - 1);
 }
 
 /// Part of this gradient came too late: the other workers are further on (ps/shard/shard_protocol.h, "Joining").

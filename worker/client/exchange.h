@@ -134,7 +134,8 @@ class Exchange final : public PathEvents {
     bool has_pull = false;     ///< it offers initial values, and its pull may still be answered
     bool is_late = false;      ///< quorum: its gradient has not been applied
     uint64_t version = 0;
-    uint32_t answer = 0;  ///< ReturnHeader::answer of the parameters that this worker has, over the path in use
+    uint64_t next_step = 0;  ///< ReturnHeader::next_step of the latest answer
+    uint32_t answer = 0;     ///< ReturnHeader::answer of the parameters that this worker has, over the path in use
 
     void begin_step(ps::ArrivalKind step_kind);
     /// SlotHeader::step of this bucket. The answer to its pull does not free the place of an offer.
@@ -186,6 +187,7 @@ class Exchange final : public PathEvents {
   bool submit_prepared();
   absl::Status store_answer(const ShardLink& link, const ps::ReturnHeader& header, uint32_t bucket_index);
   void repeat_late(Index fragment);
+  void raise_first_step(Index index);
   void catch_up(Index fragment);
 
   // Set once.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -23,12 +24,13 @@ ShardLedger::ShardLedger(const Config& config)
                                .is_initialised = config.is_initialised,
                                .workers = std::vector<Progress>(config.mode.worker_count)}),
       members(config.mode.worker_count),
+      arrived(config.mode.worker_count),
       expected(config.mode.worker_count, true),
       windows(config.buckets) {}
 
 void ShardLedger::add(WorkerIndex worker, uint64_t incarnation, bool is_expected) {
   members[worker] = incarnation;
-  expected[worker] = is_expected;
+  if (arrived[worker] == incarnation) expected[worker] = is_expected;
   for (BucketLedger& bucket : buckets) {
     Progress& progress = bucket.workers[worker];
     // The gradients of a former incarnation stay in the parameters. No later push can be one of them.
@@ -36,6 +38,12 @@ void ShardLedger::add(WorkerIndex worker, uint64_t incarnation, bool is_expected
     progress.arrived = 0;
     progress.joined_version = bucket.version;
   }
+}
+
+void ShardLedger::arrive(WorkerIndex worker, bool is_expected) {
+  if (std::exchange(arrived[worker], members[worker]) == members[worker]) return;
+  expected[worker] = is_expected;
+  for (BucketLedger& bucket : buckets) bucket.workers[worker].joined_version = bucket.version;
 }
 
 void ShardLedger::remove(WorkerIndex worker) {

@@ -38,6 +38,7 @@ struct BucketLedger {
 struct ShardLedger {
   std::vector<BucketLedger> buckets;
   std::vector<uint64_t> members;  ///< per worker: incarnation, 0: no member
+  std::vector<uint64_t> arrived;  ///< per worker: the incarnation that has sent something
   std::vector<bool> expected;     ///< per worker: steps wait for it
   /// The latest steps of a bucket with a grace window that has begun, or has ended in time. A backup does not get them.
   struct Window {
@@ -48,8 +49,9 @@ struct ShardLedger {
 
   explicit ShardLedger(const Config& config);
   bool is_member(WorkerIndex worker, uint64_t incarnation) const { return members[worker] == incarnation; }
-  /// `is_expected`: false when its steps are done.
+  /// `is_expected`: false when its steps are done. Steps wait for an incarnation from its first arrival on.
   void add(WorkerIndex worker, uint64_t incarnation, bool is_expected);
+  void arrive(WorkerIndex worker, bool is_expected);
   void remove(WorkerIndex worker);
   bool has_applied(WorkerIndex worker, uint64_t incarnation, uint32_t bucket, uint64_t step) const;
 

@@ -17,9 +17,10 @@ void StateReader::write_worker(const ShardProtocol& protocol, uint32_t worker, B
   bytes.put(worker < expected.size() && expected[worker]);
   bytes.put(members.find(worker) != nullptr);
   if (members.find(worker) == nullptr) return;
-  const auto& [known, incarnation, live, finished, former_member, replaced, exchanges] = *members.find(worker);
+  const auto& [known, incarnation, live, arrived, finished, former_member, replaced, exchanges] = *members.find(worker);
   bytes.put(incarnation);
   bytes.put(live);
+  bytes.put(arrived);
   bytes.put(finished);
   bytes.put(former_member);
   bytes.put(replaced.size());

@@ -27,6 +27,7 @@ struct Answer {
   uint64_t step = 0;
   uint64_t version = 0;
   bool dropped = false;
+  uint64_t next_step = 0;
 };
 
 /// One bucket of the connection of one worker and one shard. The order within a lane is kept.
@@ -95,6 +96,7 @@ struct Worker {
     bool is_absent = false;  ///< in this step
     bool is_late = false;    ///< quorum: its gradient has not been applied
     uint64_t seen_version = 0;
+    uint64_t next_step = 0;  ///< ssp: named by the answer to a pull
     uint64_t acknowledged_step = 0;
   };
   struct Connection {
@@ -153,6 +155,7 @@ class World {
   void connect(WorkerIndex worker, uint8_t server, int side);
   void on_answer(WorkerIndex worker, const Event& event);
   void complete_step(WorkerIndex worker);
+  void begin_running(WorkerIndex worker);
   void join(WorkerIndex worker, uint8_t server);
   void start(WorkerIndex worker);
   void stop(WorkerIndex worker, Worker::Phase phase);

@@ -80,6 +80,7 @@ void World::write_worker(WorkerIndex index, Bytes& bytes) const {
       bytes.put(bucket.is_absent);
       bytes.put(bucket.is_late);
       bytes.put(bucket.seen_version);
+      bytes.put(bucket.next_step);
       bytes.put(bucket.acknowledged_step);
     }
   }
@@ -88,6 +89,7 @@ void World::write_worker(WorkerIndex index, Bytes& bytes) const {
       StateReader::write_worker(side.protocol, index, bytes);
       if (config_->has_backup) StateReader::write_worker(side.membership, index, bytes);
       bytes.put(side.ledger.members[index]);
+      bytes.put(side.ledger.arrived[index]);
       bytes.put(side.ledger.expected[index]);
       for (const BucketLedger& bucket : side.ledger.buckets) write(bucket.workers[index], bytes);
       write(side.ports[index], bytes);

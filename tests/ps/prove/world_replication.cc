@@ -161,6 +161,7 @@ void World::take_over(const Event& event) {
   for (const Membership::Known& known : server.link.known) {
     backup.protocol.add_former_member(known.worker, known.incarnation);
     backup.ledger.add(known.worker, known.incarnation, true);
+    backup.ledger.arrive(known.worker, true);
     if (known.departed.empty()) {
       const Worker::Connection& connection = workers_[known.worker].servers[event.server];
       if (!connection.has_finished) continue;

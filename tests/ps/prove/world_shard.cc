@@ -65,6 +65,8 @@ void World::deliver(const Event& event) {
     uint64_t& arrived = shard.ledger.buckets[event.bucket].workers[event.worker].arrived;
     arrived = std::max(arrived, push.step);
   }
+  if (shard.ledger.is_member(event.worker, push.incarnation))
+    shard.ledger.arrive(event.worker, !workers_[event.worker].servers[event.server].has_finished);
   Actions actions;
   shard.protocol.on_arrival({.worker = event.worker,
                              .incarnation = push.incarnation,
@@ -90,6 +92,9 @@ void World::forge(const Event& event) {
     if (shard.protocol.is_member(event.worker, incarnation) != was_member) fail("a late join displaced its successor");
     return;
   }
+  const bool has_finished = workers_[event.worker].servers[event.server].has_finished;
+  if (shard.ledger.is_member(event.worker, workers_[event.worker].incarnation))
+    shard.ledger.arrive(event.worker, !has_finished);
   Actions actions;
   shard.protocol.on_arrival({.worker = event.worker,
                              .incarnation = workers_[event.worker].incarnation,
@@ -228,7 +233,7 @@ void World::answer(uint8_t server, uint8_t side, const Action& action) {
   // The worker's end may be closed: the answer is then lost.
   if (workers_[action.worker].servers[server].side != side) return;
   port.lanes[action.bucket].answers.push_back(
-      {.step = action.step, .version = action.version, .dropped = action.dropped});
+      {.step = action.step, .version = action.version, .dropped = action.dropped, .next_step = action.next_step});
 }
 
 }  // namespace gradrail::ps::prove

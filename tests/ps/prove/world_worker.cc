@@ -106,6 +106,7 @@ void World::on_answer(WorkerIndex index, const Event& event) {
   if (answer.version < bucket.seen_version) return fail("a worker sees versions go back");
   bucket.is_answered = true;
   bucket.seen_version = answer.version;
+  bucket.next_step = answer.next_step;
   uint64_t& seen = servers_[event.server].seen_versions[event.bucket];
   seen = std::max(seen, answer.version);
   if (answer.dropped) {
@@ -121,22 +122,34 @@ void World::on_answer(WorkerIndex index, const Event& event) {
 
 void World::complete_step(WorkerIndex index) {
   Worker& worker = workers_[index];
-  uint64_t lowest = UINT64_MAX;
+  uint64_t lowest = UINT64_MAX, next_step = UINT64_MAX;
   bool is_late = false;
   for (const Worker::Connection& connection : worker.servers) {
     for (const Worker::Bucket& bucket : connection.buckets) {
       if (!bucket.is_answered) return;
       is_late = is_late || bucket.is_late;
       lowest = std::min(lowest, bucket.seen_version);
+      next_step = std::min(next_step, bucket.next_step);
     }
   }
   if (is_late) return begin_step(index, worker.phase, std::max(worker.step, lowest) + 1, /*repeats=*/true);
-  if (worker.phase == Worker::Phase::opening) return begin_step(index, Worker::Phase::running, worker.first_step);
+  if (worker.phase == Worker::Phase::opening) {
+    // As Exchange::raise_first_step(): the others have gone on since the join.
+    if (config_->mode.sums()) next_step = lowest + 1;
+    if (config_->mode.waits()) worker.first_step = std::max(worker.first_step, next_step);
+    return begin_running(index);
+  }
   // As Exchange::catch_up(): an earlier step would be dropped again.
   const uint64_t done = worker.was_dropped ? std::max(worker.step, lowest) : worker.step;
   if (done < config_->steps) return begin_step(index, Worker::Phase::running, done + 1);
   worker.phase = Worker::Phase::leaving;
   worker.was_dropped = false;
+}
+
+void World::begin_running(WorkerIndex index) {
+  Worker& worker = workers_[index];
+  if (worker.first_step <= config_->steps) return begin_step(index, Worker::Phase::running, worker.first_step);
+  worker.phase = Worker::Phase::leaving;
 }
 
 /// The connection of a former incarnation stays open until either end closes it.
@@ -159,14 +172,12 @@ void World::start(WorkerIndex index) {
   }
   // The replies to the joins name the steps. For a run that advances meanwhile they are those of the last reply.
   worker.first_step = config_->mode.waits() ? lowest : 1;
-  if (worker.first_step > config_->steps) {
-    worker.phase = Worker::Phase::leaving;
-    return;
-  }
-  // A worker opens with a pull. Without a backup its answer decides nothing, once there are values.
-  const bool opens = !config_->is_initialised || (config_->has_backup && worker.incarnation > 1);
+  // A worker opens with a pull. The first incarnations begin with the world: the answer decides nothing, once there are
+  // values.
+  const bool opens =
+      !config_->is_initialised || (worker.incarnation > 1 && (config_->has_backup || config_->mode.waits()));
   if (opens) return begin_step(index, Worker::Phase::opening, kOpeningStep);
-  begin_step(index, Worker::Phase::running, worker.first_step);
+  begin_running(index);
 }
 
 /// The process ends. Answers on the way to it are lost.

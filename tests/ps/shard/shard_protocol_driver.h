@@ -11,6 +11,7 @@ namespace gradrail::ps {
 
 inline constexpr uint64_t kFirstIncarnation = 100;
 inline constexpr uint64_t kSecondIncarnation = 200;
+inline constexpr uint64_t kThirdIncarnation = 300;
 
 /// "apply b0 v1 by 0,1", "answer w1 b0 s1 v1 stale 0", "init b0 by 0", "refuse w1 b0 s2", "window b0 s1".
 inline std::string describe(const Action& action) {
@@ -49,8 +50,9 @@ class Driver {
   std::vector<std::string> absent(WorkerIndex worker, uint64_t step, uint32_t bucket = 0) {
     return arrive({worker, kFirstIncarnation, ArrivalKind::absent, bucket, step, step - 1});
   }
-  std::vector<std::string> pull(WorkerIndex worker, uint64_t step = 0, uint32_t bucket = 0) {
-    return arrive({worker, kFirstIncarnation, ArrivalKind::pull, bucket, step, 0});
+  std::vector<std::string> pull(WorkerIndex worker, uint64_t step = 0, uint32_t bucket = 0,
+                                uint64_t incarnation = kFirstIncarnation) {
+    return arrive({worker, incarnation, ArrivalKind::pull, bucket, step, 0});
   }
   std::vector<std::string> initialise(WorkerIndex worker, uint32_t bucket = 0) {
     return arrive({worker, kFirstIncarnation, ArrivalKind::initialise, bucket, 0, 0});

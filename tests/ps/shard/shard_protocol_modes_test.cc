@@ -35,6 +35,7 @@ TEST_P(DroppingProtocol, TheFirstOnesAreSummedInWorkerOrderAndTheLastIsDropped) 
 TEST_P(DroppingProtocol, AGrownClusterWaitsForTwoOfThree) {
   Driver driver = driver_of({GetParam(), 2, GetParam() == ModeKind::backup ? 1u : 2u});
   driver.protocol.add_worker(2, kFirstIncarnation);
+  driver.pull(2);
   EXPECT_THAT(driver.push(0, 1), IsEmpty());
   EXPECT_THAT(driver.push(2, 1),
               ElementsAre("apply b0 v1 by 0,2", "answer w0 b0 s1 v1 stale 0", "answer w2 b0 s1 v1 stale 0"));
@@ -272,6 +273,19 @@ TEST(SspProtocol, ALateOneBeginsWhereTheSlowestIs) {
   EXPECT_THAT(driver.push(2, 6, 0), ElementsAre("refuse w2 b0 s6")) << "only its first step is free";
 }
 
+TEST(SspProtocol, AWorkerWithoutADataPathHoldsUpNoStepAndBeginsWhereTheOthersAreThen) {
+  Driver driver = driver_of({ModeKind::ssp, 2, 1});
+  driver.remove(1);
+  driver.protocol.add_worker(1, kSecondIncarnation);
+  for (uint64_t step = 1; step <= 9; ++step) EXPECT_EQ(driver.push(0, step).size(), 2u) << step;
+  EXPECT_THAT(driver.pull(1, 0, 0, kSecondIncarnation), ElementsAre("answer w1 b0 s0 v9 stale 0"));
+  EXPECT_EQ(driver.actions.front().next_step, 10u);
+  EXPECT_EQ(driver.push(0, 10).size(), 2u) << "within the bound";
+  EXPECT_THAT(driver.push(0, 11), ElementsAre("apply b0 v11 by 0"));
+  EXPECT_THAT(driver.push(1, 10, 0, kSecondIncarnation),
+              ElementsAre("apply b0 v12 by 1", "answer w0 b0 s11 v12 stale 0", "answer w1 b0 s10 v12 stale 2"));
+}
+
 // ---- steps that are done ----
 
 TEST(FinishedWorker, IsNotWaitedForAndMayPull) {
@@ -299,6 +313,7 @@ TEST(FinishedWorker, ItsNextIncarnationIsWaitedForAgain) {
   driver.protocol.add_worker(0, kFirstIncarnation);
   EXPECT_THAT(driver.push(1, 1), ElementsAre("apply b0 v1 by 1", "answer w1 b0 s1 v1 stale 0"));
   driver.protocol.add_worker(0, kSecondIncarnation);
+  driver.pull(0, 0, 0, kSecondIncarnation);
   EXPECT_THAT(driver.mark_finished(0, kFirstIncarnation), IsEmpty()) << "the previous incarnation";
   EXPECT_THAT(driver.push(1, 2), IsEmpty());
   EXPECT_THAT(driver.push(0, 2, 0, kSecondIncarnation),

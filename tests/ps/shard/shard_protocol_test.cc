@@ -263,8 +263,34 @@ TEST(SyncProtocol, AWorkerThatIsNotExpectedIsNotWaitedForUnlessItJoins) {
   EXPECT_EQ(actions.size(), 2u);
   EXPECT_EQ(driver.protocol.version(0), 1u);
   driver.protocol.add_worker(2, kFirstIncarnation);
+  driver.pull(2);
   EXPECT_THAT(driver.push(0, 2), IsEmpty());
   EXPECT_THAT(driver.protocol.waiting_for(0), ElementsAre(2));
+}
+
+TEST(SyncProtocol, AWorkerWithoutADataPathHoldsUpNoStep) {
+  Driver driver = sync_driver(2, 2);
+  driver.remove(1);
+  driver.protocol.add_worker(1, kSecondIncarnation);
+  EXPECT_THAT(driver.push(0, 1), ElementsAre("apply b0 v1 by 0", "answer w0 b0 s1 v1 stale 0"));
+  EXPECT_THAT(driver.push(0, 2), ElementsAre("apply b0 v2 by 0", "answer w0 b0 s2 v2 stale 0"));
+  EXPECT_THAT(driver.protocol.waiting_for(0), ElementsAre(0));
+  EXPECT_THAT(driver.remove(1, kSecondIncarnation), IsEmpty()) << "it is lost without a path";
+  driver.push(0, 1, 1);
+  driver.push(0, 2, 1);
+  driver.protocol.add_worker(1, kThirdIncarnation);
+  EXPECT_THAT(driver.pull(1, 0, 1, kThirdIncarnation), ElementsAre("answer w1 b1 s0 v2 stale 0")) << "it has one";
+  EXPECT_THAT(driver.push(0, 3), IsEmpty()) << "its first request counts for all buckets";
+  EXPECT_THAT(driver.push(1, 3, 0, kThirdIncarnation),
+              ElementsAre("apply b0 v3 by 0,1", "answer w0 b0 s3 v3 stale 0", "answer w1 b0 s3 v3 stale 0"));
+}
+
+TEST(SyncProtocol, AWorkerThatReturnsAsTheSameIncarnationIsWaitedForAtOnce) {
+  Driver driver = sync_driver(2);
+  driver.push(1, 1);
+  driver.remove(1);
+  driver.protocol.add_worker(1, kFirstIncarnation);
+  EXPECT_THAT(driver.push(0, 1), IsEmpty());
 }
 
 TEST(SyncProtocol, RepeatWhileWaitingIsNotCountedTwice) {
@@ -360,6 +386,7 @@ TEST(SyncProtocol, AfterARestoreTheFirstStepIsVersionPlusOne) {
 TEST(SyncProtocol, WorkerBeyondTheCountIsExpectedWhileItIsHere) {
   Driver driver = sync_driver(1);
   driver.protocol.add_worker(3, kFirstIncarnation);
+  driver.pull(3);
   EXPECT_THAT(driver.push(0, 1), IsEmpty());
   EXPECT_THAT(driver.protocol.waiting_for(0), ElementsAre(3));
   EXPECT_THAT(driver.push(3, 1),

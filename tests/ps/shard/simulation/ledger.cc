@@ -35,10 +35,17 @@ void Ledger::fail(std::string what) {
 
 void Ledger::on_joined(WorkerIndex worker, uint64_t incarnation, uint32_t shard) {
   shards_[shard].members[worker] = incarnation;
-  shards_[shard].departed[worker] = false;
+  if (arrived_.contains({worker, incarnation, shard})) shards_[shard].departed[worker] = false;
   for (uint32_t bucket = 0; bucket < shards_[shard].buckets.size(); ++bucket) {
     progress_[{worker, incarnation, shard, bucket}].joined_version = at(shard, bucket).version();
   }
+}
+
+void Ledger::on_arrived(WorkerIndex worker, uint64_t incarnation, uint32_t shard) {
+  if (!is_member(worker, incarnation, shard) || !arrived_.insert({worker, incarnation, shard}).second) return;
+  shards_[shard].departed[worker] = false;
+  for (uint32_t bucket = 0; bucket < shards_[shard].buckets.size(); ++bucket)
+    progress_[{worker, incarnation, shard, bucket}].joined_version = at(shard, bucket).version();
 }
 
 void Ledger::on_removed(WorkerIndex worker, uint64_t incarnation, uint32_t shard) {

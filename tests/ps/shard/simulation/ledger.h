@@ -5,6 +5,8 @@
 #include <map>
 #include <set>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "ps/shard/shard_protocol.h"
@@ -45,6 +47,8 @@ class Ledger {
 
   // Inputs of the shards.
   void on_joined(WorkerIndex worker, uint64_t incarnation, uint32_t shard);
+  /// The first arrival of an incarnation: from now on steps wait for it.
+  void on_arrived(WorkerIndex worker, uint64_t incarnation, uint32_t shard);
   void on_removed(WorkerIndex worker, uint64_t incarnation, uint32_t shard);
   void on_push_arrived(const Piece& piece, uint64_t step);
 
@@ -102,6 +106,7 @@ class Ledger {
   const Plan& plan_;
   std::vector<Shard> shards_;
   std::map<Piece, Progress> progress_;
+  std::set<std::tuple<WorkerIndex, uint64_t, uint32_t>> arrived_;
   std::set<std::pair<Piece, uint64_t>> applied_;
   std::set<std::pair<Piece, uint64_t>> absent_;  ///< took part in the step without a gradient
   std::map<std::pair<uint32_t, uint32_t>, uint64_t> initial_values_;

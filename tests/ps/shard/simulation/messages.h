@@ -25,6 +25,7 @@ struct Answer {
   uint64_t parameters = 0;
   uint64_t connection = 0;
   bool dropped = false;
+  uint64_t next_step = 0;
 };
 
 }  // namespace gradrail::ps::simulation

@@ -52,6 +52,7 @@ void ModelShard::arrive(const Notification& notice) {
     peer->second.slots[arrival.bucket] = {has_payload(arrival.kind), arrival.kind,  arrival.incarnation, arrival.step,
                                           arrival.base_version,      notice.payload};
   }
+  ledger_.on_arrived(arrival.worker, arrival.incarnation, index_);
   if (is_of_step(arrival.kind)) {
     ledger_.on_push_arrived({arrival.worker, arrival.incarnation, index_, arrival.bucket}, arrival.step);
   }
@@ -69,6 +70,7 @@ void ModelShard::end_window(uint32_t bucket, uint64_t step) {
 
 void ModelShard::forge(const Arrival& arrival) {
   const bool member = ledger_.is_member(arrival.worker, arrival.incarnation, index_);
+  ledger_.on_arrived(arrival.worker, arrival.incarnation, index_);
   actions_.clear();
   protocol_.on_arrival(arrival, actions_);
   if (!member && !actions_.empty()) return ledger_.fail("the push of a non-member had an effect");
@@ -140,7 +142,7 @@ void ModelShard::answer(const Action& action) {
   ledger_.on_answer(action, index_);
   const Peer& peer = peers_.at(action.worker);
   port_.answer({action.worker, peer.incarnation, index_, action.bucket, action.step, action.version,
-                parameters_[action.bucket], peer.connection, action.dropped});
+                parameters_[action.bucket], peer.connection, action.dropped, action.next_step});
 }
 
 }  // namespace gradrail::ps::simulation

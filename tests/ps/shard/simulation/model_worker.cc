@@ -47,6 +47,7 @@ void ModelWorker::on_answer(const Answer& answer) {
   if (answer.step != step_ || bucket->answered) return;
   bucket->answered = true;
   bucket->version = answer.version;
+  bucket->next_step = answer.next_step;
   bucket->is_late = answer.dropped && plan_.mode.kind == ModeKind::quorum && bucket->kind == ArrivalKind::push;
   if (--unanswered_count_ == 0) on_all_answered();
 }
@@ -80,7 +81,14 @@ void ModelWorker::on_all_answered() {
   const auto is_late = [](const Bucket& bucket) { return bucket.is_late; };
   uint64_t next = step_ + 1;
   if (phase_ == Phase::opening) {
-    next = first_step_;
+    // As Exchange::raise_first_step(): the others have gone on since the join.
+    next = plan_.mode.sums() ? oldest->version + 1 : 0;
+    if (plan_.mode.kind == ModeKind::ssp) {
+      next = std::min_element(buckets_.begin(), buckets_.end(), [](const Bucket& a, const Bucket& b) {
+               return a.next_step < b.next_step;
+             })->next_step;
+    }
+    next = std::max(next, first_step_);
   } else if (std::any_of(buckets_.begin(), buckets_.end(), is_late)) {
     step_ = std::max(next, oldest->version + 1);
     for (Bucket& bucket : buckets_) bucket.kind = bucket.is_late ? ArrivalKind::push : ArrivalKind::absent;

@@ -41,9 +41,10 @@ class ModelWorker {
     uint32_t shard = 0;
     uint32_t bucket = 0;
     bool answered = false;
-    bool is_late = false;  ///< quorum: its gradient has not been applied
-    ArrivalKind kind{};    ///< in this step
-    uint64_t version = 0;  ///< of the parameters at hand
+    bool is_late = false;    ///< quorum: its gradient has not been applied
+    ArrivalKind kind{};      ///< in this step
+    uint64_t version = 0;    ///< of the parameters at hand
+    uint64_t next_step = 0;  ///< ssp: named by the answer to a pull
   };
   void begin(Phase phase, uint64_t step);
   void send(const Bucket& bucket) const;
