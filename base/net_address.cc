@@ -2,14 +2,19 @@
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
+#include <linux/sockios.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <memory>
+#include <thread>
 
 #include "base/file_descriptor.h"
 #include "base/status.h"
@@ -44,13 +49,22 @@ int milliseconds_until(TimePoint deadline) {
   return static_cast<int>(std::clamp<int64_t>(left, 0, 60'000));
 }
 
+/// The buffer of a new connection takes it. A lost connection has another cause.
+void send_text(int fd, std::string_view text) {
+  [[maybe_unused]] const ssize_t sent = send(fd, text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
 }  // namespace
 
 std::string NetAddress::host() const {
   char text[INET6_ADDRSTRLEN] = "?";
-  if (family() == AF_INET6) inet_ntop(AF_INET6, &as_v6(*this).sin6_addr, text, sizeof(text));
   if (family() == AF_INET) inet_ntop(AF_INET, &as_v4(*this).sin_addr, text, sizeof(text));
-  return text;
+  if (family() != AF_INET6) return text;
+  inet_ntop(AF_INET6, &as_v6(*this).sin6_addr, text, sizeof(text));
+  const uint32_t scope = as_v6(*this).sin6_scope_id;
+  if (scope == 0) return text;
+  char name[IF_NAMESIZE] = "";
+  return if_indextoname(scope, name) != nullptr ? fmt::format("{}%{}", text, name) : fmt::format("{}%{}", text, scope);
 }
 
 std::string NetAddress::text() const {
@@ -80,7 +94,39 @@ bool is_loopback_host(std::string_view host) { return host.starts_with("127.") |
 
 bool is_any_host(std::string_view host) { return host == "0.0.0.0" || host == "::"; }
 
+std::string without_scopes(std::string_view text) {
+  std::string plain;
+  bool is_inside = false, skips = false;
+  for (const char each : text) {
+    is_inside = each == '[' || (is_inside && each != ']');
+    skips = is_inside && (skips || each == '%');
+    if (!skips) plain += each;
+  }
+  return plain;
+}
+
+std::string with_scope_of(std::string_view via, std::string_view text) {
+  const size_t begin = via.find('%');
+  const std::string_view scope = begin == std::string_view::npos ? "" : via.substr(begin, via.find(']') - begin);
+  std::string whole;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(']'), text.size());
+    const size_t open = text.substr(0, end).rfind('[');
+    const std::string host(open == std::string_view::npos ? "" : text.substr(open + 1, end - open - 1));
+    in6_addr address;
+    const bool is_local = inet_pton(AF_INET6, host.c_str(), &address) == 1 && IN6_IS_ADDR_LINKLOCAL(&address);
+    whole += fmt::format("{}{}", text.substr(0, end), is_local ? scope : "");
+    text.remove_prefix(end);
+    if (text.empty()) break;
+    whole += ']';
+    text.remove_prefix(1);
+  }
+  return whole;
+}
+
 bool is_ip_address(const std::string& text, int family) {
+  if (const size_t scope = text.find('%'); family == AF_INET6 && scope != std::string::npos)
+    return is_ip_address(text.substr(0, scope), family);
   in6_addr address;  // the larger of the two types: inet_pton() writes either
   return inet_pton(family, text.c_str(), &address) == 1;
 }
@@ -170,6 +216,45 @@ int connect_until(int fd, const NetAddress& address, TimePoint deadline) {
   }
   // The kernel may choose the port of the absent peer as the local port (simultaneous open).
   return local_address(fd).text() == peer_address(fd).text() ? ECONNREFUSED : 0;
+}
+
+int wait_acknowledged(int fd, TimePoint deadline) {
+  constexpr auto kLook = std::chrono::milliseconds(20);
+  while (true) {
+    int waiting = 0;
+    if (ioctl(fd, SIOCOUTQ, &waiting) != 0) return errno;
+    if (waiting == 0) return 0;
+    int error = 0;
+    socklen_t bytes = sizeof(error);
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) == 0 && error != 0) return error;
+    if (Clock::now() >= deadline) return ETIMEDOUT;
+    std::this_thread::sleep_for(kLook);
+  }
+}
+
+void send_small_part(int fd) { send_text(fd, "GET /gradrail/challenge/"); }
+
+void send_large_part(int fd) {
+  constexpr size_t kBytes = 1900;  // the gate reads 2 KiB of one request
+  send_text(fd, std::string(kBytes, 'A'));
+}
+
+bool lacks_port(int error, const NetAddress& address, bool listens) {
+  if (listens) return error == EADDRINUSE && address.port() == 0;
+  // With IPv6 it may also be a host without an address of that kind.
+  return error == EADDRNOTAVAIL && address.family() == AF_INET;
+}
+
+std::string socket_error_text(int error, const NetAddress& address, bool listens) {
+  const bool lacks_scope = error == EINVAL && address.family() == AF_INET6 &&
+                           IN6_IS_ADDR_LINKLOCAL(&as_v6(address).sin6_addr) && as_v6(address).sin6_scope_id == 0;
+  if (lacks_scope)
+    return fmt::format("the link-local address {0} needs an interface of this host, as in [{0}%eth0]", address.host());
+  if (!lacks_port(error, address, listens)) return std::strerror(error);
+  std::string first, last;
+  std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first >> last;
+  return fmt::format("no free port: all of net.ipv4.ip_local_port_range{} are in use (see `ss -tan`)",
+                     last.empty() ? "" : fmt::format(" ({}-{})", first, last));
 }
 
 }  // namespace gradrail

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/net_address.h"
 #include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -32,9 +33,9 @@ bool was_refused(const absl::Status& why) {
   return absl::IsUnavailable(why) && message_of(why).find("refused") != std::string_view::npos;
 }
 
-/// Endpoints of a backup's shard that this host can reach, in order of preference.
+/// Endpoints of a backup's shard that this host can reach, in order of preference. `address`: of the backup.
 std::vector<Shard::Endpoint> usable(const std::vector<std::string>& order, const proto::JoinReply::Shard& shard,
-                                    const std::string& host_id) {
+                                    const std::string& host_id, const std::string& address) {
   std::vector<transport::PeerTransport> theirs;
   for (const auto& endpoint : shard.endpoints()) theirs.push_back({endpoint.transport(), ""});
   std::vector<Shard::Endpoint> found;
@@ -42,7 +43,7 @@ std::vector<Shard::Endpoint> usable(const std::vector<std::string>& order, const
        transport::rank_candidates(order, theirs, transport::host_id(), host_id)) {
     for (const auto& endpoint : shard.endpoints()) {
       if (candidate.refused.empty() && endpoint.transport() == candidate.name) {
-        found.push_back({candidate.name, endpoint.address(), ""});
+        found.push_back({candidate.name, with_scope_of(address, endpoint.address()), ""});
       }
     }
   }
@@ -268,9 +269,9 @@ std::string ReplicationLink::connect_shards(const proto::ReplicateReply& reply) 
     shards_[i].detach_backup();
     if (static_cast<int>(i) >= reply.shards_size())
       return fmt::format("it has {} shards, {} are needed", reply.shards_size(), shards_.size());
-    const absl::Status connected =
-        shards_[i].replicate_to(usable(options_.transports, reply.shards(static_cast<int>(i)), reply.host_id()),
-                                data_key(options_.secret, reply.token()));
+    const absl::Status connected = shards_[i].replicate_to(
+        usable(options_.transports, reply.shards(static_cast<int>(i)), reply.host_id(), address_),
+        data_key(options_.secret, reply.token()));
     if (!connected.ok()) refused = message_of(connected);
   }
   return refused;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/net_address.h"
 #include "ps/protocol/control.pb.h"
 
 namespace gradrail::ps {
@@ -13,8 +14,8 @@ void add_endpoints(const Shard& shard, proto::JoinReply::Shard& described) {
     if (!endpoint.refused.empty()) continue;
     proto::JoinReply::Endpoint* message = described.add_endpoints();
     message->set_transport(endpoint.transport);
-    message->set_address(endpoint.address);
-    message->set_rails(endpoint.rails);
+    message->set_address(without_scopes(endpoint.address));
+    message->set_rails(without_scopes(endpoint.rails));
   }
 }
 

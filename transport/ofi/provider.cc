@@ -81,7 +81,10 @@ std::set<std::string> wanted_addresses(const std::string& host) {
   const absl::StatusOr<std::vector<NetAddress>> found = resolve(host, 0);
   if (!found.ok()) return wanted;
   for (const NetAddress& address : *found) {
-    if (!address.is_loopback() && !address.is_any()) wanted.insert(address.host());
+    if (!address.is_loopback() && !address.is_any()) {
+      const std::string host_text = address.host();
+      wanted.insert(host_text.substr(0, host_text.find('%')));  // as source_text()
+    }
   }
   return wanted;
 }

@@ -217,8 +217,8 @@ class Aggregator::Impl final : public ps::proto::Control::Service {
       if (!endpoint.refused.empty()) continue;
       auto* const message = reply.add_endpoints();
       message->set_transport(endpoint.transport);
-      message->set_address(endpoint.address);
-      message->set_rails(endpoint.rails);
+      message->set_address(without_scopes(endpoint.address));
+      message->set_rails(without_scopes(endpoint.rails));
     }
     return absl::OkStatus();
   }
@@ -246,7 +246,8 @@ class Aggregator::Impl final : public ps::proto::Control::Service {
                           .server = request.server(),
                           .host_id = request.host_id()};
     for (const auto& endpoint : request.shard().endpoints())
-      target.endpoints.push_back({endpoint.transport(), endpoint.address(), "", endpoint.rails()});
+      target.endpoints.push_back({endpoint.transport(), with_scope_of(options_.listen_address, endpoint.address()), "",
+                                  with_scope_of(options_.listen_address, endpoint.rails())});
     const transport::OpenOptions open = {.bind_host = host_,
                                          .rdma_only = options_.rdma_only,
                                          .ofi_provider = options_.ofi_provider,

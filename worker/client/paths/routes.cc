@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/net_address.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -30,6 +31,11 @@ std::vector<transport::PeerTransport> offers_of(const Transports& transports) {
   return offers;
 }
 
+/// The other end does not know by which interface of this host it is reached: as its control plane is, `address`.
+ShardLink::Endpoint endpoint_at(const std::string& address, const ps::proto::JoinReply::Endpoint& endpoint) {
+  return {endpoint.transport(), with_scope_of(address, endpoint.address()), with_scope_of(address, endpoint.rails())};
+}
+
 std::vector<transport::Candidate> candidates_of(const ShardLink& link, size_t route) {
   std::vector<transport::Candidate> found;
   for (size_t i = 0; i < link.candidates.size(); ++i) {
@@ -54,6 +60,11 @@ std::string explain_refused(const ShardLink& link) {
 }
 
 }  // namespace
+
+void set_endpoints(ShardLink& link, const ps::proto::JoinReply::Shard& shard) {
+  link.endpoints.clear();
+  for (const auto& endpoint : shard.endpoints()) link.endpoints.push_back(endpoint_at(link.address, endpoint));
+}
 
 void PathManager::set_server(ShardLink& link, const ps::proto::DescribeReply& described) {
   const std::string host_id = transport::host_id();
@@ -99,8 +110,7 @@ absl::Status PathManager::attach(ShardLink& link, size_t route_index, TimePoint 
   }
   route.is_attached = true;
   route.endpoints.clear();
-  for (const auto& endpoint : reply->endpoints())
-    route.endpoints.push_back({endpoint.transport(), endpoint.address(), endpoint.rails()});
+  for (const auto& endpoint : reply->endpoints()) route.endpoints.push_back(endpoint_at(route.aggregator, endpoint));
   const std::vector<transport::Candidate> ranked =
       transport::rank_candidates(options_.transports, offers_of(reply->transports()), transport::host_id(),
                                  reply->host_id(), options_.security.encrypt_data);

@@ -13,6 +13,10 @@
 #include "transport/negotiate.h"
 #include "worker/client/paths/shard_path.h"
 
+namespace gradrail::ps::proto {
+class JoinReply_Shard;
+}  // namespace gradrail::ps::proto
+
 namespace gradrail::worker {
 
 /// A worker's end of one shard: the shard's place in the cluster, the possible paths to it, and the one in use.
@@ -51,6 +55,13 @@ struct ShardLink {
   std::map<GpuTransfer, std::string> transfers_refused;  ///< why the path in use does not take them
   bool host_slots = false;                               ///< the check of a path into the shard's GPU memory has failed
   std::string ipc_refused;                               ///< for reasons that no choice of path changes
+  /// What the last attempt over a network has met.
+  enum class Obstacle : uint8_t {
+    other,
+    port,  ///< no connection: its port does not answer, or refuses
+    size,  ///< small messages have crossed the connection, and the pattern has not
+  };
+  Obstacle obstacle = Obstacle::other;
 
   uint64_t paths_begun = 0;  ///< JoinPath.number
 
@@ -84,6 +95,11 @@ struct ShardLink {
   }
   bool is_up() const { return path != nullptr && path->phase() == ShardPath::Phase::active; }
 };
+
+// routes.cc
+
+/// The addresses at which the shard listens, from the reply of the ps at link.address.
+void set_endpoints(ShardLink& link, const ps::proto::JoinReply_Shard& shard);
 
 // For people (routes.cc).
 /// The path in use, with the reasons against those that would have been preferred.

@@ -157,9 +157,7 @@ absl::Status Failover::connect_shards(uint32_t ps_index, const ps::proto::Descri
     link->server = control.name();
     link->address = control.address();
     link->token = joined.token();
-    link->endpoints.clear();
-    for (const auto& endpoint : joined.shards(shard++).endpoints())
-      link->endpoints.push_back({endpoint.transport(), endpoint.address(), endpoint.rails()});
+    set_endpoints(*link, joined.shards(shard++));
     paths_.set_server(*link, described);
     GRADRAIL_RETURN_IF_ERROR(paths_.connect_again(*link, Clock::now() + kFailoverDeadline));
   }

@@ -272,9 +272,7 @@ absl::Status Session::take_shards(uint32_t ps_index, const ps::proto::JoinReply&
           fmt::format("{} has more shards than it reported: it has just restarted", controls_[ps_index]->name()));
     ShardLink& link = *paths_.links()[next_link++];
     link.token = reply.token();
-    link.endpoints.clear();
-    for (const auto& endpoint : shard.endpoints())
-      link.endpoints.push_back({endpoint.transport(), endpoint.address(), endpoint.rails()});
+    set_endpoints(link, shard);
   }
   return absl::OkStatus();
 }
@@ -321,8 +319,8 @@ absl::StatusOr<ps::proto::AttachReply> Session::attach(const ShardLink& link, co
   for (const ShardLink::Endpoint& each : link.endpoints) {
     ps::proto::JoinReply::Endpoint& endpoint = *request.mutable_shard()->add_endpoints();
     endpoint.set_transport(each.transport);
-    endpoint.set_address(each.address);
-    endpoint.set_rails(each.rails);
+    endpoint.set_address(without_scopes(each.address));
+    endpoint.set_rails(without_scopes(each.rails));
   }
   ps::proto::AttachReply reply;
   const grpc::Status called = channel->call(ps::ControlCall::attach, deadline - Clock::now(), request, reply);
