@@ -62,6 +62,20 @@ absl::Status allow_connections(const ServerOptions& options) {
                                                    options.shard_count, message_of(allowed)));
 }
 
+/// The first port of a shard of this task (data_ports_of_shard()), which may be beyond the largest port.
+uint32_t data_port_of(const ServerOptions& options, uint32_t shard) {
+  if (options.data_port == 0) return 0;
+  return options.data_port +
+         (options.task_index * options.shard_count + shard) * data_ports_of_shard(options.transports);
+}
+
+absl::Status check_data_ports(const ServerOptions& options) {
+  const uint32_t end = data_port_of(options, options.shard_count);
+  if (end <= uint32_t{UINT16_MAX} + 1) return absl::OkStatus();
+  return absl::FailedPreconditionError(fmt::format("--data-port {}: the shards of task {} would need ports up to {}",
+                                                   options.data_port, options.task_index, end - 1));
+}
+
 /// A line of the log stays readable with thousands of workers.
 std::string list_of(const std::vector<std::string>& workers) {
   constexpr size_t kMost = 20;
@@ -173,6 +187,7 @@ absl::StatusOr<std::string> Server::Impl::open_folder(const Options& options) {
 }
 
 absl::Status Server::Impl::start_shards(const Options& options) {
+  GRADRAIL_RETURN_IF_ERROR(check_data_ports(options));
   GRADRAIL_ASSIGN_OR_RETURN(const StoreMaker make_store, store_maker(options.device));
   if (options.ablation.no_optimizer && options.device != "host")
     return absl::FailedPreconditionError("without the optimizer: parameters in host memory only");
@@ -194,6 +209,7 @@ Shard::Options Server::Impl::shard_options(const Options& options, uint32_t inde
           .bind_host = bind_host,
           .rails = options.rails,
           .rails_named = options.rails_named,
+          .data_port = static_cast<uint16_t>(data_port_of(options, index)),
           .open = {.bind_host = bind_host,
                    .rdma_only = options.rdma_only,
                    .ofi_provider = options.ofi_provider,

@@ -31,6 +31,7 @@ struct ServerOptions {
   std::vector<std::string> transports;  ///< to offer, in order
   std::vector<std::string> rails = {};  ///< addresses at which shards listen for data; empty: that of the control plane
   bool rails_named = false;             ///< ShardOptions::rails_named
+  uint16_t data_port = 0;               ///< of shard 0 of task 0, by data_ports_of(); 0: the kernel chooses the ports
   bool rdma_only = true;                ///< ucx and ofi: only with an RDMA device
   std::string ofi_provider = {};        ///< libfabric's name of the provider to use; "": the best
   Duration path_timeout = std::chrono::seconds(10);  ///< a path that acknowledges nothing for so long is lost

@@ -42,6 +42,7 @@ struct ShardOptions {
   std::string bind_host;                ///< for transports with network addresses
   std::vector<std::string> rails;       ///< addresses of the network interfaces; empty: bind_host alone
   bool rails_named = false;             ///< by the user, and not found on this host
+  uint16_t data_port = 0;  ///< of the first transport over a network; each further one has the next; 0: any
   transport::OpenOptions open;
   transport::WaitPolicy wait = transport::kAdaptiveWait;
   /// The first call in the shard's thread: binds it to its cores. May be empty.

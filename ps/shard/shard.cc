@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <utility>
 
 #include "base/check.h"
+#include "base/file_descriptor.h"
+#include "base/net_address.h"
 #include "base/out_of_memory.h"
 #include "base/resource_limits.h"
 #include "base/status.h"
@@ -31,18 +34,37 @@ constexpr auto kLongWait = std::chrono::seconds(1);
 /// Completions of one turn. Tasks and other peers wait meanwhile.
 constexpr size_t kCompletionsPerTurn = 64;
 
-std::string address_at(const std::string& host) {
-  return host.find(':') != std::string::npos ? fmt::format("[{}]:0", host) : fmt::format("{}:0", host);
+std::string address_at(const std::string& host, uint16_t port) {
+  return host.find(':') != std::string::npos ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
+}
+
+/// One for connections of one lane, and one for those of several streams or rails.
+constexpr uint16_t kPortsOfTransport = 2;
+
+bool crosses_network(const std::string& name) {
+  const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);
+  return found.ok() && !(*found)->same_host_only && !(*found)->in_process_only;
+}
+
+/// A port of --data-port that is in use must not leave the shard without this transport: the site has opened no other.
+absl::Status check_data_port(const std::string& host, uint16_t port) {
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<NetAddress> addresses, resolve(host, port));
+  FileDescriptor listener;
+  const int error = listen_at(addresses.front(), false, listener);
+  if (error == 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(fmt::format("cannot listen on the data port {}: {} (--data-port)",
+                                                   addresses.front().text(), std::strerror(error)));
 }
 
 /// Opens a transport, and listens on its rails.
 absl::StatusOr<std::unique_ptr<transport::Context>> open_context(const transport::Transport& transport,
-                                                                 const ShardOptions& options, ShardEndpoint& endpoint) {
+                                                                 const ShardOptions& options, uint16_t port,
+                                                                 ShardEndpoint& endpoint) {
   using transport::Transport;
   using transport::rails::BundleContext;
   const auto listen_on_rails = [&](transport::Context& context, const std::vector<std::string>& hosts) {
     std::vector<std::string> rails;
-    for (const std::string& host : hosts) rails.push_back(address_at(host));
+    for (const std::string& host : hosts) rails.push_back(address_at(host, port));
     return context.listen(fmt::format("{}{}", transport::rails::kLanesPrefix, fmt::join(rails, ",")));
   };
   const bool may_have_rails = options.rails_named || !transport.rails_by_name_only;
@@ -67,21 +89,23 @@ absl::StatusOr<std::unique_ptr<transport::Context>> open_context(const transport
   if (transport.lanes == Transport::Lanes::none) return context;
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<BundleContext> bundle, BundleContext::over(std::move(context)));
   if (transport.lanes == Transport::Lanes::one_context) {
+    if (port != 0) ++port;  // the first one is that of connections of one lane
     const std::vector<std::string> only = {options.bind_host};
     GRADRAIL_ASSIGN_OR_RETURN(endpoint.rails, listen_on_rails(*bundle, options.rails.empty() ? only : options.rails));
   }
   return bundle;
 }
 
-absl::StatusOr<ShardEndpoint> listen_on(const transport::Transport& transport, ShardEnvironment& environment,
-                                        transport::WaitSet& wait_set) {
+absl::StatusOr<ShardEndpoint> listen_on(const transport::Transport& transport, uint16_t port,
+                                        ShardEnvironment& environment, transport::WaitSet& wait_set) {
   const ShardOptions& options = environment.options;
   ShardEndpoint endpoint{.transport = transport.name};
-  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::Context> context, open_context(transport, options, endpoint));
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::Context> context,
+                            open_context(transport, options, port, endpoint));
   // Transports within one host choose their own names.
   if (endpoint.address.empty()) {
     GRADRAIL_ASSIGN_OR_RETURN(endpoint.address,
-                              context->listen(transport.same_host_only ? "" : address_at(options.bind_host)));
+                              context->listen(transport.same_host_only ? "" : address_at(options.bind_host, port)));
   }
   wait_set.add(context.get());
   environment.contexts.push_back(std::move(context));
@@ -90,13 +114,22 @@ absl::StatusOr<ShardEndpoint> listen_on(const transport::Transport& transport, S
 
 }  // namespace
 
+uint32_t data_ports_of_shard(const std::vector<std::string>& transports) {
+  return kPortsOfTransport *
+         static_cast<uint32_t>(std::count_if(transports.begin(), transports.end(), crosses_network));
+}
+
 absl::StatusOr<std::vector<ShardEndpoint>> listen(ShardEnvironment& environment, transport::WaitSet& wait_set) {
   const ShardOptions& options = environment.options;
   std::vector<ShardEndpoint> endpoints;
   std::vector<transport::Candidate> refused;
+  uint16_t next_port = options.data_port;
   for (const std::string& name : options.transports) {
+    const uint16_t port = crosses_network(name) ? next_port : 0;
+    for (uint16_t i = 0; port != 0 && i < kPortsOfTransport; ++i)
+      GRADRAIL_RETURN_IF_ERROR(check_data_port(options.bind_host, next_port++));
     GRADRAIL_ASSIGN_OR_RETURN(const transport::Transport* const found, transport::find_transport(name));
-    absl::StatusOr<ShardEndpoint> endpoint = listen_on(*found, environment, wait_set);
+    absl::StatusOr<ShardEndpoint> endpoint = listen_on(*found, port, environment, wait_set);
     if (!endpoint.ok()) {
       refused.push_back({.name = name, .refused = std::string(message_of(endpoint.status()))});
       endpoint = ShardEndpoint{name, "", std::string(message_of(endpoint.status()))};

@@ -44,6 +44,13 @@ void add_run_flags(CLI::App& command, RunFlags& flags) {
   number("--slot_mib,--slot-mib", cluster.slot_mib,
          "MiB of a shard for gradients of one worker on their way; 0: room for all", 0, kMaxSlotMib);
   command
+      .add_option("--data-port,--data_port", cluster.data_port,
+                  "first port for data connections; each shard has two consecutive ones for each transport over a "
+                  "network; 0: any")
+      ->transform(NumberIn<uint16_t>(0))
+      ->capture_default_str()
+      ->take_last();
+  command
       .add_option("--aggregators", cluster.aggregators,
                   "host:port list of aggregators (gradrail aggregator) between workers and servers; the program uses "
                   "mode sync")

@@ -205,6 +205,10 @@ void add_cluster_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   add("min_workers", flags.min_workers, "ps: abort the run if a loss leaves fewer workers");
   add("slot_mib", flags.slot_mib, "ps: MiB of a shard for gradients of one worker on their way; 0: room for all",
       NumberIn(0u, kMaxSlotMib));
+  add("data-port", flags.data_port,
+      "ps: first port for data connections; each shard has two consecutive ones for each transport over a network; 0: "
+      "any",
+      NumberIn<uint16_t>(0));
   add("cluster", flags.cluster, "JSON file: {\"ps\": [\"host:port\"], \"worker\": [\"host:port\", ...]}");
   add("ps_hosts", flags.ps_hosts, "comma-separated host:port list of the parameter servers; replaces --cluster",
       accepted_by(ps::parse_host_list));

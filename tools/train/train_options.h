@@ -79,6 +79,7 @@ struct TrainFlags {
   uint32_t heartbeat_timeout_s = 4;  ///< a worker that was stopped is noticed within 5 s
   uint32_t min_workers = 1;
   uint32_t slot_mib = 32;
+  uint16_t data_port = 0;
   uint32_t rejoin_timeout_s = 60;
   uint32_t backup_ps = 0;
   std::string aggregators;

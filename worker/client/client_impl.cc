@@ -38,6 +38,7 @@ Client::Impl::Impl(ClientOptions options, ps::Schema schema)
       paths_(options_, identity_, memory_, failure_, telemetry_, exchange_,
              {.why_removed =
                   [this](uint32_t ps_index) { return session_.control(ps_index).why_removed(identity_.member()); },
+              .answers = [this](uint32_t ps_index) { return session_.control(ps_index).stats().status(); },
               .attach = [this](const ShardLink& link, const std::string& aggregator,
                                TimePoint deadline) { return session_.attach(link, aggregator, deadline); }}),
       session_(options_, identity_, memory_, failure_, telemetry_, paths_),
@@ -77,7 +78,7 @@ absl::Status Client::Impl::join_cluster(TimePoint deadline) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> first_steps, session_.join(deadline, rejoin_.is_under_way()));
   exchange_.set_first_steps(first_steps);
   absl::Status connected = paths_.connect_all(deadline);
-  // The others wait for this worker since its join. At the backup it continues as the same member.
+  // At the backup it continues as the same member.
   while (failover_.survives(connected)) connected = paths_.connect_all(deadline);
   GRADRAIL_RETURN_IF_ERROR(connected);
   telemetry_.publish(stats(), Clock::now());

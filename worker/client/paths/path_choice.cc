@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/net_address.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/control.pb.h"
@@ -27,17 +28,37 @@ constexpr auto kConnectDeadline = std::chrono::seconds(10);
 constexpr auto kConnectLimit = std::chrono::seconds(20);
 constexpr auto kBetweenConnects = std::chrono::milliseconds(300);
 
+std::string advice_against(ShardLink::Obstacle obstacle) {
+  switch (obstacle) {
+    case ShardLink::Obstacle::port:
+      return ": a firewall between the two hosts is likely. Open the data port, which --data-port of the parameter "
+             "server fixes";
+    case ShardLink::Obstacle::size:
+      return fmt::format(", and {}", kLargePacketsLost);
+    case ShardLink::Obstacle::other:
+      break;
+  }
+  return "";
+}
+
 }  // namespace
 
-/// The ps counts this worker as a member already. In sync the others wait for it. If it left to join again, they would
-/// apply a step without it.
+/// A failure of the data path alone is final: the next start of this worker meets the same network and the same limits
+/// of the server.
 absl::Status PathManager::connect(ShardLink& link, TimePoint deadline) {
   const TimePoint last_round = std::min(deadline, Clock::now() + kConnectLimit);
   const std::vector<transport::Candidate> candidates = link.candidates;
   while (true) {
     absl::Status connected = try_candidates(link, deadline);
     const bool may_pass = absl::IsUnavailable(connected) && failure_.status().ok() && !asked_to_stop(options_);
-    if (!may_pass || Clock::now() >= last_round) return connected;
+    if (!may_pass) return connected;
+    if (Clock::now() >= last_round) {
+      // A ps that was lost at the same time is another cause.
+      GRADRAIL_RETURN_IF_ERROR(answers_(link.ps_index));
+      return absl::FailedPreconditionError(fmt::format("{}; {} answers on its control connection{}",
+                                                       message_of(connected), link.server,
+                                                       advice_against(link.obstacle)));
+    }
     link.candidates = candidates;  // without the reasons of this round
     wait_events(Clock::now() + kBetweenConnects);
   }
@@ -164,12 +185,26 @@ absl::Status PathManager::try_gpu_transfer(ShardLink& link, size_t candidate, Gp
     return absl::FailedPreconditionError(link.transfers_refused[way] = why);
   };
   GRADRAIL_ASSIGN_OR_RETURN(const Target where, target(link, candidate, deadline));
-  GRADRAIL_ASSIGN_OR_RETURN(OpenContext* const context, open_context(where));
+  const absl::StatusOr<OpenContext*> opened = open_context(where);
+  // The cause is this host, its limits or its environment: the next round would find the same.
+  if (!opened.ok()) return absl::FailedPreconditionError(opened.status().message());
+  OpenContext* const context = *opened;
   if (const absl::Status reached = reach_gpu(*context, way); !reached.ok()) return refuse(message_of(reached));
   if (memory_.gpu() != nullptr) drop_probes();  // invariant 2
-  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<ShardPath> path,
-                            open_path(link, candidate, *context, where.address, way, deadline));
+  const bool crosses_network = !(*transport::find_transport(where.transport))->same_host_only;
+  absl::StatusOr<std::unique_ptr<ShardPath>> begun = open_path(link, candidate, *context, where.address, way, deadline);
+  if (!begun.ok()) {
+    // Else memory or descriptors of this host are missing.
+    const bool is_silent = absl::IsUnavailable(begun.status()) || absl::IsDeadlineExceeded(begun.status());
+    if (crosses_network) link.obstacle = is_silent ? ShardLink::Obstacle::port : ShardLink::Obstacle::other;
+    return begun.status();
+  }
+  std::unique_ptr<ShardPath> path = *std::move(begun);
   const absl::Status checked = establish(*path, Phase::ready, deadline);
+  if (crosses_network) {
+    const bool is_silent = absl::IsDeadlineExceeded(checked) ? path->phase() == Phase::checking : path->lost_in_check();
+    link.obstacle = is_silent ? ShardLink::Obstacle::size : ShardLink::Obstacle::other;
+  }
   if (!checked.ok()) link.routes[link.route_of[candidate]].is_attached = false;
   GRADRAIL_RETURN_IF_ERROR(failure_.status());
   if (!checked.ok() && path->slots_on_gpu()) {

@@ -26,6 +26,7 @@ PathManager::PathManager(const ClientOptions& options, const Identity& identity,
       telemetry_(telemetry),
       events_(events),
       why_removed_(std::move(calls.why_removed)),
+      answers_(std::move(calls.answers)),
       attach_(std::move(calls.attach)),
       wait_set_(options.wait) {}
 

@@ -60,6 +60,8 @@ class PathManager {
   struct ControlCalls {
     /// Whether the ps has removed this worker from the run, and why (ABORTED). OK: it has not.
     std::function<absl::Status(uint32_t ps_index)> why_removed;
+    /// Whether the ps answers at all. UNAVAILABLE: it was lost.
+    std::function<absl::Status(uint32_t ps_index)> answers;
     /// Attaches this worker to an aggregator for one shard.
     std::function<absl::StatusOr<ps::proto::AttachReply>(const ShardLink& link, const std::string& aggregator,
                                                          TimePoint deadline)>
@@ -164,6 +166,7 @@ class PathManager {
   Telemetry& telemetry_;
   PathEvents& events_;
   const std::function<absl::Status(uint32_t)> why_removed_;
+  const std::function<absl::Status(uint32_t)> answers_;
   const std::function<absl::StatusOr<ps::proto::AttachReply>(const ShardLink&, const std::string&, TimePoint)> attach_;
 
   // Owner thread. Links before contexts before the wait set: the destructor ends them in reverse order.

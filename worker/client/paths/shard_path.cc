@@ -264,6 +264,7 @@ void ShardPath::on_check(uint64_t immediate) {
 
 void ShardPath::on_lost(std::string_view cause) {
   GRADRAIL_CHECK(connection_ != nullptr);  // a context reports the loss of a connection once
+  lost_in_check_ = phase_ == Phase::checking;
   described_ = describe();
   context_.context->close(connection_);
   connection_ = nullptr;

@@ -119,6 +119,8 @@ class ShardPath {
   std::string shown_path() const;       ///< that, and the way out of GPU memory if it is a direct one
   std::string name() const;             ///< that, and whether memory is mapped: under which bytes are counted
   bool was_welcome() const { return was_welcome_; }
+  /// The connection ended while the pattern was under way.
+  bool lost_in_check() const { return lost_in_check_; }
   bool slots_on_gpu() const { return payload_on_gpu_; }  ///< the shard's
 
   // For the exchange, once active.
@@ -180,6 +182,7 @@ class ShardPath {
   transport::RemoteRegion slots_{};
   ps::SlotPlaces places_;
   bool gradients_mapped_ = false;
+  bool lost_in_check_ = false;
   bool was_welcome_ = false;
   uint32_t check_lane_ = 0;     ///< the lane that is checked
   bool shared_answer_ = false;  ///< the shard puts one pattern on all lanes: it lies in its GPU's memory

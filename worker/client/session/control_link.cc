@@ -216,7 +216,13 @@ absl::StatusOr<ps::proto::JoinReply> ControlLink::join(const ps::proto::JoinRequ
     const bool in_the_way = status.error_code() == grpc::StatusCode::ALREADY_EXISTS || other_group;
     if (!in_the_way || Clock::now() >= deadline || (stop_ && stop_())) {
       const absl::Status why = explain(status);
-      if (other_group) return absl::FailedPreconditionError(why.message());
+      if (other_group) return absl::AlreadyExistsError(why.message());
+      // The description of the ps has arrived in small packets. The join names all tensors.
+      if (absl::IsUnavailable(why)) {
+        const absl::Status size = dialer_->check_packet_size(address_, kTryDeadline);
+        if (absl::IsFailedPrecondition(size))
+          return absl::FailedPreconditionError(fmt::format("{}: {}", name_, message_of(size)));
+      }
       if (in_the_way || in_our_way.empty()) return why;
       return absl::Status(why.code(), fmt::format("{}; its answer before: {}", message_of(why), in_our_way));
     }

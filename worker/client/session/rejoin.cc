@@ -81,8 +81,11 @@ absl::Status Rejoin::run() {
   do {
     release();
     joined = join_once(deadline, former_group);
-    // ALREADY_EXISTS: another ps may still count our former incarnation as a member, until its heartbeat expires.
-    const bool may_pass = is_server_loss(joined) || absl::IsFailedPrecondition(joined) || absl::IsAlreadyExists(joined);
+    // ALREADY_EXISTS: another ps may still count our former incarnation as a member, until its heartbeat expires, or
+    // belong to the former group. FAILED_PRECONDITION: a backup may still learn its role; else it is a refusal that
+    // stays, such as another version or other options.
+    const bool may_pass = is_server_loss(joined) || absl::IsAlreadyExists(joined) ||
+                          (absl::IsFailedPrecondition(joined) && session_.has_backups());
     if (joined.ok() || asked_to_stop(options_) || !may_pass) break;
     std::this_thread::sleep_for(kBetweenRejoins);
   } while (Clock::now() < deadline);
