@@ -31,12 +31,18 @@ absl::Status no_answer() { return absl::DeadlineExceededError("no answer"); }
 /// UNAVAILABLE: it may be reachable soon.
 absl::Status why_unreachable(const NetAddress& address, int error) {
   if (const absl::Status lack = kernel_refusal("connect", error); absl::IsResourceExhausted(lack)) return lack;
-  if (address.is_loopback() && (error == ENETUNREACH || error == EADDRNOTAVAIL || error == ENETDOWN)) {
+  const bool has_no_route =
+      error == ENETUNREACH || error == ENETDOWN || (error == EADDRNOTAVAIL && address.family() == AF_INET6);
+  if (address.is_loopback() && has_no_route) {
     return absl::FailedPreconditionError(
         fmt::format("{}: {} is an address of this host itself, and the loopback interface is down: `ip link set lo up`",
                     std::strerror(error), address.host()));
   }
-  return absl::UnavailableError(std::strerror(error));
+  return absl::UnavailableError(socket_error_text(error, address, false));
+}
+
+bool is_name(const std::string& host) {
+  return host != "localhost" && !is_ip_address(host, AF_INET) && !is_ip_address(host, AF_INET6);
 }
 
 /// The first address that accepts. Errors  that of the last one.
@@ -51,6 +57,9 @@ absl::StatusOr<FileDescriptor> connect_to_host(const HostPort& where, TimePoint 
     const int error = fd ? connect_until(fd.get(), addresses[i], share) : errno;
     if (error == 0) return fd;
     cause = error == EINPROGRESS ? no_answer() : why_unreachable(addresses[i], error);
+    // The resolver may give another address than on the host of the server, where /etc/hosts has its own name.
+    if (is_name(where.host))
+      cause = absl::Status(cause.code(), fmt::format("{} (at {})", message_of(cause), addresses[i].host()));
   }
   return cause;
 }
@@ -108,6 +117,18 @@ absl::StatusOr<std::string> request_proof(const HostPort& where, const std::stri
 }
 
 }  // namespace
+
+absl::Status check_packet_size(const std::string& address, Duration timeout) {
+  const TimePoint deadline = Clock::now() + timeout;
+  GRADRAIL_ASSIGN_OR_RETURN(const HostPort where, parse_host_port(address));
+  GRADRAIL_ASSIGN_OR_RETURN(const FileDescriptor fd, connect_to_host(where, deadline));
+  send_small_part(fd.get());
+  // A process that is stopped accepts nothing, and acknowledges nothing when its backlog is full.
+  if (wait_acknowledged(fd.get(), deadline) != 0) return absl::OkStatus();
+  send_large_part(fd.get());
+  if (wait_acknowledged(fd.get(), deadline) != ETIMEDOUT) return absl::OkStatus();
+  return absl::FailedPreconditionError(kLargePacketsLost);
+}
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> open_channel(
     const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials, const std::string& secret,

@@ -20,4 +20,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> open_channel(
     const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials, const std::string& secret,
     grpc::ChannelArguments arguments, Duration timeout);
 
+/// Whether large packets reach the server at the address.
+/// Errors  FAILED_PRECONDITION: small packets pass and large ones do not. Others: no connection.
+absl::Status check_packet_size(const std::string& address, Duration timeout);
+
 }  // namespace gradrail::ps

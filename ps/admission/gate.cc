@@ -32,13 +32,18 @@ namespace {
 constexpr int kMaxAccepts = 1024;  // in one round
 constexpr auto kPause = std::chrono::milliseconds(10);
 
-absl::Status cannot_listen(const std::string& address, int error) {
+absl::Status cannot_listen(const std::string& address, const NetAddress& tried, int error) {
+  if (lacks_port(error, tried, true))
+    return absl::ResourceExhaustedError(
+        fmt::format("cannot listen on {}: {}", address, socket_error_text(error, tried, true)));
   if (error == EADDRINUSE)
     return absl::AlreadyExistsError(fmt::format("cannot listen on {}: the port is in use", address));
   if (error == EADDRNOTAVAIL)
     return absl::NotFoundError(fmt::format("cannot listen on {}: the address is not one of this host", address));
   const absl::Status why = kernel_refusal(fmt::format("cannot listen on {}", address), error);
-  return absl::IsResourceExhausted(why) ? why : absl::FailedPreconditionError(why.message());
+  if (absl::IsResourceExhausted(why)) return why;
+  return absl::FailedPreconditionError(
+      fmt::format("cannot listen on {}: {}", address, socket_error_text(error, tried, true)));
 }
 
 /// The buffer of a new connection is empty and takes the whole answer. A peer that is gone gets none.
@@ -89,12 +94,12 @@ absl::StatusOr<std::unique_ptr<AdmissionGate>> AdmissionGate::listen(const std::
       listeners.push_back(std::move(listener));
     } else if (failed != EAFNOSUPPORT && failed != EADDRNOTAVAIL) {
       // Peers of this address would reach another process.
-      return cannot_listen(address, failed);
+      return cannot_listen(address, each, failed);
     } else {
       error = failed;
     }
   }
-  if (listeners.empty()) return cannot_listen(address, error);
+  if (listeners.empty()) return cannot_listen(address, found->back(), error);
   FileDescriptor stop(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!stop) return kernel_refusal("eventfd", errno);
   return std::unique_ptr<AdmissionGate>(

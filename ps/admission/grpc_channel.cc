@@ -143,6 +143,10 @@ class GrpcDialer final : public ControlDialer {
     return std::make_unique<GrpcChannel>(channel);
   }
 
+  absl::Status check_packet_size(const std::string& address, Duration timeout) override {
+    return ps::check_packet_size(address, timeout);
+  }
+
  private:
   const std::shared_ptr<grpc::ChannelCredentials> credentials_;
   const std::string secret_;

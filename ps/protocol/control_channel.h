@@ -87,6 +87,8 @@ class ControlDialer {
   virtual ~ControlDialer() = default;
   /// Errors  UNAVAILABLE, DEADLINE_EXCEEDED: no task answers at this address. Others are final.
   virtual absl::StatusOr<std::unique_ptr<ControlChannel>> open(const std::string& address, Duration timeout) = 0;
+  /// After a call without an answer. FAILED_PRECONDITION: small packets reach this address, and large ones do not.
+  virtual absl::Status check_packet_size(const std::string&, Duration) { return absl::OkStatus(); }
 };
 
 /// The end of a control plane that accepts connections.

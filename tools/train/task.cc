@@ -1,5 +1,6 @@
 #include "tools/train/task.h"
 
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/net_address.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -56,6 +58,37 @@ absl::StatusOr<std::string> source_host(const TrainOptions& options) {
   const absl::StatusOr<ps::HostPort> bind = ps::parse_host_port(options.flags.bind);
   if (!bind.ok()) return absl::InvalidArgumentError(fmt::format("--bind: {}", message_of(bind.status())));
   return bind->host;
+}
+
+bool is_name(const std::string& host) {
+  return host != "localhost" && !is_ip_address(host, AF_INET) && !is_ip_address(host, AF_INET6);
+}
+
+/// The addresses of a host name, as " (127.0.1.1)"; "" for an address.
+std::string resolved_text(const std::string& host) {
+  if (!is_name(host)) return "";
+  const absl::StatusOr<std::vector<NetAddress>> found = resolve(host, 0);
+  std::vector<std::string> addresses;
+  for (const NetAddress& each : found.value_or(std::vector<NetAddress>())) addresses.push_back(each.host());
+  return addresses.empty() ? "" : fmt::format(" ({})", fmt::join(addresses, ", "));
+}
+
+/// Debian's /etc/hosts has the own name of a host as 127.0.1.1. A ps there is reached from its own host alone.
+void warn_of_loopback_name(const TrainOptions& options, const std::string& host) {
+  if (options.local || !is_name(host)) return;
+  const absl::StatusOr<std::vector<NetAddress>> found = resolve(host, 0);
+  if (!found.ok() || !std::all_of(found->begin(), found->end(), [](const auto& each) { return each.is_loopback(); }))
+    return;
+  const auto is_elsewhere = [&](const std::string& address) { return host_of(address) != host; };
+  const std::vector<std::string>& servers = options.cluster.ps;
+  const std::vector<std::string>& workers = options.cluster.workers;
+  if (std::none_of(servers.begin(), servers.end(), is_elsewhere) &&
+      std::none_of(workers.begin(), workers.end(), is_elsewhere))
+    return;
+  spdlog::warn(
+      "the name '{}' is {} on this host, which no other host can reach: name an address of the network in the "
+      "cluster or with --bind, or correct /etc/hosts",
+      host, found->front().host());
 }
 
 /// The flag has been parsed before.
@@ -261,6 +294,7 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThr
       .transports = options.transports,
       .rails = transport::rails::rails_of(rails_setting(options.flags), host_of(listen), !options.flags.bind.empty()),
       .rails_named = !rails_setting(options.flags).hosts.empty(),
+      .data_port = options.flags.data_port,
       .rdma_only = options.rdma_only,
       .ofi_provider = options.flags.ofi_provider,
       .path_timeout = std::chrono::seconds(options.flags.path_timeout_s),
@@ -294,7 +328,10 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThr
   guard.end();
   listening(server->port());
   if (!options.local)
-    print_comment(fmt::format("ps/{} listens on {}:{}", options.task.index, host_of(listen), server->port()));
+    print_comment(
+        fmt::format("ps/{} listens on {}", options.task.index,
+                    ps::to_string({.host = host_of(listen), .port = server->port()}) + resolved_text(host_of(listen))));
+  warn_of_loopback_name(options, host_of(listen));
   // Only a launcher stops ps and workers at the same moment; else a stop of a ps counts at once.
   absl::Status finished = server->wait_finished(signals.stop(), options.launch ? kGracePeriod : Duration::zero());
   if (!finished.ok()) flight.write(server->marks(), std::string(message_of(finished)));

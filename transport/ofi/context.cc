@@ -11,6 +11,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "transport/common/native_error.h"
 #include "transport/ofi/connection.h"
 #include "transport/ofi/native_error.h"
 #include "transport/tcp/context.h"
@@ -28,7 +29,12 @@ constexpr Duration kDeferredCloseTime = std::chrono::milliseconds(300);
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options) { return OfiContext::create(options); }
+absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options) {
+  common::environment_text("FI_");  // before prepare_environment() adds to it
+  absl::StatusOr<std::unique_ptr<Context>> context = OfiContext::create(options);
+  if (!context.ok()) return common::with_environment(context.status(), "FI_");
+  return context;
+}
 
 absl::StatusOr<std::unique_ptr<Context>> OfiContext::create(const OpenOptions& options) {
   std::unique_ptr<OfiContext> context(new OfiContext());

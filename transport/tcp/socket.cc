@@ -122,7 +122,10 @@ ssize_t send_pieces(int fd, absl::Span<const iovec> pieces, uint64_t bytes) {
 absl::StatusOr<FileDescriptor> listen_at(const Address& address) {
   FileDescriptor listener;
   const int error = gradrail::listen_at(address, false, listener);
-  if (error != 0) return native_error(fmt::format("listen at {}", address.text()), error);
+  const std::string doing = fmt::format("listen at {}", address.text());
+  if (lacks_port(error, address, true))
+    return absl::ResourceExhaustedError(fmt::format("tcp: {}: {}", doing, socket_error_text(error, address, true)));
+  if (error != 0) return native_error(doing, error);
   return listener;
 }
 
@@ -144,6 +147,8 @@ absl::StatusOr<FileDescriptor> connect_to(const Address& address, const Address*
     return absl::DeadlineExceededError(
         fmt::format("tcp: {}: no answer in time (host down, or a firewall that drops?)", doing));
   }
+  if (lacks_port(error, address, false))
+    return absl::ResourceExhaustedError(fmt::format("tcp: {}: {}", doing, socket_error_text(error, address, false)));
   if (error != 0) return native_error(doing, error);
   adapt_to_path(fd.get());
   return fd;

@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"
+#include "transport/common/native_error.h"
 #include "transport/tcp/context.h"
 #include "transport/tcp/native_error.h"
 #include "transport/ucx/native_error.h"
@@ -25,7 +26,10 @@ constexpr size_t kSpareBuffers = 256;
 
 absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options) {
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Context> side_channels, tcp::open(options));
-  GRADRAIL_ASSIGN_OR_RETURN(Worker worker, Worker::open(options));
+  common::environment_text("UCX_");  // before tame_library() adds to it
+  absl::StatusOr<Worker> opened = Worker::open(options);
+  if (!opened.ok()) return common::with_environment(opened.status(), "UCX_");
+  Worker worker = *std::move(opened);
   GRADRAIL_ASSIGN_OR_RETURN(std::string address, worker.address());
   FileDescriptor epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll) return tcp::native_error("open epoll", errno);

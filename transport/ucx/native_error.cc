@@ -1,5 +1,11 @@
 #include "transport/ucx/native_error.h"
 
+#include <sys/statvfs.h>
+
+#include <cstdint>
+#include <string>
+
+#include "fmt/format.h"
 #include "transport/common/native_error.h"
 
 namespace gradrail::transport::ucx {
@@ -10,7 +16,7 @@ common::ErrorMeaning meaning(ucs_status_t status) {
     case UCS_ERR_NO_MEMORY:
     case UCS_ERR_NO_RESOURCE:
     case UCS_ERR_EXCEEDS_LIMIT:
-      return {absl::StatusCode::kResourceExhausted, "is `ulimit -l` large enough for the adapter's queues?"};
+      return {absl::StatusCode::kResourceExhausted, ""};
     case UCS_ERR_NO_DEVICE:
       return {absl::StatusCode::kUnavailable,
               "no device fits UCX_TLS and UCX_NET_DEVICES; `ucx_info -d` lists what there is"};
@@ -41,10 +47,29 @@ common::ErrorMeaning meaning(ucs_status_t status) {
   }
 }
 
+/// UCX has queues in the shared memory of the host, of about 8 MiB for each process, besides those of an adapter.
+std::string hint_of_memory() {
+  constexpr uint64_t kEnough = uint64_t{64} << 20;
+  struct statvfs found {};
+  if (statvfs("/dev/shm", &found) == 0 && uint64_t{found.f_bavail} * found.f_frsize < kEnough) {
+    return fmt::format(
+        "/dev/shm has {} KiB free, which is too little: `mount -o remount,size=1g /dev/shm`, or "
+        "--shm-size of a container",
+        uint64_t{found.f_bavail} * found.f_frsize / 1024);
+  }
+  return "is `ulimit -l` large enough for the adapter's queues?";
+}
+
 }  // namespace
 
 absl::Status native_error(std::string_view doing, ucs_status_t status) {
-  return common::native_error("ucx", doing, ucs_status_string(status), meaning(status));
+  const bool lacks_memory =
+      status == UCS_ERR_NO_MEMORY || status == UCS_ERR_NO_RESOURCE || status == UCS_ERR_EXCEEDS_LIMIT;
+  const std::string hint = lacks_memory ? hint_of_memory() : std::string(meaning(status).hint);
+  const absl::Status error =
+      common::native_error("ucx", doing, ucs_status_string(status), {meaning(status).code, hint});
+  const bool may_be_excluded = status == UCS_ERR_UNREACHABLE || status == UCS_ERR_UNSUPPORTED;
+  return may_be_excluded ? common::with_environment(error, "UCX_") : error;
 }
 
 absl::Status registration_error(size_t bytes, ucs_status_t status) {

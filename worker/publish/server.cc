@@ -36,6 +36,9 @@ absl::StatusOr<FileDescriptor> open_listener(const std::string& address) {
   const int error = listen_at(found.front(), false, listener);
   if (error == 0) return listener;
   const std::string text = fmt::format("publisher cannot listen at {}: {}", address, std::strerror(error));
+  if (lacks_port(error, found.front(), true))
+    return absl::ResourceExhaustedError(
+        fmt::format("publisher cannot listen at {}: {}", address, socket_error_text(error, found.front(), true)));
   if (error == EADDRINUSE) return absl::AlreadyExistsError(text + "; choose another port, or 0 for any");
   return absl::UnavailableError(text + "; listen at an address of this host, or at 0.0.0.0");
 }

@@ -109,6 +109,7 @@ TEST(Tasks, AFirewallAndAHostThatIsOffDiffer) {
   EXPECT_THAT(judge_connect("h:1", EHOSTUNREACH, true).remedy, HasSubstr("--add-port=1/tcp"));
   EXPECT_THAT(judge_connect("h:1", EHOSTUNREACH, false).evidence, HasSubstr("no host in this network"));
   EXPECT_THAT(judge_connect("h:1", ENETUNREACH, true).remedy, HasSubstr("ip route"));
+  EXPECT_THAT(judge_connect("h:1", EMSGSIZE, true).evidence, HasSubstr("small packets pass and large ones do not"));
   EXPECT_THAT(judge_connect("h:1", EPERM, true).evidence, HasSubstr("this host forbids"));
   EXPECT_THAT(judge_connect("h:1", ETIMEDOUT, false).evidence, HasSubstr("firewall drops"));
 }

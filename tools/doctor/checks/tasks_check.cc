@@ -23,6 +23,8 @@ constexpr const char* kTasksCheck = "tasks";
 
 /// A lost SYN is sent again after 1 s and 3 s: by then a running host has answered.
 constexpr Duration kConnectTime = std::chrono::seconds(4);
+/// A lost packet is sent again after 0.2, 0.6 and 1.4 s.
+constexpr Duration kLargeTime = std::chrono::seconds(3);
 /// A resolver that does not answer takes 10 s for each name.
 constexpr Duration kConnectDeadline = std::chrono::seconds(60);
 /// ARP gives up on a host that is off after 3 s; an answer before that came from another host.
@@ -95,6 +97,7 @@ int rank(const Attempt& attempt) {
   switch (attempt.error.value_or(ETIMEDOUT)) {
     case 0:
       return 0;
+    case EMSGSIZE:
     case ECONNREFUSED:
       return 1;
     case ETIMEDOUT:
@@ -105,6 +108,20 @@ int rank(const Attempt& attempt) {
     default:
       return 3;
   }
+}
+
+/// A connection over which large packets do not pass has the error EMSGSIZE.
+void try_large_packets(std::vector<Attempt>& attempts) {
+  std::vector<Attempt*> answer;  // a process with a full backlog is connected, and acknowledges nothing
+  for (const Attempt& attempt : attempts)
+    if (attempt.error == 0) send_small_part(attempt.socket.get());
+  TimePoint deadline = Clock::now() + kLargeTime;
+  for (Attempt& attempt : attempts)
+    if (attempt.error == 0 && wait_acknowledged(attempt.socket.get(), deadline) == 0) answer.push_back(&attempt);
+  for (const Attempt* attempt : answer) send_large_part(attempt->socket.get());
+  deadline = Clock::now() + kLargeTime;
+  for (Attempt* attempt : answer)
+    if (wait_acknowledged(attempt->socket.get(), deadline) == ETIMEDOUT) attempt->error = EMSGSIZE;
 }
 
 /// One line for each server: "errno quick" or "- reason".
@@ -120,6 +137,7 @@ absl::StatusOr<std::string> try_all(const std::vector<std::string>& names, const
     for (const NetAddress& address : *found) attempts.push_back(begin(address, i));
   }
   collect(attempts, servers);
+  try_large_packets(attempts);
   std::string text;
   for (size_t i = 0; i < names.size(); ++i) {
     if (!servers[i].unresolved.empty()) {
@@ -159,6 +177,11 @@ Finding judge_connect(const std::string& server, int error, bool quick) {
       return {State::missing, what + ": the host is there, no process listens at the port",
               "the task is not running there yet, or listens at another address",
               fmt::format("start it: gradrail train --job_name ps ...; on that host: ss -ltn | grep {}", port)};
+    case EMSGSIZE:
+      return {State::broken, fmt::format("{}: connected, but {}", server, kLargePacketsLost),
+              "workers join, and their data connections fail",
+              fmt::format("ping -M do -s 1472 {}; permit ICMP on the way, or lower the MTU of both hosts",
+                          server.substr(0, server.rfind(':')))};
     case ETIMEDOUT:
       return {State::broken, what + ": no answer at all, as when a firewall drops packets, or the host is off",
               "workers wait for this task in vain", "ping it; " + open_port};
