@@ -9,7 +9,6 @@
 #include "base/status.h"
 #include "base/version.h"
 #include "bench/driver/harness.h"
-#include "bench/driver/subprocess.h"
 #include "bench/put/pair.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
@@ -108,7 +107,8 @@ class Run {
                               {"wrong", figure.wrong},
                               {"machine", machine()},
                               {"commit", build_version()}};
-    const absl::Status written = write_file(flags_.json, text_of(line) + "\n", WriteMode::append);
+    const std::string text = line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+    const absl::Status written = write_file(flags_.json, text, WriteMode::append);
     if (!written.ok()) fmt::print(stderr, "--json {}\n", message_of(written));
   }
 

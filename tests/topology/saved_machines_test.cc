@@ -188,8 +188,9 @@ TEST_F(SavedMachines, FewCoresKeepTowersBesideTheirGpus) {
           if (core.package == place.package) package.insert(core.cpus.front());
         const CpuSet near = *request.cores & (place.cpus.intersects(*request.cores) ? place.cpus : package);
         EXPECT_TRUE(tower.compute.intersects(near)) << tower.task_index << ": " << tower.compute.to_string();
-        if (placement->oversubscribed || cores_of_a_package > 2)
+        if (placement->oversubscribed || cores_of_a_package > 2) {
           EXPECT_TRUE(package.includes(tower.compute)) << tower.task_index << ": " << tower.compute.to_string();
+        }
       }
     }
   }
