@@ -126,7 +126,7 @@ std::string many_workers() {
 INSTANTIATE_TEST_SUITE_P(
     Every, ClusterSpecBad,
     ::testing::Values(
-        Bad{"Empty", "", "not JSON"}, Bad{"Cut", R"({"ps": ["a")", "not JSON"},
+        Bad{"Empty", "", "is empty"}, Bad{"Cut", R"({"ps": ["a")", "not JSON"},
         Bad{"TrailingWords", R"({"ps": ["a"], "worker": ["b"]} x)", "not JSON"},
         Bad{"InvalidUtf8", "{\"ps\": [\"\xff\"], \"worker\": [\"b\"]}", "not JSON"},
         Bad{"Deep", std::string(100'000, '['), "not JSON"}, Bad{"List", "[]", "must be a JSON object"},
