@@ -128,7 +128,7 @@ void expect_gradients_of_twin(const Shape& shape) {
   const float expected = twin(shape)->step(theirs.images, theirs.labels, theirs.parameters, theirs.gradients, nullptr);
   EXPECT_NEAR(cost, expected, 1e-5 * (1.0 + expected));
   for (size_t t = 0; t < plan.schema.size(); ++t) {
-    EXPECT_LT(distance(ours.gradients[t], theirs.gradients[t]), 1e-5) << plan.schema[t].name;
+    EXPECT_LT(distance(ours.gradients[t], theirs.gradients[t]), kSmooth) << plan.schema[t].name;
     EXPECT_THAT(ours.gradients[t], ::testing::Not(::testing::Contains(kPoison))) << plan.schema[t].name;
   }
 }

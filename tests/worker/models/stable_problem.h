@@ -17,13 +17,15 @@ inline uint64_t fresh_seed() {
   return seed;
 }
 
+/// The distance of gradients that rounding by 2e-6 causes where they are continuous, and a little more.
+constexpr double kSmooth = 5e-5;
+
 /// Whether rounding cannot change the gradients much. The order of a sum decides between two nearly equal values of a
 /// pool, and between a ReLU's input and 0. `gradients_of(images)` returns all gradients; `distance` compares two.
 template <typename Gradients, typename Distance>
 bool rounding_is_harmless(const std::vector<float>& images, uint64_t seed, const Gradients& gradients_of,
                           const Distance& distance) {
   constexpr double kRounding = 2e-6;  // more than the difference of two implementations
-  constexpr double kSmooth = 5e-5;    // more than the effect of kRounding where the gradients are continuous
   const auto exact = gradients_of(images);
   Random random(seed);
   for (int draw = 0; draw < 5; ++draw) {

@@ -202,7 +202,8 @@ TEST_F(ClientGpu, WhatCannotBeReachedIsStagedWithTheReason) {
     EXPECT_EQ(worker.parameters()[7], initial_of(7) - gradient_of(0, 1, 7));
     worker.leave();
 
-    ClientOptions forced = cluster.options(0);
+    Cluster another({.worker_count = 1, .transports = {"simnic"}});  // the run of the first one has ended
+    ClientOptions forced = another.options(0);
     forced.gpu_transfers = {GpuTransfer::dma_buf};
     forced.require_device = true;
     forced.device = worker.memory();
