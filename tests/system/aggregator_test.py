@@ -226,7 +226,8 @@ class AggregatorRuns(cluster.ClusterTest):
             self.assert_says(worker, "gradients go around the aggregators",
                              rf"^Path: shard 0 at \S+: tcp .*\(aggregator {address} refused: it does not reach parameter server 0")
             self.assertFalse(worker.has("pass through aggregators again|was lost"), worker.transcript())
-        self.assertEqual(len(re.findall("was not attached", aggregator.text())), WORKERS, aggregator.transcript())
+        # One of the lines in 10 s: the others would be alike.
+        self.assertTrue(aggregator.has(r"worker \d was not attached: it does not reach parameter server 0"), aggregator.transcript())
 
     def test_a_joining_worker_is_no_warning_at_the_ps(self):
         aggregators, flags = self.two()
