@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "base/rate_limited_log.h"
 #include "ps/control/control_context.h"
+#include "ps/protocol/cluster_spec.h"
 
 namespace gradrail::ps {
 
@@ -52,7 +53,7 @@ class HeartbeatHandler {
   Replication& replication_;
   BackupHandler& backup_;
   const StatsHandler& stats_;
-  RateLimitedLog losses_{std::chrono::seconds(10), 16};  ///< hosts with several workers can fail at once
+  RateLimitedLog losses_{std::chrono::seconds(10), kMaxWorkers};  ///< a host or a switch with many workers can fail
   /// With the optimizer `mean` a run may have NaN and go on: GradScaler of PyTorch does so.
   RateLimitedLog non_finite_{std::chrono::minutes(1)};
   TimePoint housekept_ = Clock::now();  ///< main thread: begin of the last housekeep()

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "base/file_descriptor.h"
 #include "base/read_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -48,7 +49,11 @@ absl::StatusOr<EventFile> EventFile::create(const std::string& folder) {
   const auto seconds = static_cast<int64_t>(seconds_since_1970());
   // TensorBoard recognizes its files by "tfevents" in the name. Host and process keep the names of a run distinct.
   const std::string path = fmt::format("{}/events.out.tfevents.{:010}.{}.{}", folder, seconds, host_name(), getpid());
-  GRADRAIL_ASSIGN_OR_RETURN(FileDescriptor descriptor, open_regular_file(path, O_WRONLY | O_CREAT | O_APPEND, 0644));
+  // Neither a link nor a pipe that a user has placed under this name.
+  constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+  FileDescriptor descriptor(open(path.c_str(), kFlags, 0644));
+  if (!descriptor) return failed(path, "open", errno);
+  GRADRAIL_RETURN_IF_ERROR(check_regular_file(path));
   EventFile file(path, std::move(descriptor));
   // A reader of the format expects the version in the first record.
   proto::Event first;
