@@ -534,6 +534,24 @@ for name in ("_orig_mod", "module", "net"):
     assert load(wrapped, wrapper, torch.optim.Adam(again.parameters())) == 1 and difference(again, trained) == 0
 """, FOLDER=str(self.folder))
 
+    def test_a_file_fills_frozen_parameters_and_names_what_the_model_lacks(self):
+        self.check("""
+trained = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 3))
+sgd = torch.optim.SGD(trained.parameters(), lr=0.1, momentum=0.9)
+trained(x).sum().backward()
+sgd.step()
+path = os.path.join(os.environ["FOLDER"], "trained.safetensors")
+gradrail.torch.save_state(path, trained, sgd)
+model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 3))
+model[0].requires_grad_(False)
+gradrail.torch.load_state(path, model)
+assert difference(model, trained) == 0 and not model[0].weight.requires_grad
+shorter = torch.nn.Sequential(torch.nn.Linear(4, 3))
+before = shorter[0].weight.clone()
+refused(I, "has 1.bias, 1.weight, which the model has not", gradrail.torch.load_state, path, shorter)
+assert torch.equal(shorter[0].weight, before)
+""", FOLDER=str(self.folder))
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -261,7 +261,7 @@ def load_state(path: "Union[str, os.PathLike[str]]", model: torch.nn.Module,
     ----------
     path : the file, .npz or .safetensors
     model : torch.nn.Module
-        Receives the parameters that require a gradient, by name.
+        Receives all parameters of the file, by name. One that requires no gradient may be missing in the file.
     optimizer : torch.optim.SGD, Adam or AdamW over parameters of the model
         Receives the state of the servers' optimizer, exported with --optimizer-state.
 
@@ -269,7 +269,8 @@ def load_state(path: "Union[str, os.PathLike[str]]", model: torch.nn.Module,
 
     Raises
     ------
-    InvalidArgument: a parameter is missing in the file or has another shape, or the state is that of another optimizer.
+    InvalidArgument: a parameter is missing in the file or in the model, or has another shape, or the state is that of
+    another optimizer.
     """
     name_of_file = os.fsdecode(path)
     arrays = _arrays.read(name_of_file)
@@ -284,6 +285,8 @@ def load_state(path: "Union[str, os.PathLike[str]]", model: torch.nn.Module,
 
     named = trained(model)
     _check_names(name_of_file, [name for name, _ in named], arrays)
+    frozen = [(name, parameter) for name, parameter in model.named_parameters()
+              if not parameter.requires_grad and name in arrays]
     step = int(arrays[":global_step"]) if ":global_step" in arrays else None
     vectors: Dict[str, str] = {}
     if optimizer is not None:
@@ -298,11 +301,19 @@ def load_state(path: "Union[str, os.PathLike[str]]", model: torch.nn.Module,
         if "exp_avg" in state:
             state["step"] = torch.tensor(float(step or 0))
         loaded.append((parameter, read(name, parameter), state))
+    others = [(parameter, read(name, parameter)) for name, parameter in frozen]
+    of_file = {name for name in arrays if ":" not in name and not name.startswith(".")}
+    unknown = sorted(of_file - {name for name, _ in model.named_parameters()})
+    if unknown:
+        raise errors.InvalidArgument(f"{name_of_file}: has {', '.join(unknown)}, which the model has not: is it the file of "
+                                     "another model?")
     for parameter, values, state in loaded:
         parameter.copy_(values)
         if optimizer is not None:
             optimizer.state[parameter].clear()
             optimizer.state[parameter].update(state)
+    for parameter, values in others:
+        parameter.copy_(values)
     return step
 
 
