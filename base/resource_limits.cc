@@ -184,13 +184,29 @@ std::optional<Rest> available_tasks(const SystemFiles& files) {
   return least;
 }
 
+uint64_t threads_with_grpc() {
+  constexpr uint64_t kOthers = 11, kMostOfPool = 32;
+  return kOthers + std::clamp<uint64_t>(static_cast<uint64_t>(sysconf(_SC_NPROCESSORS_CONF)), 2, kMostOfPool);
+}
+
+absl::Status check_available_tasks(std::string_view who, uint64_t needed, const SystemFiles& files) {
+  const std::optional<Rest> rest = available_tasks(files);
+  if (!rest || rest->amount >= needed) return absl::OkStatus();
+  return absl::ResourceExhaustedError(fmt::format("{} {} processes and threads, and {} more can be started: {}", who,
+                                                  needed, rest->amount, rest->text));
+}
+
 std::string limit_text(int error, const SystemFiles& files) {
+  // The stack of a thread needs address space.
+  constexpr uint64_t kThreadBytes = uint64_t{64} << 20;
   switch (error) {
     case EMFILE:
       return open_files_text();
     case ENFILE:
       return "this host has no more open files: raise sysctl fs.file-max";
     case EAGAIN:
+      if (const std::optional<Rest> rest = available_memory(1, files); rest && rest->amount < kThreadBytes)
+        return rest->text;
       if (const std::optional<Rest> rest = available_tasks(files)) return rest->text;
       return "raise sysctl kernel.threads-max and kernel.pid_max";
     case ENOMEM:

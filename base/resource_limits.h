@@ -40,6 +40,15 @@ absl::Status check_available_memory(std::string_view who, double bytes, std::str
 /// no limit is known.
 std::optional<Rest> available_tasks(const SystemFiles& files = read_system_file);
 
+/// The threads of a process that uses gRPC, beside its own. The pools of gRPC have one for each core.
+/// Source   Measured with gRPC 1.51.
+uint64_t threads_with_grpc();
+
+/// Before threads are started: gRPC neither reports nor survives one that the kernel refuses. `who`: the begin of the
+/// message, "2 workers need".
+/// Errors  RESOURCE_EXHAUSTED: fewer can be started; the message has both numbers, the limit and the remedy.
+absl::Status check_available_tasks(std::string_view who, uint64_t needed, const SystemFiles& files = read_system_file);
+
 /// The error of a call that the kernel has refused with `error`.
 /// Errors  RESOURCE_EXHAUSTED: a limit or a lack; the message has the call, the limit with its value, and the remedy.
 ///         Others as absl::ErrnoToStatus().

@@ -8,6 +8,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/check.h"
 #include "base/file_descriptor.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -101,6 +102,7 @@ class GrpcListener final : public ControlListener {
     GRADRAIL_ASSIGN_OR_RETURN(const auto credentials, server_credentials(options.security));
     // Debian builds Abseil with its search for deadlocks, which takes a tenth of the time of gRPC.
     absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
+    GRADRAIL_RETURN_IF_ERROR(check_available_tasks("the control plane of a ps needs", threads_with_grpc()));
     auto listener = std::make_unique<GrpcListener>();
     listener->service_ = make_control_service(plane);
     grpc::ServerBuilder builder;

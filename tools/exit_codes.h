@@ -40,6 +40,7 @@ inline ExitCode exit_code(const absl::Status& status) {
     case absl::StatusCode::kInvalidArgument:
     case absl::StatusCode::kFailedPrecondition:
     case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kPermissionDenied:
     case absl::StatusCode::kUnauthenticated:
     case absl::StatusCode::kAlreadyExists:
     case absl::StatusCode::kResourceExhausted:  // memory, files, space: the limits of the host or of its configuration

@@ -38,7 +38,9 @@ absl::Status why_unreachable(const NetAddress& address, int error) {
         fmt::format("{}: {} is an address of this host itself, and the loopback interface is down: `ip link set lo up`",
                     std::strerror(error), address.host()));
   }
-  return absl::UnavailableError(socket_error_text(error, address, false));
+  const std::string words = socket_error_text(error, address, false);
+  // EINVAL: a link-local address without an interface.
+  return error == EINVAL ? absl::FailedPreconditionError(words) : absl::UnavailableError(words);
 }
 
 bool is_name(const std::string& host) {

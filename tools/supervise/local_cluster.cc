@@ -77,18 +77,15 @@ int report(const absl::Status& status, const std::string& task = "") {
 /// gRPC neither reports nor survives a thread that the kernel refuses. So the tasks start only if all threads fit.
 /// Errors  RESOURCE_EXHAUSTED: the limit of processes and threads, and the number that the run needs.
 absl::Status check_tasks(const TrainOptions& options) {
-  // Measured with gRPC 1.51, whose pools have a thread for each core: of events, and of the calls of a server.
-  constexpr uint64_t kThreadsOfTask = 11, kMostOfPool = 32;
-  const auto cores = static_cast<uint64_t>(std::max(2L, sysconf(_SC_NPROCESSORS_CONF)));
   const TrainFlags& flags = options.flags;
-  const uint64_t of_task = kThreadsOfTask + std::min(cores, kMostOfPool);
+  const auto cores = static_cast<uint64_t>(std::max(2L, sysconf(_SC_NPROCESSORS_CONF)));
+  const uint64_t of_task = threads_with_grpc();
   const uint64_t of_worker = options.program.empty() ? of_task + (options.towers > 1 ? options.towers : 0) : 1;
-  const uint64_t needed = flags.ps * (of_task + cores + flags.shards) + flags.workers * of_worker;
-  const std::optional<Rest> rest = available_tasks();
-  if (!rest || rest->amount >= needed) return absl::OkStatus();
-  return absl::ResourceExhaustedError(fmt::format(
-      "{} ps and {} workers need {} processes and threads, and {} more can be started: {}; or give fewer --workers",
-      flags.ps, flags.workers, needed, rest->amount, rest->text));
+  const absl::Status checked =
+      check_available_tasks(fmt::format("{} ps and {} workers need", flags.ps, flags.workers),
+                            flags.ps * (of_task + cores + flags.shards) + flags.workers * of_worker);
+  if (checked.ok()) return checked;
+  return absl::ResourceExhaustedError(fmt::format("{}; or give fewer --workers", message_of(checked)));
 }
 
 class LocalCluster {

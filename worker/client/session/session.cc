@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/net_address.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/cluster_spec.h"
@@ -72,6 +73,7 @@ absl::Status Session::open() {
   GRADRAIL_RETURN_IF_ERROR(heartbeats_.start());
   dialer_ = options_.dialer;
   if (dialer_ != nullptr) return absl::OkStatus();
+  GRADRAIL_RETURN_IF_ERROR(check_available_tasks("a worker needs", threads_with_grpc()));
   GRADRAIL_ASSIGN_OR_RETURN(dialer_, control_link_dialer(options_.security, options_.cluster.workers.size()));
   return absl::OkStatus();
 }
