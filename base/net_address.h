@@ -79,8 +79,8 @@ int connect_until(int fd, const NetAddress& address, TimePoint deadline);
 /// ETIMEDOUT at the deadline.
 int wait_acknowledged(int fd, TimePoint deadline);
 
-/// Send the begin and the rest of a request that the gate of a task (ps/admission) does not answer: it has no end. The rest
-/// fills a packet of 1500 bytes. If only the begin is acknowledged, small packets pass and large ones do not.
+/// Send the begin and the rest of a request that the gate of a task (ps/admission) does not answer: it has no end. The
+/// rest fills a packet of 1500 bytes. If only the begin is acknowledged, small packets pass and large ones do not.
 void send_small_part(int fd);
 void send_large_part(int fd);
 

@@ -32,9 +32,9 @@ namespace gradrail::ps {
 /// Errors  FAILED_PRECONDITION: no transport could be used; the reasons are in the message.
 absl::StatusOr<std::vector<ShardEndpoint>> listen(ShardEnvironment& environment, transport::WaitSet& wait_set);
 
-/// Number of ports of a shard. With ServerOptions::data_port, ports have consecutive numbers: those of a task, in it those
-/// of a shard, and in it two for each transport over a network, in the order of the list: for connections of one lane, and
-/// of several.
+/// Number of ports of a shard. With ServerOptions::data_port, ports have consecutive numbers: those of a task, in it
+/// those of a shard, and in it two for each transport over a network, in the order of the list: for connections of one
+/// lane, and of several.
 uint32_t data_ports_of_shard(const std::vector<std::string>& transports);
 
 /// One part of the parameters with its thread and its transport contexts; shards share nothing. This class is the event

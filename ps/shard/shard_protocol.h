@@ -75,13 +75,13 @@ using Actions = std::vector<Action>;
 /// Steps     async: each incarnation counts from 1. ssp: the same, but a late incarnation begins at the slowest step.
 ///           sync, backup, quorum: the steps of the bucket; the next one is its version + 1. Only pushes are counted.
 ///           The step of a pull or an initialise is echoed and may be any number.
-/// Expected  Not in async: workers 0 … worker_count-1 from the start, and each added worker from its first arrival, until
-///           it is removed. A worker that is added and has no data path yet therefore holds up no other one.
+/// Expected  Not in async: workers 0 … worker_count-1 from the start, and each added worker from its first arrival,
+///           until it is removed. A worker that is added and has no data path yet therefore holds up no other one.
 /// Joining   sync, backup, quorum: a worker that joins late, again or as a new incarnation is expected from the next
-///           step of every bucket. Buckets may be one step apart at that moment. The first arrival is a pull or an offer.
-///           The answers to it name the step after their versions. The worker begins with the smallest one of all
-///           shards. Each fragment of the model has its own one. From then on each bucket waits for it (in backup and
-///           quorum the others may continue). Where that step is already applied, the push is answered at once and
+///           step of every bucket. Buckets may be one step apart at that moment. The first arrival is a pull or an
+///           offer. The answers to it name the step after their versions. The worker begins with the smallest one of
+///           all shards. Each fragment of the model has its own one. From then on each bucket waits for it (in backup
+///           and quorum the others may continue). Where that step is already applied, the push is answered at once and
 ///           dropped. While the answers' versions are ahead of its step, the worker may continue at their smallest + 1.
 ///           ssp: the same, by the slowest worker's steps at the first arrival. The first push of an incarnation may be
 ///           of an earlier step than its place in a bucket. A member of the former primary may also begin at a later

@@ -18,8 +18,8 @@ using Resolver = std::function<absl::StatusOr<std::vector<NetAddress>>(const std
 /// different results.
 Check check_tasks(const std::vector<std::string>& servers, const Resolver& resolver = resolve);
 
-/// The result of one attempt, as errno; 0: connected; EMSGSIZE: the same, but large packets are lost. `quick`: the answer
-/// came at once. Pure.
+/// The result of one attempt, as errno; 0: connected; EMSGSIZE: the same, but large packets are lost. `quick`: the
+/// answer came at once. Pure.
 Finding judge_connect(const std::string& server, int error, bool quick);
 
 }  // namespace gradrail::tools::doctor
