@@ -16,6 +16,7 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "ps/protocol/altered_data.h"
+#include "ps/protocol/cluster_spec.h"
 #include "spdlog/spdlog.h"
 #include "transport/negotiate.h"
 #include "transport/rails/bundle_context.h"
@@ -33,10 +34,6 @@ constexpr auto kShortWait = std::chrono::milliseconds(1);
 constexpr auto kLongWait = std::chrono::seconds(1);
 /// Completions of one turn. Tasks and other peers wait meanwhile.
 constexpr size_t kCompletionsPerTurn = 64;
-
-std::string address_at(const std::string& host, uint16_t port) {
-  return host.find(':') != std::string::npos ? fmt::format("[{}]:{}", host, port) : fmt::format("{}:{}", host, port);
-}
 
 /// One for connections of one lane, and one for those of several streams or rails.
 constexpr uint16_t kPortsOfTransport = 2;
@@ -64,7 +61,7 @@ absl::StatusOr<std::unique_ptr<transport::Context>> open_context(const transport
   using transport::rails::BundleContext;
   const auto listen_on_rails = [&](transport::Context& context, const std::vector<std::string>& hosts) {
     std::vector<std::string> rails;
-    for (const std::string& host : hosts) rails.push_back(address_at(host, port));
+    for (const std::string& host : hosts) rails.push_back(to_string({.host = host, .port = port}));
     return context.listen(fmt::format("{}{}", transport::rails::kLanesPrefix, fmt::join(rails, ",")));
   };
   const bool may_have_rails = options.rails_named || !transport.rails_by_name_only;
@@ -104,8 +101,9 @@ absl::StatusOr<ShardEndpoint> listen_on(const transport::Transport& transport, u
                             open_context(transport, options, port, endpoint));
   // Transports within one host choose their own names.
   if (endpoint.address.empty()) {
-    GRADRAIL_ASSIGN_OR_RETURN(endpoint.address,
-                              context->listen(transport.same_host_only ? "" : address_at(options.bind_host, port)));
+    GRADRAIL_ASSIGN_OR_RETURN(
+        endpoint.address,
+        context->listen(transport.same_host_only ? "" : to_string({.host = options.bind_host, .port = port})));
   }
   wait_set.add(context.get());
   environment.contexts.push_back(std::move(context));

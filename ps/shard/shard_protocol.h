@@ -80,9 +80,10 @@ using Actions = std::vector<Action>;
 /// Joining   sync, backup, quorum: a worker that joins late, again or as a new incarnation is expected from the next
 ///           step of every bucket. Buckets may be one step apart at that moment. The first arrival is a pull or an
 ///           offer. The answers to it name the step after their versions. The worker begins with the smallest one of
-///           all shards. Each fragment of the model has its own one. From then on each bucket waits for it (in backup
-///           and quorum the others may continue). Where that step is already applied, the push is answered at once and
-///           dropped. While the answers' versions are ahead of its step, the worker may continue at their smallest + 1.
+///           all shards. Each fragment of the model has a step of its own. From then on each bucket waits for it (in
+///           backup and quorum the others may continue). Where that step is already applied, the push is answered at
+///           once and dropped. While the answers' versions are ahead of its step, the worker may continue at their
+///           smallest + 1.
 ///           ssp: the same, by the slowest worker's steps at the first arrival. The first push of an incarnation may be
 ///           of an earlier step than its place in a bucket. A member of the former primary may also begin at a later
 ///           step. The floor of that primary rises with a departure, and the backup receives it with the next update.

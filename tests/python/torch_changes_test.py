@@ -195,20 +195,24 @@ with run(Exchange, model) as exchange:
     exchange.step()
     assert torch.equal(model.weight, before)
 
+def mean_steps(count, model, single, mean, change=None):
+    for step in range(count):
+        for one in (model, single):
+            optimizer = torch.optim.SGD(one.parameters(), lr=0.1)
+            optimizer.zero_grad()
+            loss(one).backward()
+            if one is model:
+                mean.average()
+            optimizer.step()
+            for parameter in one.parameters() if change else ():
+                parameter.data = change(parameter)
+
 # MeanExchange keeps a clamp in each step, also in other memory, and the renormalization of an embedding.
 for replaces in (False, True):
     model, single = linear(), linear()
     with run(Mean, model) as mean:
-        for step in range(4):
-            for one in (model, single):
-                optimizer = torch.optim.SGD(one.parameters(), lr=0.1)
-                optimizer.zero_grad()
-                loss(one).backward()
-                if one is model:
-                    mean.average()
-                optimizer.step()
-                for parameter in one.parameters():
-                    parameter.data = parameter.data.clamp(-0.05, 0.05) if replaces else parameter.data.clamp_(-0.05, 0.05)
+        clamp = torch.Tensor.clamp if replaces else torch.Tensor.clamp_
+        mean_steps(4, model, single, mean, lambda parameter: clamp(parameter.data, -0.05, 0.05))
     assert difference(model, single) < 1e-6 and model.weight.abs().max() <= 0.05
 
 def words(kind=torch.nn.Embedding):
@@ -218,14 +222,7 @@ for kind in (torch.nn.Embedding, torch.nn.EmbeddingBag):
     refused(I, "0: max_norm=0.1 changes the weight in forward()", Exchange, words(kind), **NOWHERE)
 model, single, x = words(), words(), torch.tensor([1, 5])
 with run(Mean, model) as mean:
-    for step in range(3):
-        for one in (model, single):
-            optimizer = torch.optim.SGD(one.parameters(), lr=0.1)
-            optimizer.zero_grad()
-            loss(one).backward()
-            if one is model:
-                mean.average()
-            optimizer.step()
+    mean_steps(3, model, single, mean)
 assert difference(model, single) < 1e-6
 frozen = words()
 frozen[0].weight.requires_grad_(False)

@@ -359,7 +359,7 @@ TEST(TfConfigText, TextsThatAreNoDescription) {
               HasSubstr("'grpc://a:1' is not an address (host:port): leave out grpc://"));
 }
 
-/// The dynamic form of Kubeflow: a task has all addresses of the ps, or its own one.
+/// The dynamic form of Kubeflow: a task has the addresses of all ps tasks, or its own address.
 TEST(TfConfigText, SparseClusterHasTheOwnAddressAlone) {
   const auto config = [](std::string_view jobs, std::string_view type, int index) {
     return fmt::format(R"({{"sparseCluster": {{{}}}, "task": {{"type": "{}", "index": {}}}}})", jobs, type, index);
