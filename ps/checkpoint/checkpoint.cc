@@ -142,8 +142,11 @@ absl::Status check_length(const InputFile& file, const Prologue& prologue, const
 absl::Status write_checkpoint(const std::string& path, const CheckpointView& checkpoint) {
   GRADRAIL_RETURN_IF_ERROR(check_view(path, checkpoint));
   CheckpointHeader header = *checkpoint.header;
-  header.is_finite = std::all_of(checkpoint.parameters.begin(), checkpoint.parameters.end(),
-                                 [](float parameter) { return std::isfinite(parameter); });
+  const auto is_finite = [](absl::Span<const float> values) {
+    return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
+  };
+  header.is_finite = is_finite(checkpoint.parameters) &&
+                     std::all_of(checkpoint.state.begin(), checkpoint.state.end(), is_finite);
   const std::string fields = encode_header(header);
   // The prologue is part of the header's CRC32C: damaged lengths are found before they are used.
   Prologue prologue;

@@ -64,9 +64,14 @@ std::string log_text(const NonFinite& first, const std::string& worker, const Sc
           "the update to global step {} has made {} of finite gradients (is the learning rate too large?): "
           "the parameters of all workers have it; {}",
           first.version, what, counted);
+    case Source::state:
+      return fmt::format(
+          "the update to global step {} has made {} of finite gradients, in the state of the optimizer: this "
+          "parameter does not move any more (is the gradient too large?); {}",
+          first.version, what, counted);
     case Source::unknown:
       return fmt::format(
-          "the parameters have {} at global step {}, in the checkpoint, at the former parameter server, or "
+          "the parameters or the optimizer's state have {} at global step {}, in the checkpoint, at the former parameter server, or "
           "since this step; {}",
           what, first.version, counted);
   }

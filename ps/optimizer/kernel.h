@@ -38,7 +38,7 @@ struct KernelArguments {
   float decay = 0.0f, shrink = 1.0f;
 };
 
-/// Whether all fresh parameters are finite.
+/// Whether all fresh parameters, and the state that belongs to them, are finite.
 using ApplyKernel = bool (*)(const KernelArguments&);
 /// The sum of the gradients, times gradient_scale.
 using SumKernel = void (*)(const KernelArguments&, float* sum);

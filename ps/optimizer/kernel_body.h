@@ -99,7 +99,8 @@ Value fresh_parameter(const KernelArguments& a, Value p, Value g, Value& s0, Val
 int odd_bits(float value) { return bits_of(value - value); }
 Lanes::Ints odd_bits(Floats values) { return (Lanes::Ints)(values - values); }
 
-/// The pass itself; returns odd_bits() of all fresh values. The coefficients are copied first: a store through a float
+/// The pass itself; returns odd_bits() of all fresh values. In the first state vector they reach the parameter; the
+/// second one of Adam divides: infinity in it stops the parameter, which stays finite. The coefficients are copied first: a store through a float
 /// pointer could otherwise change them as far as the compiler can prove.
 template <typename Rule, bool kHasTarget, bool kDecays>
 int update(const KernelArguments& arguments, size_t count, const float* __restrict gradient,
@@ -117,6 +118,7 @@ int update(const KernelArguments& arguments, size_t count, const float* __restri
     parameters[i] = fresh;
     if constexpr (kHasTarget) target[i] = fresh;
     odd |= odd_bits(fresh);
+    if constexpr (Rule::kState > 1) odd |= odd_bits(s1);
   }
   return odd;
 }
@@ -187,6 +189,7 @@ int update_blocks(const KernelArguments& arguments, size_t first, size_t count, 
     store(parameters + i, fresh);
     if constexpr (kHasTarget) store(target + i, fresh);
     odd |= odd_bits(fresh);
+    if constexpr (Rule::kState > 1) odd |= odd_bits(s1);
   };
   Format::for_each_sum(
       a, first, count,

@@ -52,7 +52,8 @@ struct ApplyArguments {
 ///          Liu et al. 2024, arXiv 2401.09135 (delayed_nesterov, c = 0).
 /// Buffers need the alignment of float only, and none may overlap another; gradients may be the same one.
 /// More than 16 gradients or targets, no gradient, or update_index 0 break an invariant and stop the process.
-/// Returns whether all fresh parameters are finite. NaN or infinity in a gradient is always NaN or infinity in them.
+/// Returns whether all fresh parameters and their state are finite. NaN or infinity in a gradient is always NaN or
+/// infinity in the parameters.
 bool apply(const OptimizerConfig& config, const ApplyArguments& arguments);
 
 /// The mean of gradients in any number and format, with the bits that apply() gives it.

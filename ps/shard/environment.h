@@ -17,13 +17,14 @@
 
 namespace gradrail::ps {
 
-/// NaN or infinity in the parameters of a shard that had neither (NonFiniteWatch).
+/// NaN or infinity in the parameters or the optimizer's state of a shard that had neither (NonFiniteWatch).
 struct NonFinite {
   enum class Source : uint8_t {
     gradient,  ///< `worker` has pushed it
     sum,       ///< the sum of an aggregator has it, whose first worker is `worker`
     initial,   ///< `worker` has offered it as initial value
     update,    ///< all gradients are finite: their sum or the update has overflowed
+    state,     ///< as update, in the state of the optimizer; the parameter is finite
     unknown,   ///< it was there before, in a checkpoint or at the former primary, or it came with this step
   };
   Source source{};

@@ -75,8 +75,22 @@ NonFinite NonFiniteWatch::find_parameter(const Action& action, bool is_known) co
       partition_.store().fresh_parameters(partition_.offset(action.bucket), count);
   GRADRAIL_CHECK(fresh.ok());  // in host memory, which alone is watched
   const absl::Span<const float> values(*fresh, count);
-  return found(action, is_known ? NonFinite::Source::update : NonFinite::Source::unknown, values,
-               first_non_finite(values));
+  const size_t at = first_non_finite(values);
+  if (at == count) return find_state(action, is_known);
+  return found(action, is_known ? NonFinite::Source::update : NonFinite::Source::unknown, values, at);
+}
+
+NonFinite NonFiniteWatch::find_state(const Action& action, bool is_known) const {
+  std::vector<float> values(partition_.bucket_range(action.bucket).count);
+  size_t at = values.size();
+  for (int vector = 0; at == values.size(); ++vector) {
+    GRADRAIL_CHECK(vector < state_vectors(partition_.optimizer().kind));
+    const absl::Status copied =
+        partition_.store().copy_state(vector, partition_.offset(action.bucket), absl::MakeSpan(values));
+    GRADRAIL_CHECK(copied.ok());  // in host memory, which alone is watched
+    at = first_non_finite(values);
+  }
+  return found(action, is_known ? NonFinite::Source::state : NonFinite::Source::unknown, values, at);
 }
 
 NonFinite NonFiniteWatch::found(const Action& action, NonFinite::Source source, absl::Span<const float> values,

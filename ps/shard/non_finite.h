@@ -13,7 +13,7 @@
 
 namespace gradrail::ps {
 
-/// Watches the parameters of a shard for NaN and infinity. The kernels find them in the pass of the update
+/// Watches the parameters of a shard, and the optimizer's state, for NaN and infinity. The kernels find them in the pass of the update
 /// (ParameterStore::last_is_finite). Only then this class reads the gradients of the step, which are still in their
 /// slots, and finds the worker and the element.
 ///
@@ -37,7 +37,7 @@ class NonFiniteWatch {
     record(action, is_finite, terms);
   }
 
-  /// Buckets with NaN or infinity in their parameters now.
+  /// Buckets with NaN or infinity in their parameters or state now.
   uint32_t odd_buckets() const { return odd_count_; }
   /// Gradients of buckets, by worker. Of the sum of an aggregator: its first worker.
   const std::map<WorkerIndex, uint64_t>& gradients() const { return gradients_; }
@@ -48,6 +48,7 @@ class NonFiniteWatch {
   State change(uint32_t bucket, bool is_finite);
   std::optional<NonFinite> find_gradient(const Action& action, absl::Span<const GradientTerm> terms);
   NonFinite find_parameter(const Action& action, bool is_known) const;
+  NonFinite find_state(const Action& action, bool is_known) const;
   NonFinite found(const Action& action, NonFinite::Source source, absl::Span<const float> values, size_t at) const;
   void report(const NonFinite& first) const;
   void report_finite() const;

@@ -66,7 +66,7 @@ class ParameterStore {
   virtual absl::Status update(size_t offset, size_t count, absl::Span<const float* const> gradients,
                               absl::Span<float* const> targets, Step step) = 0;
 
-  /// Whether the last update() has left finite parameters in its run. True as well where the store does not look: on a
+  /// Whether the last update() has left finite parameters, and a finite state, in its run. True as well where the store does not look: on a
   /// device, and with parts of the update left out.
   bool last_is_finite() const { return last_is_finite_; }
 

@@ -301,7 +301,8 @@ class GRADRAIL_EXPORT Client {
   bool is_chief() const;
 
   /// Waits until every worker of the cluster specification has called it with this name, but not for workers that left
-  /// or were lost. A name can be used again: each call waits for the same number of calls of the other workers.
+  /// or were lost. A name can be used again: the n-th call waits for the n-th calls of the other workers. A worker that
+  /// was started again counts from 1: for it each phase of a run has another name, such as "epoch 5".
   /// Errors  as wait().
   absl::Status barrier(const std::string& name);
   /// Waits until every other live worker has called it or left: for the chief's last step. It waits up to

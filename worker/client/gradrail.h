@@ -182,7 +182,9 @@ GRADRAIL_API int64_t gradrail_fragment_position(const gradrail_client* client, s
  * text is valid until the next call with this client. NULL: out of memory, or `client` is NULL. */
 GRADRAIL_API const char* gradrail_stats_json(gradrail_client* client);
 
-/* Blocks until every worker has called it with this name. It does not wait for workers that left or were lost. */
+/* Blocks until every worker has called it with this name. It does not wait for workers that left or were lost. The n-th
+ * call waits for the n-th calls of the others. A worker that was started again counts from 1: choose another name for
+ * each phase of a run, such as "epoch 5". */
 GRADRAIL_API gradrail_status gradrail_barrier(gradrail_client* client, const char* name);
 
 /* Saves parameters, optimizer state and step at every parameter server, in their shared checkpoint folder. For the

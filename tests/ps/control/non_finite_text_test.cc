@@ -38,6 +38,8 @@ TEST(NonFiniteText, NamesTheCauseThatIsKnown) {
   EXPECT_THAT(line(at(NonFinite::Source::sum)), HasSubstr("in the sum of worker 1 (host) and its group"));
   EXPECT_THAT(line(at(NonFinite::Source::update, kInfinity)), HasSubstr("has made infinity in tensor b, element 2 of "
                                                                         "finite gradients"));
+  EXPECT_THAT(line(at(NonFinite::Source::state, kInfinity)),
+              HasSubstr("infinity in tensor b, element 2 of finite gradients, in the state of the optimizer"));
   EXPECT_THAT(line(at(NonFinite::Source::unknown)), HasSubstr("in the checkpoint, at the former parameter server"));
   EXPECT_EQ(short_text(at(NonFinite::Source::update), kSchema), "NaN in tensor b, element 2, step 7");
   EXPECT_THAT(line(at(NonFinite::Source::gradient, kInfinity), PushFormat::fp16),

@@ -1,4 +1,5 @@
 // NaN or infinity of one worker reaches the parameters of all workers: the ps finds worker, tensor and step.
+#include <cmath>
 #include <limits>
 
 #include "fmt/format.h"
@@ -142,6 +143,21 @@ TEST_P(NonFinite, AnOverflowOfFiniteGradientsIsNoFaultOfAWorker) {
   EXPECT_EQ(stats().non_finite_buckets(), 1u);
   EXPECT_EQ(counted(), "");
   EXPECT_EQ(text(), fmt::format("-infinity in tensor {}, element 2, step 1", odd_schema()[0].name));
+}
+
+/// Its square does not fit: Adam divides by infinity from now on, and the parameter stays where it is.
+TEST_P(NonFinite, AnOverflowOfTheStateIsFound) {
+  for (const OptimizerKind optimizer : {OptimizerKind::adam, OptimizerKind::torch_adam, OptimizerKind::adamw}) {
+    step_ = 0;
+    ASSERT_NO_FATAL_FAILURE(begin({.optimizer = optimizer}));
+    step([&] {
+      for (const auto& client : clients_) client->gradients(0)[2] = 3e20f;
+    });
+    EXPECT_TRUE(std::isfinite(clients_[0]->parameters(0)[2]));
+    EXPECT_EQ(stats().non_finite_buckets(), 1u);
+    EXPECT_EQ(counted(), "");
+    EXPECT_EQ(text(), fmt::format("infinity in tensor {}, element 2, step 1", odd_schema()[0].name));
+  }
 }
 
 TEST_P(NonFinite, InitialValuesAreLookedAt) {

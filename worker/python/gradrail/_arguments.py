@@ -1,16 +1,30 @@
 """The arguments of a client as the C library takes them. Each function raises InvalidArgument with their name."""
 import collections.abc
 import ctypes
+import inspect
 import math
 import operator
 import os
 import reprlib
-from typing import Any, Dict, Iterable, Mapping, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, Mapping, Optional, Tuple, Union
 
 import numpy as np
 
 from . import errors
 from ._library import Tensor
+
+
+def fix_options(of: type, join: Callable[..., Any], for_rate: str) -> None:
+    """Refuses assignments to the options of a run, which would have no effect: they are arguments, and stay as they are."""
+    options = {*inspect.signature(join).parameters, *inspect.signature(of).parameters, "lr"} - set(dir(of))
+
+    def set_attribute(target: Any, name: str, value: Any) -> None:
+        if name in options:
+            remedy = for_rate if name in ("lr", "learning_rate") else f"make the {of.__name__} with it"
+            raise AttributeError(f"{of.__name__}.{name} cannot be set: it is fixed for the run ({remedy})")
+        object.__setattr__(target, name, value)
+
+    of.__setattr__ = set_attribute  # type: ignore[assignment]
 
 
 def text(name: str, value: Any) -> bytes:

@@ -272,7 +272,11 @@ class Client:
         self._call(LIBRARY.gradrail_pull)
 
     def barrier(self, name: str) -> None:
-        """Blocks until every worker has called it with this name. Workers that left or were lost are not waited for."""
+        """Blocks until every worker has called it with this name. Workers that left or were lost are not waited for.
+
+        The n-th call waits for the n-th calls of the others. A worker that was started again counts from 1: choose another
+        name for each phase of a run, such as "epoch 5".
+        """
         self._call(LIBRARY.gradrail_barrier, _arguments.text("name", name))
 
     def save_checkpoint(self) -> None:
@@ -475,6 +479,9 @@ def join(tensors: Mapping[str, Any], *, fragments: Optional[Mapping[str, Iterabl
         client.__exit__(type(error), error, None)
         raise
     return client
+
+
+_arguments.fix_options(Client, join, "call set_learning_rate(rate)")
 
 
 def _wait_until(condition: Callable[[], Any], deadline: float) -> bool:

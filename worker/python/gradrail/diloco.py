@@ -117,6 +117,9 @@ class _Local(Slot):
         """The norm of the difference. In float64: squares of float32 overflow from 2e19, and long sums lose digits."""
         return float(torch.linalg.vector_norm(self.gradient, dtype=torch.float64))
 
+    def is_common(self) -> bool:
+        return torch.equal(self.parameter.detach().to("cpu"), self.fresh.to(self.parameter.dtype))
+
     def merge(self, keep: float) -> None:
         """Takes the common parameter, and keeps a share of the local one."""
         if keep == 0.0:
@@ -275,6 +278,7 @@ class DiLoCo:
         self._current = next(iter(self._fragments))
         self._steps = self._fragment_steps()
         self._merge(self._fragments, 0.0)
+        self._note_changes()
         self._restore = _count_steps(inner_optimizer, weakref.WeakMethod(self._on_step))
 
     def _check_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
@@ -293,6 +297,21 @@ class DiLoCo:
             self._finish(self._keep)
         if since_sync == 0:
             self._send()
+        self._note_changes()
+
+    def _note_changes(self) -> None:
+        self._versions = [one.parameter._version for one in self._locals]
+
+    def _check_changes(self) -> None:
+        """leave() drops what the program has changed since the last inner step: usually with another optimizer."""
+        changes = max(one.parameter._version - version for one, version in zip(self._locals, self._versions))
+        if self._inner_steps == 0 and (changes or not all(one.is_common() for one in self._locals)):
+            raise errors.FailedPrecondition(
+                "the program has changed the parameters, and the inner optimizer has made no step: no difference was sent. Is "
+                "another optimizer in use, or a copy? Make the DiLoCo with the optimizer whose step() the program calls")
+        if changes > 1:  # one: a clamp after the step, for example
+            LOGGER.warning("the program has changed the parameters %d times since the last step of the inner optimizer, and "
+                           "the end of the DiLoCo drops these changes: another optimizer needs another DiLoCo", changes)
 
     def _send(self) -> None:
         for one in self._locals:
@@ -408,8 +427,15 @@ class DiLoCo:
     def leave(self) -> None:
         """Takes the common parameters into the model and leaves the run. Inner steps since the last exchange are dropped.
 
-        Later steps of the inner optimizer train the model alone, and global_step does not change any more.
+        Later steps of the inner optimizer train the model alone, and global_step does not change any more. Raises
+        FailedPrecondition if the program has trained with another optimizer only; the model stays as it is.
         """
+        if not self._has_left:
+            try:
+                self._check_changes()
+            except errors.FailedPrecondition as error:
+                self.__exit__(type(error), error, None)
+                raise
         self._has_left = True
         self._restore()
         self._finish(0.0)
@@ -430,6 +456,9 @@ class DiLoCo:
         if self._sent is not None:
             self._sent.join(_PATIENCE_S)  # a client has one call at a time
         self.client.__exit__(kind, error, trace)
+
+
+_arguments.fix_options(DiLoCo, client.join, "set lr")
 
 
 def _rate(schedule: Callable[[int], float], step: int) -> float:

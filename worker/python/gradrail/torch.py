@@ -97,8 +97,8 @@ class _Early(_Slot):
             given = torch.empty_like(self.gradient).copy_(given.to_dense() if given.is_sparse else given)
         return same_bits(self.gradient, given)
 
-    def check(self) -> None:
-        """Refuses what the servers would not see."""
+    def check_weight(self) -> None:
+        """Refuses a parameter that the servers do not have."""
         self.check_place("Exchange")
         if self._kind() != self.kind:
             raise errors.FailedPrecondition(f"{self.name} was moved or converted: make the Exchange after that")
@@ -107,6 +107,10 @@ class _Early(_Slot):
                 f"{self.name} was changed by the program, and the servers have another value: make the Exchange after "
                 "load_state_dict() and the like; put the former values back before step(), after a swap; or use MeanExchange, "
                 "which keeps changes in each step, such as a clamp")
+
+    def check(self) -> None:
+        """Refuses what the servers would not see."""
+        self.check_weight()
         if self.sent is not None and not self._has_left():
             raise errors.FailedPrecondition(f"the gradient of {self.name} was changed between backward() and step(), when "
                                             "it had left: use `with exchange.accumulate(): loss.backward()`, for "
@@ -293,7 +297,10 @@ class Exchange:
         return self.client.is_chief
 
     def save_checkpoint(self) -> None:
-        """As Client.save_checkpoint(): for the chief, between two steps."""
+        """As Client.save_checkpoint(): for the chief, between two steps. The file has the parameters of the servers: as
+        step(), it raises FailedPrecondition for parameters that the program has changed."""
+        for slot in self._slots:
+            slot.check_weight()
         self.client.save_checkpoint()
 
     def stats(self) -> Dict[str, Any]:
@@ -315,6 +322,9 @@ class Exchange:
     def __exit__(self, *error: Any) -> None:
         self._remove_hooks()
         self.client.__exit__(*error)
+
+
+_arguments.fix_options(Exchange, client.join, "set lr")
 
 
 class MeanExchange:
@@ -436,6 +446,9 @@ class MeanExchange:
 
     def __exit__(self, *error: Any) -> None:
         self.client.__exit__(*error)
+
+
+_arguments.fix_options(MeanExchange, client.join, "the optimizer of torch has the rate")
 
 
 # DDP compares these annotations with its types.
