@@ -292,18 +292,16 @@ assert client.parameters["scalar"] == 0.5 and not client.parameters["product"].a
 client.leave()
 """, workers=1)
 
-    def test_tensors_of_a_client_cannot_be_replaced(self):
+    def test_tensors_and_options_of_a_client_cannot_be_replaced(self):
         # The library never saw the new arrays.
         self.good_run("""
 client = gradrail.join({"w": (2,)}, learning_rate=1)
 client.start()
 for name in ("parameters", "gradients"):
-    try:
-        setattr(client, name, {"w": np.ones(2)})
-    except AttributeError as error:
-        assert f'write into its arrays, as in client.{name}["w"][:]' in str(error), error
-    else:
-        raise AssertionError(f"client.{name} was replaced")
+    refused(AttributeError, f'write into its arrays, as in client.{name}["w"][:]', setattr, client, name, {"w": np.ones(2)})
+for name, remedy in (("lr", "call set_learning_rate(rate)"), ("learning_rate", "call set_learning_rate(rate)"),
+                     ("momentum", "make the Client with it"), ("mode", "fixed for the run")):
+    refused(AttributeError, remedy, setattr, client, name, 0.5)
 client.gradients["w"] = [1, 1]
 client.gradients["w"] += 1
 client.step()

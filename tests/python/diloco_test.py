@@ -267,6 +267,30 @@ with T.DiLoCo(model, optimizer, sync_every=1, outer=T.Nesterov(lambda n: 0.5 * n
     refused(gradrail.InvalidArgument, "lr of outer step 2: must be 0 or more, not -1.0", optimizer.step)
 """
 
+REPLACED = PROGRAM + """
+class InPlace(torch.optim.SGD):
+    "Changes through .data are not counted by torch."
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.data.sub_(parameter.grad, alpha=0.1)
+
+for kind in (torch.optim.SGD, InPlace):
+    model = network()
+    try:
+        with T.DiLoCo(model, inner(model), sync_every=5) as diloco:
+            optimizer = kind(model.parameters(), lr=0.1)
+            for step in range(3):
+                train_step(model, optimizer, 0, step)
+            trained = copy.deepcopy(model.state_dict())
+    except gradrail.FailedPrecondition as error:
+        assert "is another optimizer in use" in str(error).lower(), error
+    else:
+        raise AssertionError("the steps of the other optimizer were lost")
+    assert all(torch.equal(value, trained[name]) for name, value in model.state_dict().items())
+"""
+
 MISUSE = PROGRAM + """
 E = gradrail.InvalidArgument
 model = network()
@@ -321,6 +345,8 @@ with T.DiLoCo(model, optimizer, sync_every=np.int64(1), outer=T.DelayedNesterov(
                          ("lr of outer 0.7 in the run, 0.5 at worker 1", T.DelayedNesterov(0.5, every=2))):
         refused(gradrail.FailedPrecondition, words, T.DiLoCo, other, inner(other), outer=outer, **second)
     refused(E, "lr: must be a number, not '0.5'", setattr, diloco, "lr", "0.5")
+    for name in ("clip", "keep", "outer", "sync_every", "learning_rate", "push"):
+        refused(AttributeError, "fixed for the run", setattr, diloco, name, 1)
     loss(model, *batch(0)).backward()
     model[2].bias.requires_grad_(False)
     refused(gradrail.FailedPrecondition, "2.bias requires no gradient any more", optimizer.step)
@@ -420,6 +446,9 @@ class DiLoCoTest(torch_test.TorchTest):
         task = self.good_run(KILLED, "--restarts", 1, environment={"MARKER": str(self.folder / "killed")})
         self.assertEqual(task.text().count("] ended"), 2)
         self.assertIn("is started again", task.text())
+
+    def test_an_optimizer_that_replaces_the_inner_one_is_found(self):
+        self.good_run(REPLACED, workers=1)
 
     def test_wrong_arguments_and_models_are_refused(self):
         self.good_run(MISUSE, workers=1)

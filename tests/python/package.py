@@ -14,7 +14,7 @@ def refused(kind, words, call, *arguments, **named):
         call(*arguments, **named)
     except kind as error:
         assert words in str(error), f"{words!r} is not in {error!r}"
-        assert isinstance(error, gradrail.Error) and error.code == kind.code, repr(error)
+        assert kind is AttributeError or isinstance(error, gradrail.Error) and error.code == kind.code, repr(error)
         return error
     raise AssertionError(f"{kind.__name__} was not raised")
 """

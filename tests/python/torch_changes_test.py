@@ -162,6 +162,23 @@ for name, change in changes.items():
             error = refused(F, "weight was changed by the program", exchange.step)
             assert "make the Exchange after" in str(error), error
 
+# The servers would save other values.
+for change in changes.values():
+    model = linear()
+    with run(Exchange, model) as exchange:
+        loss(model).backward()
+        exchange.step()
+        change(model.weight)
+        refused(F, "weight was changed by the program", exchange.save_checkpoint)
+
+# Assignments that would have no effect.
+for make, remedy in ((Exchange, "set lr"), (Mean, "the optimizer of torch has the rate")):
+    model = linear()
+    with run(make, model) as joined:
+        refused(AttributeError, remedy, setattr, joined, "learning_rate", 0.5)
+        for name in ("mode", "model", "weight_decay"):
+            refused(AttributeError, "fixed for the run", setattr, joined, name, 1)
+
 # A swap of weights for an evaluation, and the former ones before step().
 model, single = linear(), linear()
 average, optimizer = linear().state_dict(), torch.optim.SGD(single.parameters(), lr=0.1)
