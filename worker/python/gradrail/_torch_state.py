@@ -233,8 +233,8 @@ def _adam(optimizer: torch.optim.Optimizer) -> str:
 _WRAPPERS = {"_orig_mod.": "torch.compile(model)", "module.": "torch.nn.DataParallel(model)"}
 
 
-def _check_names(name_of_file: str, wanted: List[str], arrays: Dict[str, np.ndarray]) -> None:
-    """Refuses a file without a parameter of the model. A wrapper of the model is the usual cause."""
+def _check_names(name_of_file: str, wanted: List[str], arrays: Dict[str, np.ndarray], rest: str) -> None:
+    """Refuses a file without a parameter of the model. A wrapper of the model is the usual cause. `rest`: of the arguments."""
     missing = [name for name in wanted if name not in arrays]
     if not missing:
         return
@@ -244,11 +244,11 @@ def _check_names(name_of_file: str, wanted: List[str], arrays: Dict[str, np.ndar
         if other.endswith("." + missing[0]) and all(prefix + name in arrays for name in wanted):
             wrapped = _WRAPPERS.get(prefix, f"a module that has the model as {prefix[:-1]}")
             raise errors.InvalidArgument(f"{name_of_file}: its names have the prefix {prefix} ({other}), and those of the model have "
-                                         f"not ({missing[0]}): load it with load_state(path, {wrapped})")
+                                         f"not ({missing[0]}): load it with load_state(path, {wrapped}{rest})")
         prefix = missing[0][:-len(other)]
         if missing[0].endswith("." + other) and all(name.removeprefix(prefix) in arrays for name in wanted):
             raise errors.InvalidArgument(f"{name_of_file}: its names have no prefix ({other}), and those of the model have {prefix} "
-                                         f"({missing[0]}): load it with load_state(path, model.{prefix[:-1]})")
+                                         f"({missing[0]}): load it with load_state(path, model.{prefix[:-1]}{rest})")
     raise errors.InvalidArgument(f"{name_of_file}: has no array {missing[0]}, only {', '.join(others)}")
 
 
@@ -284,7 +284,7 @@ def load_state(path: "Union[str, os.PathLike[str]]", model: torch.nn.Module,
         return torch.from_numpy(arrays[name]).view(parameter.shape).to(parameter)
 
     named = trained(model)
-    _check_names(name_of_file, [name for name, _ in named], arrays)
+    _check_names(name_of_file, [name for name, _ in named], arrays, "" if optimizer is None else ", optimizer")
     frozen = [(name, parameter) for name, parameter in model.named_parameters()
               if not parameter.requires_grad and name in arrays]
     step = int(arrays[":global_step"]) if ":global_step" in arrays else None
