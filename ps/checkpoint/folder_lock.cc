@@ -57,32 +57,29 @@ bool write_owner(int fd, const std::string& text) {
 }
 
 /// A run without the lock is better than no run.
-FileDescriptor without_lock(std::string_view why, std::string_view second) {
-  spdlog::warn("{}: a second {} in this checkpoint folder is not refused", why, second);
-  return {};
-}
-
 FileDescriptor without_lock(const std::string& path, int error, std::string_view second) {
-  return without_lock(fmt::format("{}: {}", path, std::generic_category().message(error)), second);
+  spdlog::warn("{}: {}: a second {} in this checkpoint folder is not refused", path,
+               std::generic_category().message(error), second);
+  return {};
 }
 
 bool try_lock(int fd, int kind) { return flock(fd, kind | LOCK_NB) == 0; }
 
-/// Errors  FAILED_PRECONDITION: the name has a pipe, a device or such. A file without write permission is none.
-absl::StatusOr<FileDescriptor> open_file(const std::string& path, std::string_view second) {
+/// Errors  FAILED_PRECONDITION: the name has a pipe, a dead link, a file without write permission or such. The folder
+///         itself is writable: a run without the lock would share it with another one.
+absl::StatusOr<FileDescriptor> open_file(const std::string& path) {
   absl::StatusOr<FileDescriptor> file = open_regular_file(path, O_RDWR | O_CREAT, 0666);
   if (file.ok()) return file;
-  if (absl::IsInvalidArgument(file.status()))
-    return absl::FailedPreconditionError(
-        fmt::format("--checkpoint_dir: {}; remove it, the next start writes it again", message_of(file.status())));
-  return without_lock(message_of(file.status()), second);
+  return absl::FailedPreconditionError(
+      fmt::format("--checkpoint_dir: {} (make it a file that this user can write to, or remove it while no run uses "
+                  "the folder; the next start writes it again)",
+                  message_of(file.status())));
 }
 
 absl::StatusOr<FileDescriptor> lock_run(const std::string& folder, const std::string& run, const std::string& task) {
   constexpr std::string_view kSecond = "run";
   const std::string path = (std::filesystem::path(folder) / "gradrail-lock").string();
-  GRADRAIL_ASSIGN_OR_RETURN(FileDescriptor file, open_file(path, kSecond));
-  if (!file) return file;
+  GRADRAIL_ASSIGN_OR_RETURN(FileDescriptor file, open_file(path));
   const TimePoint deadline = Clock::now() + kLongestWrite;
   while (true) {
     if (try_lock(file.get(), LOCK_EX)) {
@@ -111,8 +108,7 @@ absl::StatusOr<FileDescriptor> lock_task(const std::string& folder, const std::s
                                          uint32_t task_index, TimePoint deadline) {
   constexpr std::string_view kSecond = "process of this task";
   const std::string path = (std::filesystem::path(folder) / fmt::format("gradrail-lock-{}", task_index)).string();
-  GRADRAIL_ASSIGN_OR_RETURN(FileDescriptor file, open_file(path, kSecond));
-  if (!file) return file;
+  GRADRAIL_ASSIGN_OR_RETURN(FileDescriptor file, open_file(path));
   while (!try_lock(file.get(), LOCK_EX)) {
     if (errno != EWOULDBLOCK) return without_lock(path, errno, kSecond);
     if (Clock::now() >= deadline) {

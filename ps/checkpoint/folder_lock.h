@@ -21,8 +21,9 @@ class FolderLock {
   FolderLock() = default;
 
   /// `run` names the run, with one text for all its ps tasks.
-  /// Without locks in the file system, or without write permission for the file, it logs a warning and locks nothing.
-  /// Errors  FAILED_PRECONDITION: another run uses the folder; names that run and its first task.
+  /// Without locks in the file system, or without space for the text, it logs a warning and locks nothing.
+  /// Errors  FAILED_PRECONDITION: another run uses the folder; names that run and its first task. Also a lock file that
+  ///         cannot be opened.
   ///         UNAVAILABLE: another process has been this task for longer than `wait`; names that process.
   static absl::StatusOr<FolderLock> take(const std::string& folder, const std::string& run, uint32_t task_index,
                                          Duration wait = kLongestEnd);

@@ -113,18 +113,32 @@ TEST(FolderLock, OneOfTwoRunsWins) {
   }
 }
 
-TEST(FolderLock, WithoutPermissionForTheFileTheRunGoesOn) {
-  for (const char* const file : {"gradrail-lock", "gradrail-lock-0"}) {
+/// As a warning it would let two runs share the folder.
+TEST(FolderLock, ALockWithoutPermissionIsRefused) {
+  for (const char* const name : {"gradrail-lock", "gradrail-lock-0"}) {
     const TemporaryFolder folder;
-    write_bytes(folder.file(file), "");
-    ASSERT_EQ(chmod(folder.file(file).c_str(), 0444), 0);
+    write_bytes(folder.file(name), "");
+    ASSERT_EQ(chmod(folder.file(name).c_str(), 0), 0);
     ASSERT_EQ(chmod(folder.path().c_str(), 0777), 0);
     constexpr uid_t kUnprivileged = 65534;  // root may write everywhere
     const uid_t before = geteuid();
     ASSERT_TRUE(before != 0 || seteuid(kUnprivileged) == 0);
-    const auto lock = FolderLock::take(folder.path(), "run a", 0);
+    const absl::Status refused = FolderLock::take(folder.path(), "run a", 0).status();
     ASSERT_EQ(seteuid(before), 0);
-    EXPECT_TRUE(lock.ok()) << lock.status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    EXPECT_THAT(words(refused), AllOf(HasSubstr(folder.file(name) + ": "), HasSubstr("Permission denied"),
+                                      HasSubstr("that this user can write to, or remove it")));
+  }
+}
+
+TEST(FolderLock, ALockThatIsADeadLinkIsRefused) {
+  for (const char* const name : {"gradrail-lock", "gradrail-lock-0"}) {
+    const TemporaryFolder folder;
+    ASSERT_EQ(symlink("/not-there/file", folder.file(name).c_str()), 0);
+    const absl::Status refused = FolderLock::take(folder.path(), "run a", 0).status();
+    EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
+    EXPECT_THAT(words(refused), AllOf(HasSubstr(folder.file(name) + ": "), HasSubstr("/not-there/file, which is not"),
+                                      HasSubstr("remove it")));
   }
 }
 
