@@ -167,6 +167,19 @@ class Flags(cluster.ClusterTest):
                 text = content if isinstance(content, str) else json.dumps(content)
                 self.refused(cluster.CONFIGURATION, [words], environment={"TF_CONFIG": text})
 
+    def test_sizes_that_contradict_tf_config(self):
+        config = {"cluster": {"ps": ["127.0.0.1:2222"], "worker": ["127.0.0.1:2223"]}, "task": {"type": "worker", "index": 0}}
+        for command in (["train"], ["run"]):
+            for flags, words in ((["--ps", "2"], "--ps 2: TF_CONFIG has 1 ps and 1 workers: leave out the flag"),
+                                 (["--ps", "1", "--workers", "3"], "--workers 3: TF_CONFIG has 1 ps and 1 workers")):
+                with self.subTest(command=command, flags=flags):
+                    program = ["--", "true"] if command == ["run"] else []
+                    task = self.launch("gradrail", [cluster.binary(), *command, *flags, *program], {"TF_CONFIG": json.dumps(config)})
+                    self.assert_ends(task, cluster.USAGE, says=[words])
+        task = self.launch("gradrail", [cluster.binary(), "run", "--ps", "1", "--workers", "1", "--", "true"],
+                           {"TF_CONFIG": json.dumps(config)})
+        self.assert_ends(task, cluster.GOOD)
+
     def test_sparse_clusters_need_async(self):
         config = {"cluster": {"ps": ["127.0.0.1:2222"], "worker": {"1": "127.0.0.1:2223"}},
                   "task": {"type": "worker", "index": 1}}

@@ -63,6 +63,18 @@ absl::Status check_size(const TrainFlags& flags) {
       flags.ps_given ? fmt::format("--ps {}", flags.ps) : fmt::format("--workers {}", flags.workers), given)));
 }
 
+/// TF_CONFIG may come from a platform, for a command that also runs as a local cluster: the same size is no error.
+absl::Status check_size_of_tf_config(const TrainFlags& flags, const ps::ClusterSpec& cluster) {
+  const size_t ps = cluster.ps.size(), workers = cluster.workers.size();
+  const bool is_other = (flags.ps_given && flags.ps > 0 && flags.ps != ps) ||
+                        (flags.workers_given && !cluster.sparse && flags.workers != workers);
+  if (!is_other) return absl::OkStatus();
+  return usage_error(absl::InvalidArgumentError(fmt::format(
+      "{}: TF_CONFIG has {} ps and {} workers: leave out the flag; --local ignores TF_CONFIG",
+      flags.ps_given && flags.ps != ps ? fmt::format("--ps {}", flags.ps) : fmt::format("--workers {}", flags.workers),
+      ps, workers)));
+}
+
 absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
   // First: with etcd the flags may leave out both the index of the task and the size of the run.
   if (uses_etcd(flags)) return check_rendezvous(options);
@@ -106,6 +118,7 @@ absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
   } else if (hosts) {
     cluster = ps::cluster_from_hosts(flags.ps_hosts, flags.worker_hosts);
   } else {
+    GRADRAIL_RETURN_IF_ERROR(check_size_of_tf_config(flags, *config.cluster));
     cluster = *std::move(config.cluster);
   }
   if (!cluster.ok()) return cluster.status();
