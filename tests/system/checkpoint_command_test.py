@@ -213,6 +213,15 @@ class CheckpointCommand(cluster.ClusterTest):
             with self.subTest(arguments=arguments):
                 self.assert_says(self.checkpoint("export", *arguments, code=code), words)
 
+    def test_an_export_without_room_leaves_no_file(self):
+        self.run_digits("--epochs", 1)
+        for out in (self.folder / "new.npz", self.folder / "new.safetensors"):
+            before = sorted(self.folder.iterdir())
+            task = self.launch("checkpoint", ["sh", "-c", 'ulimit -f 100; exec "$@"', "sh", cluster.binary(), "checkpoint", "export",
+                                              str(self.saved), "--out", str(out)])
+            self.assert_ends(task, cluster.CONFIGURATION, says=[rf"{out}.*File too large \(`ulimit -f`\?\)"])
+            self.assertEqual(sorted(self.folder.iterdir()), before)
+
     def test_a_run_continues_from_imported_arrays_as_from_the_checkpoint(self):
         # Step 11 is between two updates of the momentum, so that the collected gradients count.
         for name, *constants in (["adam"], ["delayed_nesterov", "--momentum_every", 4]):

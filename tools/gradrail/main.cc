@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
 
@@ -149,6 +150,7 @@ void hold_standard_descriptors() {
 
 int run(int argc, char** argv) {
   hold_standard_descriptors();
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond `ulimit -f` returns an error, which names the file
   // gRPC would tell people about its sources; what matters comes back as a status. $GRPC_VERBOSITY=debug still works.
   setenv("GRPC_VERBOSITY", "NONE", 0);
   CLI::App app("gradient exchange with a sharded parameter server", "gradrail");

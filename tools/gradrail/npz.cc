@@ -2,6 +2,7 @@
 
 #include <zip.h>
 
+#include <cerrno>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -41,8 +42,13 @@ std::string npy_header(const NamedArray& array) {
   return header + fields;
 }
 
-absl::Status failed(const std::string& path, const std::string& what, const char* why) {
-  return absl::UnknownError(fmt::format("{}: {}: {}", path, what, why));
+absl::Status failed(const std::string& path, const std::string& what, zip_error_t* error) {
+  const std::string text = fmt::format("{}: {}: {}", path, what, zip_error_strerror(error));
+  if (zip_error_system_type(error) != ZIP_ET_SYS) return absl::UnknownError(text);
+  const int number = zip_error_code_system(error);
+  // As in ps::ReplacementFile: a limit is a lack of room.
+  if (number == EFBIG) return absl::ResourceExhaustedError(text + " (`ulimit -f`?)");
+  return absl::Status(absl::ErrnoToStatusCode(number), text);
 }
 
 /// libzip reads header and numbers when the archive is closed: both must live until then.
@@ -55,12 +61,12 @@ absl::Status add(zip_t* archive, const std::string& path, const NamedArray& arra
   const zip_buffer_fragment_t fragments[] = {fragment(header), fragment(array.bytes)};
   // The last 0: libzip does not free the memory, which belongs to the caller.
   zip_source_t* source = zip_source_buffer_fragment(archive, fragments, std::size(fragments), 0);
-  if (source == nullptr) return failed(path, array.name, zip_strerror(archive));
+  if (source == nullptr) return failed(path, array.name, zip_get_error(archive));
   const zip_int64_t index = zip_file_add(archive, (array.name + ".npy").c_str(), source, ZIP_FL_ENC_UTF_8);
   if (index < 0) {
     // Only a successful zip_file_add() takes the source over.
     zip_source_free(source);
-    return failed(path, array.name, zip_strerror(archive));
+    return failed(path, array.name, zip_get_error(archive));
   }
   // Stored: weights are almost random, so compression costs minutes and saves little.
   zip_set_file_compression(archive, static_cast<zip_uint64_t>(index), ZIP_CM_STORE, 0);
@@ -77,7 +83,7 @@ absl::Status write_npz(const std::string& path, absl::Span<const NamedArray> arr
   if (archive == nullptr) {
     zip_error_t error;
     zip_error_init_with_code(&error, code);
-    const absl::Status status = failed(path, "open", zip_error_strerror(&error));
+    const absl::Status status = failed(path, "open", &error);
     zip_error_fini(&error);
     return status;
   }
@@ -87,7 +93,7 @@ absl::Status write_npz(const std::string& path, absl::Span<const NamedArray> arr
     headers.push_back(npy_header(array));
     GRADRAIL_RETURN_IF_ERROR(add(archive.get(), path, array, headers.back()));
   }
-  if (zip_close(archive.get()) != 0) return failed(path, "write", zip_strerror(archive.get()));
+  if (zip_close(archive.get()) != 0) return failed(path, "write", zip_get_error(archive.get()));
   // zip_close() has freed the archive; after a failure it has not, and the deleter discards it.
   std::ignore = archive.release();
   return absl::OkStatus();

@@ -81,6 +81,7 @@ void become_worker_program(const TrainOptions& options) {
   set_variables(options);
   const sigset_t blocked = taken_signals();
   sigprocmask(SIG_UNBLOCK, &blocked, nullptr);
+  std::signal(SIGXFSZ, SIG_DFL);  // this program alone ignores it
   std::vector<char*> arguments;
   for (const std::string& argument : command) arguments.push_back(const_cast<char*>(argument.c_str()));
   arguments.push_back(nullptr);
