@@ -51,6 +51,18 @@ class Lines(cluster.ClusterTest):
         info = self.launch("info", [cluster.binary(), "info"])
         self.assert_ends(info, cluster.GOOD, says=[r"shm +.*usable", r"tcp +.*usable", r"kernels: \w+"])
 
+    def test_a_result_that_cannot_be_written_is_an_error(self):
+        commands = ["info"], ["--version"], ["train", "--help"], ["topo"], ["topo", "--topology", "pack:8 numa:4 core:8 pu:2", "--json"]
+        for arguments in commands:  # longer than a buffer, and shorter
+            for redirection in (">/dev/full", ">&-"):
+                with self.subTest(arguments=arguments, redirection=redirection):
+                    task = self.launch("gradrail", ["sh", "-c", f'exec "$@" {redirection}', "sh", cluster.binary(), *arguments])
+                    self.assert_ends(task, cluster.CONFIGURATION, says=["gradrail: the output is incomplete: "])
+
+    def test_a_run_is_complete_without_its_log(self):
+        task = self.launch("gradrail", ["sh", "-c", 'exec "$@" >/dev/full', "sh", cluster.binary(), "run", "--", "true"])
+        self.assert_ends(task, cluster.GOOD)
+
 
 class Terminal(cluster.ClusterTest):
     def on_terminal(self, *flags, **options):

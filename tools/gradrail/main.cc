@@ -1,10 +1,14 @@
 // The gradrail program: subcommands, and nothing else.
 #include <fcntl.h>
+#include <stdio_ext.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <system_error>
 
 #include "CLI/CLI.hpp"
 #include "base/flags/text_value.h"
@@ -42,6 +46,24 @@ int finish(const absl::Status& status) {
   // Errors go to stderr, so that a pipe after stdout receives results only.
   if (!status.ok()) fmt::print(stderr, "gradrail: {}\n", message_of(status));
   return exit_code(status);
+}
+
+/// The exit code of a command whose output is its result.
+int finish_output(int code) {
+  const bool is_flushed = std::fflush(stdout) == 0;
+  if (is_flushed && std::ferror(stdout) == 0) return code;
+  const char* const why = is_flushed ? "an earlier write has failed" : std::strerror(errno);
+  const int failed = finish(absl::FailedPreconditionError(
+      fmt::format("the output is incomplete: {} (free space, or send it to another file)", why)));
+  return code == kGood ? failed : code;
+}
+
+/// That of tasks, whose output is a log: a run is complete without it.
+int finish_log(int code) {
+  std::fflush(stdout);
+  __fpurge(stdout);
+  std::clearerr(stdout);
+  return code;
 }
 
 void print_hints(const std::vector<std::string>& hints) {
@@ -219,8 +241,8 @@ int run(int argc, char** argv) {
     const absl::Status plugins = use_plugin_dir(flags.plugin_dir);
     return plugins.ok() ? run_info() : finish(plugins);
   }
-  if (run_command.parsed()) return start_tasks([&] { return check_run_flags(run); });
-  if (aggregator_command.parsed()) return finish(run_aggregator(aggregator));
+  if (run_command.parsed()) return finish_log(start_tasks([&] { return check_run_flags(run); }));
+  if (aggregator_command.parsed()) return finish_log(finish(run_aggregator(aggregator)));
   if (doctor_command.parsed()) return examine(doctor, flags.plugin_dir);
   if (checkpoint_command.parsed()) return inspect(checkpoint);
   if (convert_command.parsed()) return finish(run_convert(convert));
@@ -230,7 +252,7 @@ int run(int argc, char** argv) {
   if (pages_command.parsed()) return finish(write_pages(app, pages_folder));
   if (topo_command.parsed()) return show_topology(topo);
   // require_subcommand(1) leaves only this one.
-  return start_tasks([&] { return check_train_flags(flags); });
+  return finish_log(start_tasks([&] { return check_train_flags(flags); }));
 }
 
 }  // namespace
@@ -238,5 +260,11 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   gradrail::explain_aborts(gradrail::tools::kConfiguration);
-  return gradrail::tools::run(argc, argv);
+  int code = gradrail::tools::kGood;
+  try {
+    code = gradrail::tools::run(argc, argv);
+  } catch (const std::system_error&) {  // of fmt::print(); finish_output() reports it
+    if (std::ferror(stdout) == 0) throw;
+  }
+  return gradrail::tools::finish_output(code);
 }
