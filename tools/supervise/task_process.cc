@@ -3,18 +3,22 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <sstream>
 #include <utility>
 
 #include "base/file_descriptor.h"
 #include "base/log.h"
+#include "base/parse_number.h"
 #include "base/resource_limits.h"
 #include "base/status.h"
+#include "base/subprocess.h"
 #include "fmt/format.h"
 #include "tools/train/signal_thread.h"
 
@@ -188,6 +192,26 @@ TaskProcess fork_task(const ForkedTask& task, const std::vector<TaskProcess>& si
           .pid = pid,
           .output = OutputStream(output->reader.release(), parts),
           .errors = OutputStream(task.is_program ? errors->reader.release() : -1, parts)};
+}
+
+std::optional<uint64_t> out_of_memory_kills(const SystemFiles& files) {
+  std::istringstream lines(files("/proc/vmstat"));
+  for (std::string line; std::getline(lines, line);) {
+    constexpr std::string_view kName = "oom_kill ";
+    if (line.starts_with(kName)) return parse_number<uint64_t>(std::string_view(line).substr(kName.size()));
+  }
+  return std::nullopt;
+}
+
+std::string describe_kill(int wait_status, std::optional<uint64_t> kills_before, std::optional<uint64_t> kills_now) {
+  const std::string by = "was killed by " + describe_exit(wait_status);
+  if (WTERMSIG(wait_status) != SIGKILL) return by;
+  if (!kills_before || !kills_now)
+    return by + "; usual cause: too little memory, and the out-of-memory killer of the kernel (see `dmesg`)";
+  if (*kills_before == *kills_now) return by + ", which another process has sent";
+  return by +
+         "; the out-of-memory killer of the kernel was at work: give this host or its cgroup more memory, or the "
+         "run fewer tasks";
 }
 
 bool workers_run(const std::vector<TaskProcess>& processes) {

@@ -4,11 +4,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/resource_limits.h"
 #include "tools/exit_codes.h"
 
 namespace gradrail::tools {
@@ -88,6 +90,12 @@ struct ForkedTask {
 /// fail, writes succeed. The child ends with the result of the body, and when the supervisor ends.
 /// `siblings` are all former tasks. After an error, which is printed, the result does not run and has an exit code.
 TaskProcess fork_task(const ForkedTask& task, const std::vector<TaskProcess>& siblings);
+
+/// The processes of this host and its containers that the kernel has killed for lack of memory. nullopt: not known.
+std::optional<uint64_t> out_of_memory_kills(const SystemFiles& files = read_system_file);
+
+/// "was killed by signal 11 (Segmentation fault)", and for a SIGKILL its cause by two of these numbers.
+std::string describe_kill(int wait_status, std::optional<uint64_t> kills_before, std::optional<uint64_t> kills_now);
 
 bool workers_run(const std::vector<TaskProcess>& processes);
 

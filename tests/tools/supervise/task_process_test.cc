@@ -1,0 +1,34 @@
+#include "tools/supervise/task_process.h"
+
+#include <csignal>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace gradrail::tools {
+namespace {
+
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+
+TEST(KillOfATask, TheKernelsCounterTellsWhetherMemoryWasShort) {
+  EXPECT_THAT(describe_kill(SIGKILL, 3, 4), HasSubstr("out-of-memory killer of the kernel was at work"));
+  EXPECT_THAT(describe_kill(SIGKILL, 3, 3), EndsWith("signal 9 (Killed), which another process has sent"));
+  EXPECT_THAT(describe_kill(SIGKILL, std::nullopt, std::nullopt), HasSubstr("usual cause: too little memory"));
+}
+
+TEST(KillOfATask, AnotherSignalIsItsOwnCause) {
+  EXPECT_EQ(describe_kill(SIGXFSZ, 3, 4), "was killed by signal 25 (File size limit exceeded)");
+}
+
+TEST(KillOfATask, TheCounterIsThatOfTheKernel) {
+  const auto files = [](const std::string& path) {
+    return path == "/proc/vmstat" ? "nr_free_pages 5\noom_kill 12\nswap_ra 0\n" : "";
+  };
+  EXPECT_EQ(out_of_memory_kills(files), 12u);
+  EXPECT_EQ(out_of_memory_kills([](const std::string&) { return ""; }), std::nullopt);
+}
+
+}  // namespace
+}  // namespace gradrail::tools
