@@ -214,6 +214,8 @@ std::string limit_text(int error, const SystemFiles& files) {
       if (const std::optional<Rest> rest = available_memory(1, files))
         return fmt::format("{} bytes of memory are available: {}", rest->amount, rest->text);
       return "free memory of this host";
+    case EFBIG:
+      return "raise `ulimit -f`, or LimitFSIZE= of a systemd unit";
     case ENOSPC:
       return "no space is left: free memory, or space of the file system";
     default:

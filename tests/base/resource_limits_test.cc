@@ -147,6 +147,9 @@ TEST(KernelRefusal, NamesTheLimitAndItsValue) {
   EXPECT_THAT(std::string(message_of(kernel_refusal("mmap", ENOMEM, recorded.reader()))),
               HasSubstr("1024000000 bytes of memory are available: MemAvailable"));
   EXPECT_TRUE(absl::IsResourceExhausted(kernel_refusal("open", ENFILE)));
+  const absl::Status size = kernel_refusal("ftruncate", EFBIG);
+  EXPECT_TRUE(absl::IsResourceExhausted(size));
+  EXPECT_THAT(std::string(message_of(size)), HasSubstr("raise `ulimit -f`"));
   EXPECT_FALSE(absl::IsResourceExhausted(kernel_refusal("open", EACCES)));
   EXPECT_EQ(limit_text(EACCES), "");
 }

@@ -37,6 +37,14 @@ class Restart(cluster.ClusterTest):
         found = [re.fullmatch(r"gradrail-(\d{12})-\d{16}-(\d+)-of-(\d+)\.ckpt", name) for name in self.files()]
         return [tuple(map(int, match.groups())) for match in found]
 
+    def test_a_limit_of_the_file_size_is_named(self):
+        # The memory of a connection has 512 KiB, and the checkpoint 930.
+        task = self.launch("train", ["sh", "-c", 'ulimit -f 1400; exec "$@"', "sh", cluster.binary(), "train", "--local", "--ps", "1",
+                                     "--workers", "1", "--epochs", "1", "--optimizer", "adam", "--data_dir", str(self.data),
+                                     "--checkpoint_dir", str(self.saved)])
+        self.assert_ends(task, cluster.CONFIGURATION, says=[r"checkpoint .*: write: File too large \(`ulimit -f`\?\)"])
+        self.assertEqual(self.files(), [])
+
     def test_goes_on_from_the_global_step(self):
         first = self.run_once()
         self.assertTrue(first.has(r"^Global-Step: 300$"), first.transcript())
