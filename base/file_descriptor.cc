@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -104,8 +105,12 @@ absl::Status file_error(const std::string& path, int error, std::string_view wha
   return absl::FailedPreconditionError(text + ", which is not there (is its storage mounted?)");
 }
 
-/// Signals are blocked while a program reads its files: their thread starts later.
-bool is_asked_to_end() {
+// Many callers read files, and none of them has an object of the process.
+std::atomic<bool> ends_pipe_waits = false;
+
+/// Signals are blocked while a program reads its files. A thread may take them already.
+bool is_asked_to_end(int16_t events) {
+  if (events == POLLIN && ends_pipe_waits) return true;  // the results of a run are written after the request
   sigset_t pending;
   sigemptyset(&pending);
   sigpending(&pending);
@@ -120,7 +125,8 @@ absl::Status await(int fd, int16_t events, const std::string& path, TimePoint de
     const Duration left = deadline - Clock::now();
     if (left <= Duration::zero())
       return absl::DeadlineExceededError(fmt::format("{}: the process at its other end does not answer in time", path));
-    if (is_asked_to_end()) return absl::CancelledError(fmt::format("{}: stopped while waiting for its data", path));
+    if (is_asked_to_end(events))
+      return absl::CancelledError(fmt::format("{}: stopped while waiting for its data", path));
     pollfd waits{.fd = fd, .events = events, .revents = 0};
     const auto wait_ms = std::chrono::ceil<std::chrono::milliseconds>(std::min(left, kLook)).count();
     if (poll(&waits, 1, static_cast<int>(wait_ms)) <= 0) continue;
@@ -181,6 +187,8 @@ absl::StatusOr<std::string> read_input(const FileDescriptor& file, const std::st
   }
   return text;
 }
+
+void end_pipe_waits() { ends_pipe_waits = true; }
 
 absl::StatusOr<std::string> read_file(const std::string& path, size_t max_bytes, FileKind kind) {
   GRADRAIL_ASSIGN_OR_RETURN(const FileDescriptor file, open_input(path, kind));

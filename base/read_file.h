@@ -45,6 +45,10 @@ absl::StatusOr<FileDescriptor> open_input(const std::string& path, FileKind kind
 absl::StatusOr<std::string> read_input(const FileDescriptor& file, const std::string& path, size_t max_bytes,
                                        Duration timeout = kPipeTimeout);
 
+/// From now on read_input() does not wait for a pipe: this process was asked to end, and its signal is not pending.
+/// Threads  Any.
+void end_pipe_waits();
+
 /// The content of a file.
 /// Errors  as open_input() and read_input(). INVALID_ARGUMENT: it is longer than `max_bytes`.
 absl::StatusOr<std::string> read_file(const std::string& path, size_t max_bytes, FileKind kind = FileKind::regular);

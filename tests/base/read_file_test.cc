@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -79,6 +80,22 @@ TEST_F(ReadFile, APipeWithoutAWriterIsNotAwaitedForEver) {
   ASSERT_TRUE(file.ok()) << file.status();
   EXPECT_EQ(read_input(*file, path("pipe"), 10, std::chrono::milliseconds(20)).status().code(),
             absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(ReadFile, ARequestToEndEndsTheWaitForAPipe) {
+  ASSERT_EQ(mkfifo(path("pipe").c_str(), 0600), 0);
+  // In a process of its own, which no other test shares.
+  EXPECT_EXIT(
+      {
+        std::thread request([] {
+          std::this_thread::sleep_for(std::chrono::milliseconds(50));
+          end_pipe_waits();
+        });
+        const absl::Status read = read_file(path("pipe"), 10, FileKind::any).status();
+        request.join();
+        std::_Exit(absl::IsCancelled(read) ? 0 : 1);
+      },
+      ::testing::ExitedWithCode(0), "");
 }
 
 TEST_F(ReadFile, AWriterThatStaysIsNotAwaitedForEver) {

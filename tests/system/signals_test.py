@@ -24,6 +24,11 @@ def state(pid):
         return "gone"
 
 
+def has_open(pid, path):
+    descriptors = pathlib.Path(f"/proc/{pid}/fd")
+    return any(os.path.realpath(each) == os.path.realpath(path) for each in descriptors.iterdir())
+
+
 def takes_signals(task):
     """Returns whether the task handles signals. Before, the program is being loaded."""
     found = re.search(r"^SigBlk:\s*(\w+)$", pathlib.Path(f"/proc/{task.pid}/status").read_text(), re.M)
@@ -262,6 +267,16 @@ class Stop(StoppedRun):
         self.assert_goes_on(task)
         to_group(task)
         self.assert_stopped(task)
+
+    def test_while_it_reads_a_pipe_without_a_writer(self):
+        for name in ("cert", "key"):
+            os.mkfifo(self.folder / name)
+        task = self.launch("ps", [cluster.binary(), "train", "--ps_hosts", "127.0.0.1:1", "--worker_hosts", "127.0.0.1:2", "--job_name",
+                                  "ps", "--task_index", "0", "--cert-file", str(self.folder / "cert"), "--key-file",
+                                  str(self.folder / "key")])
+        cluster.wait_until(lambda: has_open(task.pid, self.folder / "cert"), cluster.START, task.transcript)
+        task.signal(signal.SIGTERM)
+        self.assertNotIn(task.code(5 * cluster.PATIENCE), (None, -signal.SIGKILL), task.transcript())
 
     def test_a_second_request_kills(self):
         # The program can neither leave nor handle the signal.

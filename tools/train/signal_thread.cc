@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/log.h"
+#include "base/read_file.h"
 #include "base/resource_limits.h"
 #include "base/status.h"
 #include "tools/exit_codes.h"
@@ -120,6 +121,7 @@ void SignalThread::follow_cpus() {
 void SignalThread::request_stop() {
   // Before wake(): a thread that wakes up must see the request.
   stop_.store(true);
+  end_pipe_waits();  // of the start
   wake();
 }
 
