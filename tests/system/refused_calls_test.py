@@ -42,7 +42,7 @@ class EachCall(unittest.TestCase):
         if cluster.instrumented():
             cluster.skip("the runtimes of sanitizers make such calls themselves")
 
-    def run_with(self, kind, number, stays=False):
+    def run_with(self, kind, number, stays=False, command=RUN):
         with tempfile.TemporaryDirectory(prefix="refused") as folder:
             counter = pathlib.Path(folder, "counter")
             counter.write_bytes(bytes(4096))
@@ -51,7 +51,7 @@ class EachCall(unittest.TestCase):
             if stays:
                 environment["FAILING_CALL_STAYS"] = "1"
             before = set(os.listdir("/dev/shm"))
-            with subprocess.Popen([cluster.binary(), *RUN], env=environment, cwd=folder, stdin=subprocess.DEVNULL,
+            with subprocess.Popen([cluster.binary(), *command], env=environment, cwd=folder, stdin=subprocess.DEVNULL,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True) as run:
                 try:
                     output = run.communicate(timeout=LIMIT)[0]
@@ -110,6 +110,13 @@ class EachCall(unittest.TestCase):
             ran = self.run_with(kind, 1, stays=True)
             self.assertEqual(ran.code, cluster.CONFIGURATION, ran.output)
             self.assertRegex(ran.output, words)
+
+    def test_info_without_threads_ends_with_a_reason(self):
+        ran = self.run_with("thread", 1, stays=True, command=["info"])
+        self.assertIn(ran.code, (cluster.GOOD, cluster.CONFIGURATION), ran.output)
+        self.assertNotRegex(ran.output, "Aborted|terminate called")
+        if ran.code:  # a build without UCX is complete
+            self.assertIn("gradrail: info: a library has aborted", ran.output)
 
 
 class Limits(unittest.TestCase):

@@ -35,6 +35,7 @@
 #include "tools/train/launched_task.h"
 #include "tools/train/renamed_flags.h"
 #include "tools/train/signal_thread.h"
+#include "tools/train/start_guard.h"
 #include "tools/train/task.h"
 #include "tools/train/train_options.h"
 #include "tools/train/worker_program.h"
@@ -239,6 +240,7 @@ int run(int argc, char** argv) {
   if (absl::Status level = check_log_level(); !level.ok()) return finish(usage_error(level));
   if (info_command.parsed()) {
     const absl::Status plugins = use_plugin_dir(flags.plugin_dir);
+    const StartGuard guard("info");  // UCX aborts without a thread of its own
     return plugins.ok() ? run_info() : finish(plugins);
   }
   if (run_command.parsed()) return finish_log(start_tasks([&] { return check_run_flags(run); }));
