@@ -145,8 +145,8 @@ absl::Status write_checkpoint(const std::string& path, const CheckpointView& che
   const auto is_finite = [](absl::Span<const float> values) {
     return std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); });
   };
-  header.is_finite = is_finite(checkpoint.parameters) &&
-                     std::all_of(checkpoint.state.begin(), checkpoint.state.end(), is_finite);
+  header.is_finite =
+      is_finite(checkpoint.parameters) && std::all_of(checkpoint.state.begin(), checkpoint.state.end(), is_finite);
   const std::string fields = encode_header(header);
   // The prologue is part of the header's CRC32C: damaged lengths are found before they are used.
   Prologue prologue;

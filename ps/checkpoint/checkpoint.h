@@ -28,7 +28,8 @@ struct CheckpointHeader {
   /// Updates of each fragment, in the order of layout_of(schema); 0 where this shard has none of it. Empty in formats
   /// before 5, which have one fragment.
   std::vector<uint64_t> fragment_steps;
-  /// No parameter and no state of the optimizer is NaN or infinite. write_checkpoint() finds it out. true: also unknown, in formats before 6.
+  /// No parameter and no state of the optimizer is NaN or infinite. write_checkpoint() finds it out. true: also
+  /// unknown, in formats before 6.
   bool is_finite = true;
 };
 

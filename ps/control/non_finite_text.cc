@@ -71,7 +71,8 @@ std::string log_text(const NonFinite& first, const std::string& worker, const Sc
           first.version, what, counted);
     case Source::unknown:
       return fmt::format(
-          "the parameters or the optimizer's state have {} at global step {}, in the checkpoint, at the former parameter server, or "
+          "the parameters or the optimizer's state have {} at global step {}, in the checkpoint, at the former "
+          "parameter server, or "
           "since this step; {}",
           what, first.version, counted);
   }

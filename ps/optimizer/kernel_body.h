@@ -99,9 +99,9 @@ Value fresh_parameter(const KernelArguments& a, Value p, Value g, Value& s0, Val
 int odd_bits(float value) { return bits_of(value - value); }
 Lanes::Ints odd_bits(Floats values) { return (Lanes::Ints)(values - values); }
 
-/// The pass itself; returns odd_bits() of all fresh values. In the first state vector they reach the parameter; the
-/// second one of Adam divides: infinity in it stops the parameter, which stays finite. The coefficients are copied first: a store through a float
-/// pointer could otherwise change them as far as the compiler can prove.
+/// The pass itself; returns odd_bits() of all fresh values. NaN and infinity in the first state vector reach the
+/// parameter. The second one of Adam divides: infinity in it stops the parameter, which stays finite. The coefficients
+/// are copied first: a store through a float pointer could otherwise change them as far as the compiler can prove.
 template <typename Rule, bool kHasTarget, bool kDecays>
 int update(const KernelArguments& arguments, size_t count, const float* __restrict gradient,
            float* __restrict parameters, float* __restrict state0, float* __restrict state1, float* __restrict target) {

@@ -13,9 +13,9 @@
 
 namespace gradrail::ps {
 
-/// Watches the parameters of a shard, and the optimizer's state, for NaN and infinity. The kernels find them in the pass of the update
-/// (ParameterStore::last_is_finite). Only then this class reads the gradients of the step, which are still in their
-/// slots, and finds the worker and the element.
+/// Watches the parameters of a shard, and the optimizer's state, for NaN and infinity. The kernels find them in the
+/// pass of the update (ParameterStore::last_is_finite). Only then this class reads the gradients of the step, which are
+/// still in their slots, and finds the worker and the element.
 ///
 /// NaN spreads: with it in the parameters of one bucket, the next gradients of all workers have it in all buckets.
 /// Therefore a shard reports the first one only, until all its buckets are finite again. A gradient counts if its

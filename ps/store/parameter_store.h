@@ -66,8 +66,8 @@ class ParameterStore {
   virtual absl::Status update(size_t offset, size_t count, absl::Span<const float* const> gradients,
                               absl::Span<float* const> targets, Step step) = 0;
 
-  /// Whether the last update() has left finite parameters, and a finite state, in its run. True as well where the store does not look: on a
-  /// device, and with parts of the update left out.
+  /// Whether the last update() has left finite parameters, and a finite state, in its run. True as well where the store
+  /// does not look: on a device, and with parts of the update left out.
   bool last_is_finite() const { return last_is_finite_; }
 
   /// Read and write a run of one state vector, for checkpoints and backups.
