@@ -164,7 +164,7 @@ struct Blocks {
   template <bool kIsWhole>
   GRADRAIL_DEVICE static Bits16 pack_some(const float* gradient, float* rest, signed char* codes, Bits32 in_some) {
     const Bits32 in_block = kIsWhole ? kBlock : in_some;
-    float kept[kIsWhole ? kBlock : 1];
+    float kept[kIsWhole ? kBlock : 1] = {};
     const auto exact = [&](Bits32 j) { return kIsWhole ? kept[j] : gradient[j] + rest[j]; };
     Bits32 largest = 0, largest_finite = 0;
     GRADRAIL_UNROLL

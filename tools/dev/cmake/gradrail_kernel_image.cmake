@@ -43,10 +43,9 @@ function(gradrail_kernel_image source)
   add_custom_command(
     OUTPUT ${image} ${report}
     COMMAND ${CMAKE_COMMAND} "-DREPORT=${report}" -P ${PROJECT_SOURCE_DIR}/tools/dev/cmake/run_nvcc.cmake --
-            ${GRADRAIL_NVCC} -ccbin ${CMAKE_CXX_COMPILER} -fatbin ${flags} -o ${image} ${folder}/kernels.cu
-    DEPENDS ${folder}/arguments.h ${folder}/common.cuh ${folder}/crc32c.cuh ${folder}/images.cuh ${folder}/kernels.cu
-            ${folder}/layers.cuh ${folder}/update.cuh ${folder}/vectors.cuh
-            ${PROJECT_SOURCE_DIR}/tools/dev/cmake/run_nvcc.cmake
+            ${GRADRAIL_NVCC} -ccbin ${CMAKE_CXX_COMPILER} -fatbin ${flags} -MD -MF ${image}.d -o ${image} ${folder}/kernels.cu
+    DEPENDS ${folder}/kernels.cu ${PROJECT_SOURCE_DIR}/tools/dev/cmake/run_nvcc.cmake
+    DEPFILE ${image}.d
     COMMENT "nvcc: ${description}"
     VERBATIM)
   set_source_files_properties(image_fatbin.cc PROPERTIES
