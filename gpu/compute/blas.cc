@@ -1,12 +1,15 @@
 #include "gpu/compute/blas.h"
 
 #include <climits>
+#include <cstdlib>
+#include <string_view>
 #include <utility>
 
 #include "base/status.h"
 #include "fmt/format.h"
 #include "gpu/compute/device_memory.h"
 #include "gpu/driver/library.h"
+#include "spdlog/spdlog.h"
 
 namespace gradrail::gpu {
 namespace {
@@ -14,6 +17,17 @@ namespace {
 std::string words(const cublas::Functions& api, cublas::Status result) {
   const char* name = api.cublasGetStatusName != nullptr ? api.cublasGetStatusName(result) : nullptr;
   return name != nullptr ? name : fmt::format("cuBLAS status {}", result);
+}
+
+/// cuBLAS reads these itself, and they have priority over cublasSetMathMode().
+void warn_of_variables() {
+  for (const char* name : {"CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATION_STRATEGY", "NVIDIA_TF32_OVERRIDE"}) {
+    const char* const value = std::getenv(name);
+    if (value == nullptr || *value == '\0' || std::string_view(value) == "0") continue;
+    spdlog::warn(
+        "{}={}: cuBLAS may compute products of fp32 in another precision, so that equal runs can differ: unset it",
+        name, value);
+  }
 }
 
 absl::StatusOr<std::unique_ptr<const BlasLibrary>> load() {
@@ -38,9 +52,15 @@ absl::StatusOr<std::unique_ptr<const BlasLibrary>> load() {
   GRADRAIL_CUBLAS_REQUIRED(GRADRAIL_NEED)
 #undef GRADRAIL_FIND
 #undef GRADRAIL_NEED
-  if (missing == nullptr) return blas;
+  if (missing == nullptr) {
+    warn_of_variables();
+    return blas;
+  }
   return absl::FailedPreconditionError(fmt::format("{} has no {}: install another version", library->name(), missing));
 }
+
+/// NVIDIA's recommendation for Hopper and newer GPUs (documentation of cuBLAS 13.0, cublasSetWorkspace).
+constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 
 bool fits(std::initializer_list<size_t> sizes) {
   for (const size_t size : sizes) {
@@ -89,6 +109,14 @@ Blas::~Blas() {
   api_.cublasDestroy_v2(handle_);
 }
 
+/// A workspace of its own: cuBLAS would allocate one within a recording, and could choose other kernels there than in the
+/// steps before.
+absl::Status Blas::take_workspace() {
+  if (workspace_ != nullptr) return absl::OkStatus();
+  GRADRAIL_ASSIGN_OR_RETURN(workspace_, DeviceMemory::allocate(context_, kWorkspaceBytes));
+  return status(api_.cublasSetWorkspace_v2(handle_, workspace_->data(), kWorkspaceBytes), "cublasSetWorkspace");
+}
+
 absl::Status Blas::product(const ProductShape& shape, const float* a, const float* b, float* c, bool accumulate) {
   if (shape.m == 0 || shape.n == 0) return absl::OkStatus();
   if (!fits({shape.m, shape.k, shape.n})) {
@@ -96,6 +124,7 @@ absl::Status Blas::product(const ProductShape& shape, const float* a, const floa
                                            shape.m, shape.k, shape.n, INT_MAX));
   }
   if (shape.k == 0) return accumulate ? absl::OkStatus() : clear(c, shape.m * shape.n);
+  GRADRAIL_RETURN_IF_ERROR(take_workspace());
   const float alpha = 1.0f;
   // With 0 cuBLAS does not read c, which may hold NaN from an earlier use of the memory.
   const float beta = accumulate ? 1.0f : 0.0f;
@@ -116,6 +145,7 @@ absl::Status Blas::column_sums(size_t rows, size_t columns, const float* x, cons
         fmt::format("{}: sums of {} x {}: cuBLAS counts to {}", context_->label(), rows, columns, INT_MAX));
   }
   if (rows == 0) return clear(sums, columns);
+  GRADRAIL_RETURN_IF_ERROR(take_workspace());
   const float alpha = 1.0f;
   const float beta = 0.0f;
   // A product with a vector of ones needs no atomic operation: equal runs give equal bits.

@@ -42,6 +42,7 @@ class Blas {
   Blas(SharedContext context, const cublas::Functions& api, cublas::Handle handle, cuda::Stream stream)
       : context_(std::move(context)), api_(api), handle_(handle), stream_(stream) {}
   absl::Status status(cublas::Status result, std::string_view operation) const;
+  absl::Status take_workspace();
   /// cuBLAS leaves the result of an empty sum as it is.
   absl::Status clear(float* values, size_t count) const;
 
@@ -49,6 +50,7 @@ class Blas {
   const cublas::Functions& api_;
   cublas::Handle handle_;
   const cuda::Stream stream_;
+  std::unique_ptr<Memory> workspace_;  ///< null before the first product
 };
 
 }  // namespace gradrail::gpu

@@ -22,6 +22,7 @@ inline constexpr int kDefaultMath = 0;
   X(Status, cublasDestroy_v2, (Handle handle))                                                                 \
   X(Status, cublasGetVersion_v2, (Handle handle, int* version))                                                \
   X(Status, cublasSetStream_v2, (Handle handle, cuda::Stream stream))                                          \
+  X(Status, cublasSetWorkspace_v2, (Handle handle, void* workspace, size_t bytes))                             \
   X(Status, cublasSetMathMode, (Handle handle, int mode))                                                      \
   X(Status, cublasSgemm_v2,                                                                                    \
     (Handle handle, int operation_a, int operation_b, int m, int n, int k, const float* alpha, const float* a, \

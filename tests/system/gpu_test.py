@@ -111,6 +111,10 @@ class Gpu(cluster.ClusterTest):
         self.refused(cluster.CONFIGURATION, [r"--no-soft-placement: tower 0: GPU 0 .*NO_BINARY_FOR_GPU"], *flags,
                      "--no-soft-placement", environment=gpus("image=refuse"))
 
+    def test_a_variable_that_changes_products_is_named(self):
+        task = self.finished("--model", "mlp", "--ps", 0, "--epochs", 1, on=gpus(CUBLAS_EMULATE_SINGLE_PRECISION="1"))
+        self.assert_says(task, "CUBLAS_EMULATE_SINGLE_PRECISION=1: cuBLAS may compute products of fp32 in another precision")
+
     def test_refusals(self):
         for code, words, flags, on in (
                 (cluster.CONFIGURATION, "--gpu 7: this machine has one GPU, 0", ["--gpu", 7], gpus()),

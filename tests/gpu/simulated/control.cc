@@ -60,6 +60,8 @@ int gradrail_simulated_launch(CUstream_st* handle, void (*operation)(void*), voi
   return cuda::kSuccess;
 }
 
+int gradrail_simulated_is_captured(CUstream_st* stream) { return stream_of(stream)->is_captured() ? 1 : 0; }
+
 int gradrail_simulated_current() {
   const Device* device = current_device();
   return device == nullptr ? -1 : device->ordinal;

@@ -35,6 +35,8 @@ GRADRAIL_SIMULATED_CONTROL void gradrail_simulated_nic_wrote(const void* data);
 /// argument when the operation cannot run any more, also after an error. A captured operation runs several times.
 GRADRAIL_SIMULATED_CONTROL int gradrail_simulated_launch(CUstream_st* stream, void (*operation)(void*), void* argument,
                                                          void (*release)(void*));
+/// 1 while its operations are recorded.
+GRADRAIL_SIMULATED_CONTROL int gradrail_simulated_is_captured(CUstream_st* stream);
 /// The calling thread's device, -1 without one.
 GRADRAIL_SIMULATED_CONTROL int gradrail_simulated_current();
 /// Makes everything on the stream's device fail from now on.

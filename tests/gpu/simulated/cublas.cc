@@ -9,6 +9,7 @@
 
 struct cublasContext {
   CUstream_st* stream = nullptr;
+  void* workspace = nullptr;
 };
 
 namespace gradrail::gpu::cublas {
@@ -83,8 +84,10 @@ void run_vector_product(void* argument) {
 }
 
 template <typename Argument>
-Status launch(void (*operation)(void*), Argument argument) {
+Status launch(Handle handle, void (*operation)(void*), Argument argument) {
   CUstream_st* const stream = argument.stream;
+  // cuBLAS itself would allocate here.
+  if (handle->workspace == nullptr && gradrail_simulated_is_captured(stream) != 0) return kExecutionFailed;
   const int result = gradrail_simulated_launch(stream, operation, new Argument(std::move(argument)),
                                                [](void* owned) { delete static_cast<Argument*>(owned); });
   return result == cuda::kSuccess ? cublas::kSuccess : kExecutionFailed;
@@ -110,6 +113,15 @@ GRADRAIL_SIMULATED_CONTROL Status cublasGetVersion_v2(Handle, int* version) {
 
 GRADRAIL_SIMULATED_CONTROL Status cublasSetStream_v2(Handle handle, cuda::Stream stream) {
   handle->stream = stream;
+  handle->workspace = nullptr;  // as cuBLAS: the default one again
+  return cublas::kSuccess;
+}
+
+GRADRAIL_SIMULATED_CONTROL Status cublasSetWorkspace_v2(Handle handle, void* workspace, size_t bytes) {
+  // Aligned as the documentation of cuBLAS demands.
+  if (reinterpret_cast<uintptr_t>(workspace) % 256 != 0 || gradrail_simulated_is_usable(workspace, bytes) == 0)
+    return kInvalidValue;
+  handle->workspace = workspace;
   return cublas::kSuccess;
 }
 
@@ -127,8 +139,9 @@ GRADRAIL_SIMULATED_CONTROL Status cublasSgemm_v2(Handle handle, int operation_a,
       is_matrix(a, ta ? k : m, ta ? m : k, lda) && is_matrix(b, tb ? n : k, tb ? k : n, ldb) && is_matrix(c, m, n, ldc);
   if (!good) return kInvalidValue;
   if (m == 0 || n == 0 || k == 0) return cublas::kSuccess;  // as cuBLAS, also with beta 0: c stays as it is
-  return launch(run_product, Product{handle->stream, ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, *alpha, *beta, a, b, c,
-                                     lda, ldb, ldc});
+  return launch(
+      handle, run_product,
+      Product{handle->stream, ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, *alpha, *beta, a, b, c, lda, ldb, ldc});
 }
 
 GRADRAIL_SIMULATED_CONTROL Status cublasSgemv_v2(Handle handle, int operation, int m, int n, const float* alpha,
@@ -139,5 +152,6 @@ GRADRAIL_SIMULATED_CONTROL Status cublasSgemv_v2(Handle handle, int operation, i
                     is_matrix(x, transposed ? m : n, 1, m + n) && is_matrix(y, transposed ? n : m, 1, m + n);
   if (!good) return kInvalidValue;
   if (m == 0 || n == 0) return cublas::kSuccess;  // as cuBLAS, also with beta 0: y stays as it is
-  return launch(run_vector_product, VectorProduct{handle->stream, transposed, m, n, *alpha, *beta, a, x, y, lda});
+  return launch(handle, run_vector_product,
+                VectorProduct{handle->stream, transposed, m, n, *alpha, *beta, a, x, y, lda});
 }
