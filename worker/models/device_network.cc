@@ -206,9 +206,10 @@ absl::Status DeviceNetwork::backward(Gradients gradients, const GradientReady& r
 }
 
 /// Only if gradients stay: copies go to memory that may be another one in each step. Towers wait for each other.
-bool DeviceNetwork::is_recorded() {
-  if (!stays_ || sum_ != nullptr) return false;
-  if (recording_ != nullptr || refuses_recording_) return recording_ != nullptr;
+absl::Status DeviceNetwork::record() {
+  if (!stays_ || sum_ != nullptr || recording_ != nullptr || refuses_recording_) return absl::OkStatus();
+  // The error of an upload of this step is not one of the recording.
+  GRADRAIL_RETURN_IF_ERROR(device_->finish());
   absl::StatusOr<std::unique_ptr<gpu::Recording>> made =
       gpu::Recording::make(*device_, [this](gpu::Recording& recording) {
         costs_of_batch();
@@ -224,7 +225,7 @@ bool DeviceNetwork::is_recorded() {
     recording_ = *std::move(made);
   else if (device_->is_device())
     spdlog::info("the operations of a step are enqueued one by one: {}", message_of(made.status()));
-  return recording_ != nullptr;
+  return absl::OkStatus();
 }
 
 absl::Status DeviceNetwork::replay(const GradientReady& ready) {
@@ -251,7 +252,8 @@ absl::Status DeviceNetwork::run(absl::Span<const float> images, Parameters param
   }
   device_->upload(images_, images.data(), images.size() * sizeof(float));
   device_->upload(labels_, host_labels().data(), host_labels().size());
-  if (is_recorded()) return replay(ready);
+  GRADRAIL_RETURN_IF_ERROR(record());
+  if (sum_ == nullptr && recording_ != nullptr) return replay(ready);
   costs_of_batch();
   // Only the costs come back: the kernel has replaced the logits by their gradient.
   const gpu::CopyTicket costs = device_->download(host_costs().data(), costs_, plan_.batch * sizeof(float));

@@ -70,7 +70,7 @@ class DeviceNetwork final : public Network {
                    const GradientReady& ready);
   void parameter_gradients(size_t layer);
   void input_gradient(size_t layer);
-  bool is_recorded();
+  absl::Status record();
   absl::Status replay(const GradientReady& ready);
   absl::Status backward(Gradients gradients, const GradientReady& ready);
   absl::Status send(const LayerPlan& layer, Gradients gradients);
