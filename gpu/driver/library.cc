@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <glob.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -34,16 +35,22 @@ void add_matches(const std::string& pattern, std::vector<std::string>& folders) 
   folders.insert(folders.end(), matches.begin(), matches.end());
 }
 
+/// The environment of the first python3 on the path, which need not be activated; "": none.
+std::string python_prefix() {
+  const std::vector<std::string> folders = absl::StrSplit(variable("PATH"), ':', absl::SkipEmpty());
+  for (const std::string& folder : folders)
+    if (access((folder + "/python3").c_str(), X_OK) == 0) return folder.substr(0, folder.rfind('/'));
+  return "";
+}
+
 std::vector<std::string> cuda_folders() {
   const std::string given = variable("GRADRAIL_CUDA_LIBRARIES");
   if (!given.empty()) return absl::StrSplit(given, ':', absl::SkipEmpty());
   std::vector<std::string> folders;
   if (const std::string home = variable("CUDA_HOME"); !home.empty()) folders.push_back(home + "/lib64");
   add_matches("/usr/local/cuda*/lib64", folders);
-  for (const char* environment : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
-    const std::string prefix = variable(environment);
+  for (const std::string& prefix : {variable("VIRTUAL_ENV"), variable("CONDA_PREFIX"), python_prefix()})
     if (!prefix.empty()) add_matches(prefix + "/lib/python3*/site-packages/nvidia/*/lib", folders);
-  }
   if (const std::string home = variable("HOME"); !home.empty())
     add_matches(home + "/.local/lib/python3*/site-packages/nvidia/*/lib", folders);
   add_matches("/usr/local/lib/python3*/dist-packages/nvidia/*/lib", folders);

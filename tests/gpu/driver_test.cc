@@ -168,6 +168,13 @@ TEST(Libraries, AreFoundInTheFoldersOfCudaAndOfPythonWheels) {
     EXPECT_EQ(found->name(), (root / folder / kName).string());
     EXPECT_NE(found->symbol("ncclGetVersion"), nullptr);
   }
+  // An environment of Python whose python3 is the first of the path, and that was not activated.
+  const std::string path = std::getenv("PATH");
+  std::filesystem::create_directories(root / "venv/bin");
+  std::filesystem::create_symlink("/bin/sh", root / "venv/bin/python3");
+  setenv("PATH", fmt::format("/nowhere:{}/venv/bin:{}", root.string(), path).c_str(), 1);
+  EXPECT_TRUE(Library::find({kName}).ok());
+  setenv("PATH", path.c_str(), 1);
   std::filesystem::remove_all(root);
 }
 
