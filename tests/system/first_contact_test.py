@@ -16,6 +16,17 @@ import digits
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DRIVER = os.environ["GRADRAIL_SIMULATED_GPU_DIR"]
 OF_THE_HOST = re.compile(r"lib(c|m|dl|rt|pthread|resolv|stdc\+\+|gcc_s)\.so")
+MOST_SECONDS = 400  # of a part with 540, before the time of the GPU itself
+# The arguments that part b gives to the profiler. It does not run the command.
+NCU = """#!/usr/bin/python3
+import sys
+words = sys.argv[1:]
+command = words[words.index("bench"):]
+assert words[words.index("--clock-control") + 1] == "none", words
+assert words[words.index("-k") + 1] in {kernels}, words
+assert command[:4] == ["bench", "apply", "--on", "gpu:0"], words
+print("DRAM Throughput  %  88.5")
+"""
 
 
 class FirstContact(unittest.TestCase):
@@ -29,14 +40,25 @@ class FirstContact(unittest.TestCase):
         made = subprocess.run([sys.executable, ROOT / "tools/dev/device_bundle", "--build", build, "--output", cls.bundle],
                               capture_output=True, text=True, check=False)
         assert made.returncode == 0, made.stderr
+        # MNIST takes minutes on the simulated driver.
+        shutil.rmtree(cls.bundle / "mnist")
+        (cls.bundle / "mnist").mkdir()
+        digits.write(cls.bundle / "mnist")
+        kernels = [line.split("(")[1].split(",")[0] for line in (ROOT / "gpu/kernels/list.inc").read_text().splitlines()
+                   if line.startswith("GRADRAIL_KERNEL(")]
+        (cls.folder / "tools").mkdir()
+        ncu = cls.folder / "tools/ncu"
+        ncu.write_text(NCU.format(kernels=set(kernels)))
+        ncu.chmod(0o755)
 
-    def part(self, name, *flags, code=0, bundle=None):
+    def part(self, name, *flags, code=0, bundle=None, **environment):
+        """The script of the bundle, from its folder, with nothing else of this tree in its environment."""
         out = self.folder / f"out-{name}"
-        environment = {name: value for name, value in os.environ.items() if name != "LD_LIBRARY_PATH"}
-        done = subprocess.run([sys.executable, ROOT / "tools/dev/first_contact", name, "--bundle", bundle or self.bundle,
-                               "--out", out, "--rehearse", DRIVER, *flags], capture_output=True, text=True, check=False,
-                              env=environment)
+        done = subprocess.run([sys.executable, (bundle or self.bundle) / "first_contact", name, "--out", out, "--rehearse", DRIVER,
+                               *flags], capture_output=True, text=True, check=False, cwd="/",
+                              env={"PATH": f"{self.folder}/tools:/usr/bin:/bin", **environment})
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        self.assertLessEqual(len(list(out.iterdir())), 8)
         return done.stdout, json.loads((out / f"{name}.json").read_text())
 
     def test_facts(self):
@@ -47,17 +69,22 @@ class FirstContact(unittest.TestCase):
         self.assertRegex(said, r"part a: \d+ steps, 0 failed, \d+ s, simulated driver")
 
     def test_figures(self):
-        _, record = self.part("b")
-        self.assertEqual([row["step"] for row in record["rows"]], ["apply", "staged, pieces of 1 MiB", "staged, pieces of 256 KiB",
-                                                                  "staged, pieces of 4 MiB", "exchange, push fp32",
-                                                                  "exchange, push bf16", "paths"])
-        self.assertRegex(record["rows"][0]["note"], r"sgd, 1 gradient fp32, 0 targets: [\d.]+ % \(goal 90\)")
+        # The second time with the sizes of a GPU, and a driver that computes nothing: the time of the script itself.
+        for flags in ((), ("--null",)):
+            _, record = self.part("b", *flags)
+            steps = [row["step"] for row in record["rows"]]
+            self.assertEqual(steps[:7], ["apply", "staged, pieces of 1 MiB", "staged, pieces of 256 KiB", "staged, pieces of 4 MiB",
+                                         "exchange, push fp32", "exchange, push bf16", "paths"])
+            self.assertEqual(len([step for step in steps if step.startswith("ncu gradrail_update_")]), 5)
+            self.assertRegex(record["rows"][0]["note"], r"sgd, 1 gradient fp32, 0 targets: \d+ % of copy \(goal 90\), \d+ GB/s")
+            self.assertRegex(record["rows"][4]["note"], r"^shm gpu-direct\(ipc\): \d+ GB/s \(goal 300\)")
+            self.assertLess(record["seconds"], MOST_SECONDS)
 
     def test_training(self):
-        _, record = self.part("c", "--data", digits.write(self.folder))
+        _, record = self.part("c")
         steps = [row["step"] for row in record["rows"]]
-        for step in ("mlp, equal sync hashes", "mlp, push and return bf16, equal sync hashes", "cnn, equal sync hashes",
-                     "kill -9 of a worker", "kill -9 of the ps"):
+        for step in ("mlp, cost as on CPUs", "mlp, equal sync hashes", "mlp, push and return bf16, equal sync hashes",
+                     "cnn, equal sync hashes", "kill -9 of a worker", "kill -9 of the ps"):
             self.assertIn(step, steps)
 
     def test_a_missing_library_is_a_failure(self):
@@ -74,6 +101,19 @@ class FirstContact(unittest.TestCase):
         said, record = self.part("a", bundle=broken, code=1)
         self.assertFalse(record["rows"][0]["good"], said)
         self.assertIn("libnone", record["rows"][0]["note"])
+
+    def test_a_gpu_without_cublas_is_a_failure(self):
+        alone = self.folder / "alone"
+        alone.mkdir()
+        for library in pathlib.Path(DRIVER).iterdir():
+            if "cublas" not in library.name:
+                (alone / library.name).symlink_to(library)
+        for version in (11, 12, 13):  # in front of that of this host
+            (alone / f"libcublas.so.{version}").write_text("no library")
+        _, record = self.part("a", "--rehearse", alone, code=1, GRADRAIL_CUDA_LIBRARIES=str(alone))
+        found = next(row for row in record["rows"] if row["step"] == "info")
+        self.assertFalse(found["good"], found)
+        self.assertIn("cuBLAS NOT usable", found["note"])
 
     @unittest.skipUnless(os.geteuid() == 0, "chroot needs root")
     def test_the_bundle_needs_the_c_library_alone(self):

@@ -1,6 +1,8 @@
+#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <thread>
 
 #include "tests/gpu/simulated/api.h"
 
@@ -10,6 +12,7 @@ using cuda::Result;
 GRADRAIL_SIMULATED Result cuInit(unsigned) {
   const Configuration& configuration = Machine::get().configuration();
   if (configuration.init_result != cuda::kSuccess) return configuration.init_result;
+  std::this_thread::sleep_for(std::chrono::milliseconds(configuration.start_ms));
   return configuration.devices == 0 ? cuda::kNoDevice : cuda::kSuccess;
 }
 

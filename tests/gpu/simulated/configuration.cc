@@ -56,6 +56,10 @@ Configuration Configuration::parse(const std::string& words) {
       result.driver_version = whole();
     else if (key == "init")
       result.init_result = whole();
+    else if (key == "start_ms")
+      result.start_ms = whole();
+    else if (key == "computes")
+      result.computes = whole() != 0;
     else if (key == "delay")
       result.delay_us = whole();
     else if (key == "compute")

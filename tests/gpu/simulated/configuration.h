@@ -14,6 +14,8 @@ struct Configuration {
   size_t memory_bytes = size_t{4} << 30;  ///< memory: of each device
   int driver_version = 13000;             ///< driver
   int init_result = 0;                    ///< init: what cuInit answers
+  int start_ms = 0;                       ///< start_ms: the time of cuInit, in milliseconds
+  bool computes = true;                   ///< computes=0: kernels do nothing; copies take place
   int delay_us = 0;                       ///< delay: before each operation of a stream, so that missing waits show
   int compute_major = 9;                  ///< compute: sm_90 is 9
   bool pinned_addresses = true;           ///< pinned_addresses=0: kernels do not know the host's

@@ -117,6 +117,7 @@ std::function<bool(unsigned, unsigned)> bind_kernel(gpu::cuda::Function function
   std::vector<std::max_align_t> copy((kernel->argument_bytes + sizeof(std::max_align_t) - 1) /
                                      sizeof(std::max_align_t));
   std::memcpy(copy.data(), arguments[0], kernel->argument_bytes);
+  if (!Machine::get().configuration().computes) return [](unsigned, unsigned) { return true; };
   return [kernel, copy = std::move(copy)](unsigned blocks, unsigned threads) {
     return run_watched({*kernel, copy.data(), blocks, threads});
   };
