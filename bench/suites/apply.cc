@@ -271,8 +271,8 @@ Contestant isolated(const std::string& path, const Options& options, const Measu
           }};
 }
 
-/// In this process: a start of the driver takes a second, and CUDA's profiler does not follow a fork. A GPU packs on its
-/// stream, as a part of the exchange: `exchange --on gpu:N` measures it there.
+/// In this process: a start of the driver takes a second, and CUDA's profiler does not follow a fork. A GPU packs on
+/// its stream, as a part of the exchange: `exchange --on gpu:N` measures it there.
 std::vector<Contestant> device_contestants(gpu::Compute& compute, const Options& options) {
   std::vector<UpdateCase> cases = update_cases();
   for (const UpdateCase& c : format_cases()) {

@@ -109,8 +109,8 @@ Blas::~Blas() {
   api_.cublasDestroy_v2(handle_);
 }
 
-/// A workspace of its own: cuBLAS would allocate one within a recording, and could choose other kernels there than in the
-/// steps before.
+/// A workspace of its own: cuBLAS would allocate one within a recording, and could choose other kernels there than in
+/// the steps before.
 absl::Status Blas::take_workspace() {
   if (workspace_ != nullptr) return absl::OkStatus();
   GRADRAIL_ASSIGN_OR_RETURN(workspace_, DeviceMemory::allocate(context_, kWorkspaceBytes));
