@@ -45,7 +45,7 @@ namespace {
 
 int finish(const absl::Status& status) {
   // Errors go to stderr, so that a pipe after stdout receives results only.
-  if (!status.ok()) fmt::print(stderr, "gradrail: {}\n", message_of(status));
+  if (!status.ok()) print_text(stderr, "gradrail: {}\n", message_of(status));
   return exit_code(status);
 }
 
