@@ -136,7 +136,7 @@ class LocalCluster {
 
   TrainOptions options_;
   const HostPlan plan_;
-  const std::optional<uint64_t> kills_before_ = out_of_memory_kills();
+  std::optional<uint64_t> kills_ = out_of_memory_kills();  ///< at the last end of a task
   const SharedMemory joined_;  ///< a flag of each worker that has joined; it sets the flag, or a ps that of a program
   std::vector<TaskProcess> processes_;
   FileDescriptor signals_;  ///< signalfd: a request to stop or to dump, the end of a task
@@ -439,8 +439,9 @@ void LocalCluster::ended(TaskProcess& process, int status) {
   } else {
     // Killed by a signal: nothing shows that the configuration is wrong. A program gets the code of shells.
     process.exit_code = process.is_group ? 128 + WTERMSIG(status) : static_cast<int>(kRetry);
-    const std::string how = killing_ ? "did not exit on request, and was killed"
-                                     : describe_kill(status, kills_before_, out_of_memory_kills());
+    const std::optional<uint64_t> kills_before = std::exchange(kills_, out_of_memory_kills());
+    const std::string how =
+        killing_ ? "did not exit on request, and was killed" : describe_kill(status, kills_before, kills_);
     say("gradrail: {} (pid {}) {}\n", process.name, process.pid, how);
   }
   if (may_restart(process)) {

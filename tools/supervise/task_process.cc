@@ -208,7 +208,7 @@ std::string describe_kill(int wait_status, std::optional<uint64_t> kills_before,
   if (WTERMSIG(wait_status) != SIGKILL) return by;
   if (!kills_before || !kills_now)
     return by + "; usual cause: too little memory, and the out-of-memory killer of the kernel (see `dmesg`)";
-  if (*kills_before == *kills_now) return by + ", which another process has sent";
+  if (*kills_before == *kills_now) return by + "; the kernel has counted no end for lack of memory";
   return by +
          "; the out-of-memory killer of the kernel was at work: give this host or its cgroup more memory, or the "
          "run fewer tasks";

@@ -14,7 +14,8 @@ using ::testing::HasSubstr;
 
 TEST(KillOfATask, TheKernelsCounterTellsWhetherMemoryWasShort) {
   EXPECT_THAT(describe_kill(SIGKILL, 3, 4), HasSubstr("out-of-memory killer of the kernel was at work"));
-  EXPECT_THAT(describe_kill(SIGKILL, 3, 3), EndsWith("signal 9 (Killed), which another process has sent"));
+  EXPECT_THAT(describe_kill(SIGKILL, 3, 3),
+              EndsWith("signal 9 (Killed); the kernel has counted no end for lack of memory"));
   EXPECT_THAT(describe_kill(SIGKILL, std::nullopt, std::nullopt), HasSubstr("usual cause: too little memory"));
 }
 
