@@ -43,6 +43,11 @@ def linear(size=4):
     torch.manual_seed(1)
     return torch.nn.Linear(size, 3)
 
+class Mine(Exchange):
+    def __init__(self, model, **options):
+        self.model, self.mode = model, "mine"
+        super().__init__(model, **options)
+
 x = torch.linspace(-1, 1, 8).reshape(2, 4)
 loss = lambda model: model(x).square().mean()
 def difference(model, other):
@@ -172,7 +177,10 @@ for change in changes.values():
         refused(F, "weight was changed by the program", exchange.save_checkpoint)
 
 # Assignments that would have no effect.
-for make, remedy in ((Exchange, "set lr"), (Mean, "the optimizer of torch has the rate")):
+model = linear()
+with Mine(model, **servers.next()[1][0]) as mine:
+    assert mine.model is model and mine.mode == "mine"
+for make, remedy in ((Exchange, "make another Exchange; its lr can be set"), (Mean, "the optimizer of torch has the rate")):
     model = linear()
     with run(make, model) as joined:
         refused(AttributeError, remedy, setattr, joined, "learning_rate", 0.5)

@@ -14,13 +14,14 @@ from . import errors
 from ._library import Tensor
 
 
-def fix_options(of: type, join: Callable[..., Any], for_rate: str) -> None:
-    """Refuses assignments to the options of a run, which would have no effect: they are arguments, and stay as they are."""
-    options = {*inspect.signature(join).parameters, *inspect.signature(of).parameters, "lr"} - set(dir(of))
+def fix_options(of: type, *takers: Callable[..., Any], remedy: str) -> None:
+    """Refuses assignments to the options of a run, which would have no effect: they are arguments of `takers`, and stay as
+    they are. A class that is derived from `of` may have attributes of its own with these names."""
+    options = {name for taker in takers for name in inspect.signature(taker).parameters} | {"lr"}
+    options -= set(dir(of))
 
     def set_attribute(target: Any, name: str, value: Any) -> None:
-        if name in options:
-            remedy = for_rate if name in ("lr", "learning_rate") else f"make the {of.__name__} with it"
+        if name in options and type(target) is of:
             raise AttributeError(f"{of.__name__}.{name} cannot be set: it is fixed for the run ({remedy})")
         object.__setattr__(target, name, value)
 

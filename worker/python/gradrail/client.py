@@ -481,7 +481,7 @@ def join(tensors: Mapping[str, Any], *, fragments: Optional[Mapping[str, Iterabl
     return client
 
 
-_arguments.fix_options(Client, join, "call set_learning_rate(rate)")
+_arguments.fix_options(Client, join, remedy="join again; set_learning_rate(rate) sets the rate")
 
 
 def _wait_until(condition: Callable[[], Any], deadline: float) -> bool:

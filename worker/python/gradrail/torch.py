@@ -324,7 +324,7 @@ class Exchange:
         self.client.__exit__(*error)
 
 
-_arguments.fix_options(Exchange, client.join, "set lr")
+_arguments.fix_options(Exchange, client.join, Exchange, remedy="make another Exchange; its lr can be set")
 
 
 class MeanExchange:
@@ -448,7 +448,7 @@ class MeanExchange:
         self.client.__exit__(*error)
 
 
-_arguments.fix_options(MeanExchange, client.join, "the optimizer of torch has the rate")
+_arguments.fix_options(MeanExchange, client.join, MeanExchange, remedy="the optimizer of torch has the rate")
 
 
 # DDP compares these annotations with its types.
