@@ -113,8 +113,11 @@ Blas::~Blas() {
 /// the steps before.
 absl::Status Blas::take_workspace() {
   if (workspace_ != nullptr) return absl::OkStatus();
-  GRADRAIL_ASSIGN_OR_RETURN(workspace_, DeviceMemory::allocate(context_, kWorkspaceBytes));
-  return status(api_.cublasSetWorkspace_v2(handle_, workspace_->data(), kWorkspaceBytes), "cublasSetWorkspace");
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Memory> workspace, DeviceMemory::allocate(context_, kWorkspaceBytes));
+  GRADRAIL_RETURN_IF_ERROR(
+      status(api_.cublasSetWorkspace_v2(handle_, workspace->data(), kWorkspaceBytes), "cublasSetWorkspace"));
+  workspace_ = std::move(workspace);
+  return absl::OkStatus();
 }
 
 absl::Status Blas::product(const ProductShape& shape, const float* a, const float* b, float* c, bool accumulate) {

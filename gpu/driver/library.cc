@@ -39,7 +39,7 @@ void add_matches(const std::string& pattern, std::vector<std::string>& folders) 
 std::string python_prefix() {
   const std::vector<std::string> folders = absl::StrSplit(variable("PATH"), ':', absl::SkipEmpty());
   for (const std::string& folder : folders)
-    if (access((folder + "/python3").c_str(), X_OK) == 0) return folder.substr(0, folder.rfind('/'));
+    if (access((folder + "/python3").c_str(), X_OK) == 0) return folder + "/..";
   return "";
 }
 
