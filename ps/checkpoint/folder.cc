@@ -132,7 +132,8 @@ void warn_not_finite(const std::string& folder, const std::vector<CheckpointSet>
   const auto last = std::find_if(sets.begin(), sets.end(), [&](const CheckpointSet& set) {
     return set.global_step < step && set.complete() && is_finite(folder, set);
   });
-  spdlog::warn("checkpoint folder {}: the parameters of step {} have NaN or infinity; {}", folder, step,
+  spdlog::warn("checkpoint folder {}: the parameters or the optimizer state of step {} have NaN or infinity; {}",
+               folder, step,
                last == sets.end()
                    ? "no older set is without them"
                    : fmt::format("the last set without them is that of step {}: remove the later ones to return to it",

@@ -66,14 +66,13 @@ std::string log_text(const NonFinite& first, const std::string& worker, const Sc
           first.version, what, counted);
     case Source::state:
       return fmt::format(
-          "the update to global step {} has made {} of finite gradients, in the state of the optimizer: this "
-          "parameter does not move any more (is the gradient too large?); {}",
+          "the update to global step {} has made {} of finite gradients, in the state of the optimizer: "
+          "gradients do not move this parameter any more (is the gradient too large?); {}",
           first.version, what, counted);
     case Source::unknown:
       return fmt::format(
           "the parameters or the optimizer's state have {} at global step {}, in the checkpoint, at the former "
-          "parameter server, or "
-          "since this step; {}",
+          "parameter server, or since this step; {}",
           what, first.version, counted);
   }
   return what;

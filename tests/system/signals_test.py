@@ -276,7 +276,7 @@ class Stop(StoppedRun):
                                   str(self.folder / "key")])
         cluster.wait_until(lambda: has_open(task.pid, self.folder / "cert"), cluster.START, task.transcript)
         task.signal(signal.SIGTERM)
-        self.assertNotIn(task.code(5 * cluster.PATIENCE), (None, -signal.SIGKILL), task.transcript())
+        self.assert_ends(task, 1, 5 * cluster.PATIENCE, says=["cert: stopped while waiting for its data"])
 
     def test_a_second_request_kills(self):
         # The program can neither leave nor handle the signal.

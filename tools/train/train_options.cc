@@ -65,9 +65,10 @@ absl::Status check_size(const TrainFlags& flags) {
 
 /// TF_CONFIG may come from a platform, for a command that also runs as a local cluster: the same size is no error.
 absl::Status check_size_of_tf_config(const TrainFlags& flags, const ps::ClusterSpec& cluster) {
+  if (flags.ps == 0) return absl::OkStatus();  // check_alone()
   const size_t ps = cluster.ps.size(), workers = cluster.workers.size();
-  const bool is_other = (flags.ps_given && flags.ps > 0 && flags.ps != ps) ||
-                        (flags.workers_given && !cluster.sparse && flags.workers != workers);
+  const bool is_other =
+      (flags.ps_given && flags.ps != ps) || (flags.workers_given && !cluster.sparse && flags.workers != workers);
   if (!is_other) return absl::OkStatus();
   return usage_error(absl::InvalidArgumentError(fmt::format(
       "{}: TF_CONFIG has {} ps and {} workers: leave out the flag; --local ignores TF_CONFIG",
