@@ -293,8 +293,11 @@ class Late(cluster.ClusterTest):
         (ps,), workers = self.start_cluster(2, "--epochs", 200, "--mode", "sync")
         for worker in workers:
             worker.wait_for(r"Step: \d+")
+        workers[0].signal(signal.SIGSTOP)  # else it can end before the other one has started
         workers[1].signal(signal.SIGKILL)
         again = self.start_worker(1)
+        again.wait_for("Variables initialized")
+        workers[0].signal(signal.SIGCONT)
         for task in (workers[0], again, ps):
             self.assert_ends(task, cluster.GOOD)
         self.assertRegex(workers[0].text(), "Global-Step: 20000")
