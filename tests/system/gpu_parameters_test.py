@@ -79,7 +79,7 @@ class ParametersOnGpus(cluster.ClusterTest):
     def test_two_workers_and_the_server_share_one_gpu(self):
         task = self.finished("--workers", 2, "--mode", "sync", "--gpu", "0,0", "--ps_device", "gpu:0",
                              "--log_device_placement", on=gpus("devices=1"))
-        self.assert_says(task, MAPPED, r"^\[worker/1\] GPU-Direct: ipc \(", r"2 towers share it")
+        self.assert_says(task, MAPPED, r"^\[worker/1\] GPU-Direct: ipc \(", r"2 towers share it", "^Steps: recorded, 1 launch$")
         apart = self.finished("--workers", 2, "--mode", "sync", on=gpus("devices=2"))
         self.assertEqual(cluster.hash_of(task), cluster.hash_of(apart))
 

@@ -37,7 +37,8 @@ class Gpu(cluster.ClusterTest):
                 flags = ["--model", model, "--ps", 0, *flags]
                 on_gpu, on_cpu = self.finished(*flags, on=gpus()), self.finished(*flags)
                 self.assert_says(on_gpu, r"^Towers: 0 on GPU 0 \(Simulated GPU, [0-9a-f:.]+\)$",
-                                 r"^GPU-Direct: staged through pinned host memory \(")
+                                 r"^GPU-Direct: staged through pinned host memory \(",
+                                 r"^Steps: one by one: gradients leave for the host in each step$")
                 self.assertFalse(on_cpu.has("GPU"), on_cpu.transcript())
                 losses = [float(task.wait_for(early).group(1)) for task in (on_gpu, on_cpu)]
                 self.assertAlmostEqual(*losses, delta=0.02)

@@ -201,6 +201,7 @@ absl::StatusOr<Model> make_model(const TrainOptions& options, const HostPlan& pl
 std::vector<std::string> where_it_was(const AffinityBinder& binder, const Model& model,
                                       AffinityBinder::UnitMemory variables, const TrainOptions& options) {
   std::vector<std::string> lines = model.devices->summary(model.averaged_by);
+  if (const std::string launches = model.workload->launches(); !launches.empty()) lines.push_back("Steps: " + launches);
   // The variables lie where the first tower is; the others have nothing that a summary could show.
   std::vector<AffinityBinder::UnitMemory> units(options.towers);
   units[0] = std::move(variables);

@@ -10,7 +10,6 @@
 #include "fmt/format.h"
 #include "gpu/compute/stream_marks.h"
 #include "ps/protocol/exchange_layout.h"
-#include "spdlog/spdlog.h"
 #include "worker/data/pixels.h"
 #include "worker/models/accuracy.h"
 #include "worker/models/workload.h"
@@ -207,7 +206,7 @@ absl::Status DeviceNetwork::backward(Gradients gradients, const GradientReady& r
 
 /// Only if gradients stay: copies go to memory that may be another one in each step. Towers wait for each other.
 absl::Status DeviceNetwork::record() {
-  if (!stays_ || sum_ != nullptr || recording_ != nullptr || refuses_recording_) return absl::OkStatus();
+  if (!stays_ || sum_ != nullptr || recording_ != nullptr || !why_not_recorded_.empty()) return absl::OkStatus();
   // The error of an upload of this step is not one of the recording.
   GRADRAIL_RETURN_IF_ERROR(device_->finish());
   absl::StatusOr<std::unique_ptr<gpu::Recording>> made =
@@ -220,12 +219,18 @@ absl::Status DeviceNetwork::record() {
           recording.signal();
         }
       });
-  refuses_recording_ = !made.ok();
   if (made.ok())
     recording_ = *std::move(made);
-  else if (device_->is_device())
-    spdlog::info("the operations of a step are enqueued one by one: {}", message_of(made.status()));
+  else
+    why_not_recorded_ = message_of(made.status());
   return absl::OkStatus();
+}
+
+std::string DeviceNetwork::launches() const {
+  if (!device_->is_device()) return "";
+  if (sum_ != nullptr) return "one by one: towers wait for each other";
+  if (!stays_) return "one by one: gradients leave for the host in each step";
+  return recording_ != nullptr ? "recorded, 1 launch" : "one by one: " + why_not_recorded_;
 }
 
 absl::Status DeviceNetwork::replay(const GradientReady& ready) {

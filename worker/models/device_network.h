@@ -41,6 +41,7 @@ class DeviceNetwork final : public Network {
   void stay_on_device() override { stays_ = true; }
   void copy_parameters_from(const float* parameters) override { parameters_from_ = parameters; }
   void meanwhile(std::function<void()> work) override { meanwhile_ = std::move(work); }
+  std::string launches() const override;
   gpu::Compute* device() override { return device_.get(); }
   void average_by(gpu::TowerSum* sum, size_t tower) override;
   void release_memory() override;
@@ -100,8 +101,8 @@ class DeviceNetwork final : public Network {
   gpu::TowerSum* sum_ = nullptr;               // null: gradients are this tower's own
   size_t tower_ = 0;                           // within sum_
   std::unique_ptr<gpu::Recording> recording_;  // of the operations of a step that stays; null: none yet, or refused
-  bool refuses_recording_ = false;
-  DevicePins pins_;  // last: unpinned before the device goes
+  std::string why_not_recorded_;               // a recording that was refused is not tried again
+  DevicePins pins_;                            // last: unpinned before the device goes
 };
 
 /// A DeviceNetwork of the sizes that `options` ask for.

@@ -52,6 +52,7 @@ class MnistWorkload final : public Workload {
   void copy_parameters_from(const float* parameters) override { network_->copy_parameters_from(parameters); }
   void meanwhile(std::function<void()> work) override { network_->meanwhile(std::move(work)); }
   gpu::Compute* device() override { return network_->device(); }
+  std::string launches() const override { return network_->launches(); }
   void average_by(gpu::TowerSum* sum, size_t tower) override { network_->average_by(sum, tower); }
   void release_memory() override { network_->release_memory(); }
 

@@ -35,6 +35,7 @@ class Network {
   virtual void copy_parameters_from(const float* /*parameters*/) {}
   // NOLINTNEXTLINE(performance-unnecessary-value-param): implementations keep the function
   virtual void meanwhile(std::function<void()> /*work*/) {}
+  virtual std::string launches() const { return ""; }
   virtual gpu::Compute* device() { return nullptr; }
   virtual void average_by(gpu::TowerSum* /*sum*/, size_t /*tower*/) {}
   virtual void release_memory() {}

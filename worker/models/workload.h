@@ -71,6 +71,9 @@ class Workload {
   /// Called again and again while a step waits for its device; null: nothing more.
   // NOLINTNEXTLINE(performance-unnecessary-value-param): an override keeps it
   virtual void meanwhile(std::function<void()> /*work*/) {}
+  /// How the device gets the operations of a step, after the first one: "recorded, 1 launch", or "one by one" with the
+  /// reason. "": this host computes.
+  virtual std::string launches() const { return ""; }
   /// The device that computes; null: this host.
   virtual gpu::Compute* device() { return nullptr; }
   /// From the next step on gradients are the means of all towers, of which this is number `tower`. Only the first

@@ -129,6 +129,8 @@ void Towers::initialise(uint64_t seed, Gradients parameters) const {
   towers_[0]->workload().initialise(seed, parameters);
 }
 
+std::string Towers::launches() const { return towers_[0]->workload().launches(); }
+
 size_t Towers::batches_per_epoch() const { return towers_[0]->workload().batches_per_epoch(); }
 
 size_t Towers::batch_size() const { return towers_.size() * towers_[0]->workload().batch_size(); }

@@ -49,6 +49,8 @@ class Towers final : public Workload {
   void stay_on_device() override;
   void meanwhile(std::function<void()> work) override { meanwhile_ = std::move(work); }
   void release_memory() override;
+  /// The first tower's.
+  std::string launches() const override;
   /// "NCCL 2.28.9" or "host".
   std::string averaged_by() const { return sum_ == nullptr ? "host" : sum_->name(); }
 
