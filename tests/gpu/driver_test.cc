@@ -169,7 +169,9 @@ TEST(Libraries, AreFoundInTheFoldersOfCudaAndOfPythonWheels) {
     EXPECT_NE(found->symbol("ncclGetVersion"), nullptr);
   }
   // An environment of Python whose python3 is the first of the path, and that was not activated.
-  const std::string path = std::getenv("PATH");
+  const char* const given = std::getenv("PATH");
+  ASSERT_NE(given, nullptr);
+  const std::string path = given;
   std::filesystem::create_directories(root / "venv/bin");
   std::filesystem::create_symlink("/bin/sh", root / "venv/bin/python3");
   setenv("PATH", fmt::format("/nowhere:{}/venv/bin:{}", root.string(), path).c_str(), 1);
