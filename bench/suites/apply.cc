@@ -329,7 +329,7 @@ absl::StatusOr<int> run_apply_suite(const Options& options) {
   if (on_host) {
     GRADRAIL_RETURN_IF_ERROR(check_available_memory(
         fmt::format("parameters of {} bytes: the largest update needs", list.back()),
-        most_bytes_per_element() * static_cast<double>(list.back() / sizeof(float)), "give a smaller size (-b, -e)"));
+        most_bytes_per_element() * static_cast<double>(list.back()) / sizeof(float), "give a smaller size (-b, -e)"));
   }
   std::unique_ptr<gpu::Compute> compute;
   if (!on_host) {
