@@ -49,19 +49,25 @@ int finish(const absl::Status& status) {
   return exit_code(status);
 }
 
+absl::Status flush_output() {
+  const bool is_flushed = std::fflush(stdout) == 0;
+  if (is_flushed && std::ferror(stdout) == 0) return absl::OkStatus();
+  const char* const why = is_flushed ? "an earlier write has failed" : std::strerror(errno);
+  return absl::FailedPreconditionError(
+      fmt::format("the output is incomplete: {} (free space, or send it to another file)", why));
+}
+
 /// The exit code of a command whose output is its result.
 int finish_output(int code) {
-  const bool is_flushed = std::fflush(stdout) == 0;
-  if (is_flushed && std::ferror(stdout) == 0) return code;
-  const char* const why = is_flushed ? "an earlier write has failed" : std::strerror(errno);
-  const int failed = finish(absl::FailedPreconditionError(
-      fmt::format("the output is incomplete: {} (free space, or send it to another file)", why)));
+  const absl::Status flushed = flush_output();
+  if (flushed.ok()) return code;
+  const int failed = finish(flushed);
   return code == kGood ? failed : code;
 }
 
 /// That of tasks, whose output is a log: a run is complete without it.
 int finish_log(int code) {
-  std::fflush(stdout);
+  finish(flush_output());
   __fpurge(stdout);
   std::clearerr(stdout);
   return code;
