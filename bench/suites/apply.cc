@@ -246,12 +246,16 @@ absl::StatusOr<Figure> measure_packing(PushFormat format, const Options& options
   return figure;
 }
 
+std::vector<UpdateCase> all_cases() {
+  std::vector<UpdateCase> cases = update_cases();
+  for (const UpdateCase& c : format_cases()) cases.push_back(c);
+  return cases;
+}
+
 /// The memory of the largest case, with the arrays of the bound beside it: those hold as many bytes as a pass moves.
 double most_bytes_per_element() {
   double most = 0;
-  std::vector<UpdateCase> cases = update_cases();
-  for (const UpdateCase& c : format_cases()) cases.push_back(c);
-  for (const UpdateCase& c : cases) {
+  for (const UpdateCase& c : all_cases()) {
     const int vectors = 1 + ps::state_vectors(static_cast<ps::OptimizerKind>(c.rule)) + static_cast<int>(c.targets);
     const double own =
         vectors * static_cast<double>(sizeof(float)) + static_cast<double>(c.gradients) * gradient_bytes(c.format);
@@ -274,12 +278,9 @@ Contestant isolated(const std::string& path, const Options& options, const Measu
 /// In this process: a start of the driver takes a second, and CUDA's profiler does not follow a fork. A GPU packs on
 /// its stream, as a part of the exchange: `exchange --on gpu:N` measures it there.
 std::vector<Contestant> device_contestants(gpu::Compute& compute, const Options& options) {
-  std::vector<UpdateCase> cases = update_cases();
-  for (const UpdateCase& c : format_cases()) {
-    if (ps::is_for_gpus(c.format)) cases.push_back(c);
-  }
   std::vector<Contestant> contestants;
-  for (const UpdateCase& c : cases) {
+  for (const UpdateCase& c : all_cases()) {
+    if (!ps::is_for_gpus(c.format)) continue;
     contestants.push_back({describe(c), [c, &compute, &options](uint64_t bytes) -> std::vector<Figure> {
                              const absl::StatusOr<Figure> figure = measure_device(compute, c, options, bytes);
                              if (figure.ok()) return {*figure};
@@ -290,10 +291,8 @@ std::vector<Contestant> device_contestants(gpu::Compute& compute, const Options&
 }
 
 std::vector<Contestant> host_contestants(const Options& options) {
-  std::vector<UpdateCase> cases = update_cases();
-  for (const UpdateCase& c : format_cases()) cases.push_back(c);
   std::vector<Contestant> contestants;
-  for (const UpdateCase& c : cases) {
+  for (const UpdateCase& c : all_cases()) {
     contestants.push_back(
         isolated(describe(c), options, [c, &options](uint64_t bytes) { return measure_update(c, options, bytes); }));
   }
