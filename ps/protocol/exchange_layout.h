@@ -86,7 +86,7 @@ struct alignas(64) SlotHeader {
   uint64_t incarnation = 0;   ///< of the worker: a restart begins another one
   uint64_t base_version = 0;  ///< version of the bucket the gradient was computed on
   uint32_t crc32c = 0;        ///< of the payload, if has_crc
-  float rate = kAgreedRate;   ///< learning rate of this step; a step of several workers has that of the lowest one
+  float rate = kAgreedRate;   ///< learning rate of this step; in sync all workers must have the same
   float weight = 1.0f;        ///< of the gradient in the mean of its step, more than 0
   /// From an aggregator: bit i stands for worker g × Mode::sum_group + i, which has a part in the payload, or asks for
   /// parameters. The second word has the upper 32 bits. 0: the connection has one worker.

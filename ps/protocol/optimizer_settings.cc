@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "base/check.h"
 #include "fmt/format.h"
@@ -29,6 +30,18 @@ absl::StatusOr<OptimizerKind> parse_optimizer(std::string_view name) {
 std::string_view optimizer_name(OptimizerKind kind) {
   GRADRAIL_CHECK(static_cast<size_t>(kind) < kOptimizerNames.size());
   return kOptimizerNames[static_cast<size_t>(kind)];
+}
+
+bool are_different_rates(float a, float b) {
+  constexpr float kRounding = 1e-6f;
+  return std::abs(a - b) > kRounding * std::max(std::abs(a), std::abs(b));
+}
+
+std::string different_rates(uint64_t step, WorkerIndex worker, float rate, WorkerIndex other, float other_rate) {
+  return fmt::format(
+      "step {}: worker {} has the learning rate {}, worker {} has {}: in mode sync all workers must set the same rate for "
+      "a step (a schedule must follow the global step)",
+      step, worker, rate, other, other_rate);
 }
 
 int state_vectors(OptimizerKind kind) {

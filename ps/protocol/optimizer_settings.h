@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
 #include "base/export.h"
+#include "ps/protocol/mode.h"
 
 namespace gradrail::ps {
 
@@ -18,6 +20,11 @@ GRADRAIL_EXPORT std::string_view optimizer_name(OptimizerKind kind);
 
 /// A step has the learning rate of OptimizerConfig, and not one of its own.
 inline constexpr float kAgreedRate = -1.0f;
+
+/// Whether two learning rates differ by more than the rounding of programs that compute the same schedule.
+bool are_different_rates(float a, float b);
+/// The cause and the remedy, for the worker that is refused. `other` is in the step.
+std::string different_rates(uint64_t step, WorkerIndex worker, float rate, WorkerIndex other, float other_rate);
 
 /// Settings of the optimizer, which all workers of a run must agree on. The defaults are TensorFlow's.
 struct OptimizerConfig {

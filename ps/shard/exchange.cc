@@ -237,9 +237,19 @@ void ShardExchange::apply(const Action& action) {
   absl::InlinedVector<GradientTerm, kMaxGradients> terms;
   absl::InlinedVector<float, kMaxGradients> weights;
   absl::InlinedVector<float*, kMaxTargets> targets;
+  absl::InlinedVector<ShardPeer*, 1> refused;
+  ParameterStore::Step step = {.index = action.version, .format = partition_.push_format()};
   for (const WorkerIndex worker : action.contributors) {
     ShardPeer* const peer = peers_.active(worker);
     GRADRAIL_CHECK(peer != nullptr);  // the protocol forgets a worker's gradients with its connection
+    // Like the gradients, the rates may have changed since the check.
+    const float rate = peer->slot_headers()[action.bucket].rate;
+    if (step.divisor == 0) step.rate = rate;
+    if (partition_.mode().kind == ModeKind::sync && are_different_rates(rate, step.rate)) {
+      if (refused.empty() || refused.back() != peer) refused.push_back(peer);
+      continue;
+    }
+    ++step.divisor;
     const ShardPeer::Members& members = peer->members;
     // A sum counts once, with its first worker.
     if (members.is_group && (members.asking[action.bucket] & (bit_of(worker) - 1)) != 0) continue;
@@ -251,7 +261,8 @@ void ShardExchange::apply(const Action& action) {
     targets.push_back(peer->mapped_parameter(range.first));
     peer->stored_version[action.bucket] = action.version;
   }
-  fail_shard_on_error(update(action, terms, weights, targets));
+  fail_shard_on_error(update(action, step, terms, weights, targets));
+  for (ShardPeer* const peer : refused) refuse_rate(*peer, action, step.rate);
   non_finite_.on_updated(action, partition_.store().last_is_finite(), terms);
   ++updates_;
   partition_.on_changed(action.bucket);
@@ -263,17 +274,20 @@ void ShardExchange::apply(const Action& action) {
   }
 }
 
-absl::Status ShardExchange::update(const Action& action, absl::Span<const GradientTerm> terms,
-                                   absl::Span<const float> weights, absl::Span<float* const> targets) {
-  // Like its gradient, it may have changed since the check.
-  const float rate = peers_.active(action.contributors[0])->slot_headers()[action.bucket].rate;
-  ParameterStore::Step step = {.index = action.version, .rate = rate, .format = partition_.push_format()};
+/// The gradient of the peer is not in the step: which of two rates the program means is unknown.
+void ShardExchange::refuse_rate(ShardPeer& peer, const Action& action, float rate) {
+  peers_.refuse(peer, different_rates(action.version, peer.worker, peer.slot_headers()[action.bucket].rate,
+                                      action.contributors[0], rate));
+}
+
+absl::Status ShardExchange::update(const Action& action, ParameterStore::Step step,
+                                   absl::Span<const GradientTerm> terms, absl::Span<const float> weights,
+                                   absl::Span<float* const> targets) {
   const size_t offset = partition_.offset(action.bucket);
   const size_t count = partition_.bucket_range(action.bucket).count;
   if (const uint32_t group_size = partition_.mode().sum_group; group_size != 0) {
     const absl::Span<const float* const> sums = group_sum_.sum(terms, group_size, step.format, count);
     step.format = sum_format(step.format);
-    step.divisor = action.contributors.size();
     return partition_.store().update(offset, count, sums, targets, step);
   }
   absl::InlinedVector<const float*, kMaxGradients> gradients;

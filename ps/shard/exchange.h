@@ -97,8 +97,9 @@ class ShardExchange {
   void write_header(ShardPeer& peer, const Action& action);
   void write_crc(ShardPeer& peer, uint32_t bucket);
   void pack_parameters(ShardPeer& peer, uint32_t bucket);
-  absl::Status update(const Action& action, absl::Span<const GradientTerm> terms, absl::Span<const float> weights,
-                      absl::Span<float* const> targets);
+  void refuse_rate(ShardPeer& peer, const Action& action, float rate);
+  absl::Status update(const Action& action, ParameterStore::Step step, absl::Span<const GradientTerm> terms,
+                      absl::Span<const float> weights, absl::Span<float* const> targets);
   uint64_t answer_bytes(const ShardPeer& peer, uint32_t bucket) const;
   void complete(const Action& action);
   bool post_answer(ShardPeer& peer, uint32_t bucket);

@@ -292,6 +292,21 @@ for kind in (torch.optim.SGD, InPlace):
     else:
         raise AssertionError("the steps of the other optimizer were lost")
     assert all(torch.equal(value, trained[name]) for name, value in model.state_dict().items())
+
+# A loop until some outer step ends, although the program has switched to another optimizer.
+model = network()
+first = inner(model)
+diloco = T.DiLoCo(model, first, sync_every=5)
+optimizer = first
+try:
+    while diloco.global_step < 3:
+        train_step(model, optimizer, 0, 0)
+        if diloco.global_step == 1:
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+except gradrail.FailedPrecondition as error:
+    assert "6 times since the last step of the inner optimizer. Is another optimizer in use" in str(error), error
+else:
+    raise AssertionError("it has trained with another optimizer")
 """
 
 MISUSE = PROGRAM + """

@@ -354,7 +354,7 @@ void Session::send(uint32_t bucket, const GroupProtocol::Forward& next) {
   float rate = ps::kAgreedRate;
   for_each_slot(next.members, [&](uint32_t slot) {
     const ps::ShardPeer& peer = *peer_in(slot);
-    if (payloads.empty()) rate = peer.slot_headers()[bucket].rate;  // a step has that of its lowest worker
+    if (payloads.empty()) rate = peer.slot_headers()[bucket].rate;
     payloads.push_back(payload(peer, bucket, next.kind));
     has_crc = has_crc || peer.return_headers()[bucket].has_crc != 0;
   });

@@ -21,6 +21,7 @@ void Session::on_arrival(ps::ShardPeer& peer, uint64_t immediate) {
   if (const absl::Status checked = check(peer, header, immediate); !checked.ok())
     return peers_.refuse(peer, std::string(message_of(checked)));
   const uint32_t slot = slot_of(peer.worker);
+  if (const std::string why = different_rate(peer, header); !why.empty()) return peers_.refuse(peer, why);
   peer.bytes_in += header.payload_bytes + sizeof(header);
   peer.return_headers()[bucket].has_crc = header.has_crc;
   if (!protocol_.on_request(slot, bucket, {header.kind, header.step, header.base_version})) return;
@@ -53,6 +54,21 @@ absl::Status Session::check(const ps::ShardPeer& peer, const ps::SlotHeader& hea
   if (header.has_crc == 0 || bytes == 0) return absl::OkStatus();
   if (crc32c(payload(peer, header.bucket, header.kind), bytes) == header.crc32c) return absl::OkStatus();
   return absl::DataLossError(fmt::format("bucket {}: payload does not match its CRC32C", immediate));
+}
+
+/// Returns "" or why the push does not go with those that wait: a sum has one learning rate.
+std::string Session::different_rate(const ps::ShardPeer& peer, const ps::SlotHeader& header) const {
+  if (header.kind != ps::ArrivalKind::push) return "";
+  for (uint64_t left = protocol_.active(); left != 0; left &= left - 1) {
+    const auto slot = static_cast<uint32_t>(std::countr_zero(left));
+    if (slot == slot_of(peer.worker) || !protocol_.is_waiting(slot, header.bucket)) continue;
+    const GroupProtocol::Request& other = protocol_.request(slot, header.bucket);
+    if (other.kind != header.kind || other.step != header.step) continue;
+    const float rate = peer_in(slot)->slot_headers()[header.bucket].rate;
+    if (ps::are_different_rates(header.rate, rate))
+      return ps::different_rates(header.step, peer.worker, header.rate, first_worker_ + slot, rate);
+  }
+  return "";
 }
 
 ps::PushFormat Session::format_of(ps::ArrivalKind kind) const {

@@ -273,7 +273,8 @@ class GRADRAIL_EXPORT Client {
   absl::Status pull();
 
   /// Sets the learning rate of the next steps, in the place of ClientOptions::optimizer.learning_rate. async, ssp: of
-  /// this worker's gradients. Otherwise the rate of the lowest worker of a step counts, so that all set the same one.
+  /// this worker's gradients. Otherwise all workers set the same rate for a step: sync refuses a worker with another
+  /// one, and in backup and quorum the rate of the lowest worker counts.
   /// The call does not look at the run: position() stays, and a lost ps is an error of wait() only.
   /// Errors  INVALID_ARGUMENT: negative, NaN or infinite. FAILED_PRECONDITION: an exchange is under way.
   absl::Status set_learning_rate(float rate);

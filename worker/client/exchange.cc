@@ -20,7 +20,8 @@ Exchange::Exchange(const ClientOptions& options, const Identity& identity, Model
       failure_(failure),
       telemetry_(telemetry),
       paths_(paths),
-      fragments_(memory.layout().fragments.size()) {
+      fragments_(memory.layout().fragments.size()),
+      rate_(options.optimizer.learning_rate) {
   for (const Index fragment : memory_.layout().tensor_fragment) ++fragments_[fragment].tensor_count;
 }
 

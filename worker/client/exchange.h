@@ -205,7 +205,7 @@ class Exchange final : public PathEvents {
   // Owner thread. The exchanges.
   std::vector<Fragment> fragments_;
   std::vector<bool> ready_;  ///< per tensor: reported as complete
-  float rate_ = ps::kAgreedRate;
+  float rate_;
   float weight_ = 1.0f;
   TimePoint ended_at_;
   std::deque<Pending> backlog_;   ///< written, and waiting for room on its path

@@ -156,7 +156,8 @@ GRADRAIL_API uint64_t gradrail_fragment_step(const gradrail_client* client, size
 GRADRAIL_API gradrail_status gradrail_pull(gradrail_client* client);
 
 /* Sets the learning rate of the next steps, 0 or more, between wait and exchange. "async", "ssp:K": for the gradients
- * of this worker. Otherwise the rate of the lowest worker in a step counts, so that all workers set the same one. */
+ * of this worker. Otherwise all workers set the same rate for a step: "sync" refuses a worker with another one, and in
+ * "backup:K" and "quorum:K" the rate of the lowest worker counts. */
 GRADRAIL_API gradrail_status gradrail_set_learning_rate(gradrail_client* client, float rate);
 
 /* Sets the weight of the next gradients in the mean of a step, such as the number of samples. It is more than 0, and at

@@ -235,6 +235,28 @@ TEST_F(AggregatorRuns, AnAggregatorStoresIntoMemoryOfItsPathAlone) {
   EXPECT_THAT(flat.paths[0], testing::HasSubstr("memory mapped both ways"));
 }
 
+TEST_F(AggregatorRuns, ASumHasOneLearningRate) {
+  const auto aggregator = start_aggregator("tcp");
+  Cluster cluster({.worker_count = 2, .transports = {"tcp"}});
+  std::vector<absl::Status> ends(2);
+  in_parallel(2, [&](uint32_t worker) {
+    ClientOptions options = cluster.options(worker, ps::ModeKind::sync);
+    options.aggregators = {address(*aggregator)};
+    options.sum_group = 2;
+    const std::unique_ptr<Client> client = join(options, odd_schema());
+    ASSERT_NE(client, nullptr);
+    fill_initial(*client);
+    ASSERT_TRUE(client->start().ok());
+    ASSERT_TRUE(client->set_learning_rate(worker == 0 ? 1.0f : 8.0f).ok());
+    fill_gradients(*client, worker, 1);
+    client->exchange();
+    ends[worker] = client->wait();
+  });
+  EXPECT_NE(ends[0].ok(), ends[1].ok()) << ends[0] << " " << ends[1];
+  const absl::Status& refused = ends[0].ok() ? ends[1] : ends[0];
+  EXPECT_THAT(std::string(refused.message()), testing::HasSubstr("in mode sync all workers must set the same rate"));
+}
+
 TEST_F(AggregatorRuns, OptionsThatDoNotFitAreRefused) {
   Cluster cluster({.worker_count = 1});
   const auto why = [&](const std::function<void(ClientOptions&)>& change) {

@@ -60,14 +60,14 @@ TEST_P(ClientModes, SspLetsAWorkerRunSoFarAndNoFurther) {
   EXPECT_EQ(flatten(*clients[0]), flatten(*clients[1]));
 }
 
-TEST_P(ClientModes, AStepHasTheLearningRateOfItsLowestWorker) {
+TEST_P(ClientModes, AStepHasOneLearningRate) {
   Cluster cluster({.shards_per_ps = 2, .worker_count = 2, .transports = {GetParam()}});
   const auto clients = join_all(cluster, 2, ModeKind::sync, 0);
   ASSERT_EQ(clients.size(), 2u);
   EXPECT_TRUE(absl::IsInvalidArgument(clients[0]->set_learning_rate(-1.0f)));
   EXPECT_TRUE(absl::IsInvalidArgument(clients[0]->set_learning_rate(std::numeric_limits<float>::infinity())));
   ASSERT_TRUE(clients[0]->set_learning_rate(2.0f).ok());
-  ASSERT_TRUE(clients[1]->set_learning_rate(8.0f).ok());
+  ASSERT_TRUE(clients[1]->set_learning_rate(std::nextafter(2.0f, 3.0f)).ok());
   std::thread other([&] { EXPECT_TRUE(step(*clients[1], 1, 1).ok()); });
   EXPECT_TRUE(step(*clients[0], 0, 1).ok());
   other.join();
@@ -75,6 +75,24 @@ TEST_P(ClientModes, AStepHasTheLearningRateOfItsLowestWorker) {
   EXPECT_EQ(got, flatten(*clients[1]));
   for (size_t i = 0; i < got.size(); ++i)
     ASSERT_EQ(got[i], initial_of(i) - (gradient_of(0, 1, i) + gradient_of(1, 1, i))) << "element " << i;
+}
+
+TEST_P(ClientModes, AnotherLearningRateIsRefused) {
+  Cluster cluster({.shards_per_ps = 2, .worker_count = 2, .transports = {GetParam()}});
+  const auto clients = join_all(cluster, 2, ModeKind::sync, 0);
+  ASSERT_EQ(clients.size(), 2u);
+  ASSERT_TRUE(clients[1]->set_learning_rate(8.0f).ok());
+  std::thread other([&] {
+    const absl::Status refused = step(*clients[1], 1, 1);
+    EXPECT_THAT(std::string(refused.message()),
+                testing::HasSubstr("step 1: worker 1 has the learning rate 8, worker 0 has "));
+  });
+  EXPECT_TRUE(step(*clients[0], 0, 1).ok()) << "without the other worker";
+  other.join();
+  const std::vector<float> got = flatten(*clients[0]);
+  const float rate = cluster.options(0, ModeKind::sync).optimizer.learning_rate;
+  for (size_t i = 0; i < got.size(); ++i)
+    ASSERT_EQ(got[i], initial_of(i) - rate * gradient_of(0, 1, i)) << "element " << i;
 }
 
 TEST_P(ClientModes, BackupDropsTheLateGradientAndLeadsTheStragglerOn) {

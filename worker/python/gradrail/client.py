@@ -262,8 +262,9 @@ class Client:
     def set_learning_rate(self, rate: float) -> None:
         """Sets the learning rate of the next steps, 0 or more, between two steps.
 
-        async, ssp: for the gradients of this worker. Otherwise the rate of the lowest worker in a step counts, so that
-        all workers set the same one. Raises InvalidArgument, FailedPrecondition.
+        async, ssp: for the gradients of this worker. Otherwise all workers set the same rate for a step: sync refuses a
+        worker with another one, and in backup and quorum the rate of the lowest worker counts. Raises InvalidArgument,
+        FailedPrecondition.
         """
         self._call(LIBRARY.gradrail_set_learning_rate, ctypes.c_float(_arguments.not_negative("rate", rate)))
 

@@ -302,9 +302,13 @@ class DiLoCo:
     def _note_changes(self) -> None:
         self._versions = [one.parameter._version for one in self._locals]
 
+    def _changes(self) -> int:
+        """How often the program has changed the parameters since the last inner step, as torch counts."""
+        return max(one.parameter._version - version for one, version in zip(self._locals, self._versions))
+
     def _check_changes(self) -> None:
         """leave() drops what the program has changed since the last inner step: usually with another optimizer."""
-        changes = max(one.parameter._version - version for one, version in zip(self._locals, self._versions))
+        changes = self._changes()
         if self._inner_steps == 0 and (changes or not all(one.is_common() for one in self._locals)):
             raise errors.FailedPrecondition(
                 "the program has changed the parameters, and the inner optimizer has made no step: no difference was sent. Is "
@@ -373,7 +377,9 @@ class DiLoCo:
 
     @property
     def lr(self) -> float:
-        """The learning rate of the next outer step. In sync, backup and quorum the rate of the lowest worker counts.
+        """The learning rate of the next outer step. In sync all workers need the same.
+
+        In backup and quorum the rate of the lowest worker counts.
 
         With a schedule: the rate of the last outer step that this worker has taken part in.
         """
@@ -405,7 +411,14 @@ class DiLoCo:
 
     @property
     def global_step(self) -> int:
-        """The outer steps of the common parameters at the last merge. With several fragments: steps that all of them have made."""
+        """The outer steps of the common parameters at the last merge. With several fragments: steps that all of them have made.
+
+        Raises FailedPrecondition if another optimizer trains the model: a loop until some step would not end.
+        """
+        if not self._has_left and self._changes() > self._every * len(self._fragments):
+            raise errors.FailedPrecondition(
+                f"the program has changed the parameters {self._changes()} times since the last step of the inner optimizer. Is "
+                "another optimizer in use? Make the DiLoCo with the optimizer whose step() the program calls")
         return self._global_step
 
     @property
