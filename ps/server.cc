@@ -89,10 +89,9 @@ std::string list_of(const std::vector<std::string>& workers) {
 
 void warn_of_members(const std::vector<std::string>& workers, Duration grace_period) {
   const double seconds = std::chrono::duration<double>(grace_period).count();
-  spdlog::warn("stopped on request{}: this task ends although {} {} not left; {} lost a parameter server",
+  spdlog::warn("stopped on request{}: this task ends before {} {} left",
                seconds > 0 ? fmt::format(", after the limit of {} s for workers to leave", seconds) : "",
-               list_of(workers), workers.size() == 1 ? "has" : "have",
-               workers.size() == 1 ? "it has" : "these workers have");
+               list_of(workers), workers.size() == 1 ? "has" : "have");
 }
 
 /// The gRPC service of a control plane, behind a gate.

@@ -103,7 +103,7 @@ TEST(Server, AStopThatLeavesWorkersNamesThem) {
   }
   spdlog::set_default_logger(former);
   EXPECT_THAT(text.str(),
-              HasSubstr("after the limit of 0.05 s for workers to leave: this task ends although worker 0"));
+              HasSubstr("after the limit of 0.05 s for workers to leave: this task ends before worker 0"));
 }
 
 TEST(Server, SummaryBeforeTheFirstJoin) {

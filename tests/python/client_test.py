@@ -383,6 +383,8 @@ try:
                 raise RuntimeError("the loss is NaN")
 except RuntimeError as error:
     assert str(error) == "the loss is NaN"
+    refused(gradrail.FailedPrecondition, "step() after give_up(), with which this worker has reported a failure: join again",
+            client.step)
 """, environment={"GRADRAIL_LOG": "info"})
         self.assert_ends(task, cluster.GOOD)
         self.assert_says(task, "RuntimeError: the loss is NaN")

@@ -225,6 +225,10 @@ class SameUpdates(TorchTest):
                 saved = self.folder / kind
                 self.good_run(CONTINUE, "--checkpoint_dir", saved, workers=1,
                               environment={"OPTIMIZER": kind, "SAVED": str(saved), "BINARY": cluster.binary()})
+        self.good_run(PROGRAM + """
+refused(gradrail.FailedPrecondition, 'use optimizer torch_adam, or another checkpoint folder (torch_adam is "adam"',
+        lambda: gradrail.torch.Exchange(network(), optimizer="sgd", lr=0.1))
+""", "--checkpoint_dir", self.folder / "adam", workers=1)
 
     def test_servers_continue_with_the_state_of_torch(self):
         for kind in ("sgd", "momentum", "nesterov", "adam", "adamw"):

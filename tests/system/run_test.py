@@ -161,9 +161,33 @@ class Run(cluster.ClusterTest):
     def test_the_evaluator_of_tf_config_ends_at_once(self):
         description = {"cluster": {"ps": ["127.0.0.1:1"], "worker": ["localhost:1"]},
                        "task": {"type": "evaluator", "index": 0}}
-        task = self.launch("run", [cluster.binary(), "run", "echo", "the program"], {"TF_CONFIG": json.dumps(description)})
-        self.assert_ends(task, cluster.GOOD, says=[r"evaluator: no evaluation job is needed"])
-        self.assertFalse(task.has("the program"), task.transcript())
+        task = self.launch("run", [cluster.binary(), "run", "echo", "it runs"], {"TF_CONFIG": json.dumps(description)})
+        self.assert_ends(task, cluster.GOOD, says=[r"evaluator: the program is not started"])
+        self.assertFalse(task.has("it runs"), task.transcript())
+
+    def test_a_task_of_tf_config_without_its_index(self):
+        description = {"cluster": {"ps": ["127.0.0.1:1"], "worker": ["localhost:1"]}}
+        task = self.launch("run", [cluster.binary(), "run", "true"], {"TF_CONFIG": json.dumps(description)})
+        self.assert_ends(task, cluster.CONFIGURATION, says=[r'TF_CONFIG has no "task": add the job and the index'])
+        self.assertFalse(task.has("--job_name"), task.transcript())
+
+    def test_programs_that_never_join(self):
+        task = self.launch("run", [cluster.binary(), "run", "--workers", "2", "true"])
+        self.assert_ends(task, cluster.GOOD, says=[r"no worker has joined this run"])
+
+    def test_a_limit_of_the_size_of_files(self):
+        """A path without shared memory is slower, and a worker without any memory must not wait for its network."""
+        limited = ('ulimit -f $KILOBYTES; exec %s run --workers 1 -- %s -c "$PROGRAM"' %
+                   (cluster.binary(), cluster.python_with("numpy")))
+        program = "import gradrail; c = gradrail.join({'w': (1000,)}, learning_rate=0.1); c.start(); c.step(); c.leave()"
+        for kilobytes, code, says in ((200, cluster.GOOD, r"tcp is used, because shm was refused: .*raise `ulimit -f`"),
+                                      (8, cluster.FAILED, r"File too large \(raise `ulimit -f`")):
+            with self.subTest(kilobytes=kilobytes):
+                begun = time.monotonic()
+                task = self.launch("run", ["bash", "-c", limited],
+                                   {**cluster.python_environment(), "KILOBYTES": str(kilobytes), "PROGRAM": program})
+                self.assert_ends(task, code, says=[says])
+                self.assertLess(time.monotonic() - begun, 15 * cluster.PATIENCE, "attempts to connect take 20 s")
 
     def test_the_first_failure_ends_the_run(self):
         task = self.run_program("--workers", 2, each="if c.task_index == 1 and c.position == 10: sys.exit(7)",
@@ -351,6 +375,7 @@ class Run(cluster.ClusterTest):
                                   (["--slot_mib", "many", "true"], 2, "from 0 to 1048576"),
                                   (["--rendezvous", "etcd://h:1/j", "true"], 2, "etcd has no ranks for programs"),
                                   (["gradrail-no-such-program"], 127, "no such program in PATH; check its name"),
+                                  (["/tmp"], 127, "cannot run /tmp: is a directory; name a program in it"),
                                   ([str(script)], 127, "Permission denied; to run this file, give its interpreter")):
             with self.subTest(flags=flags):
                 task = self.launch("run", [cluster.binary(), "run", *flags])

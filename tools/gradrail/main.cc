@@ -118,8 +118,10 @@ absl::Status run_task(const TrainOptions& options) {
 /// A cluster on this host, or one task of a cluster.
 int run_tasks(TrainOptions options) {
   if (is_evaluator(options)) {
-    print_comment(
-        "evaluator: no evaluation job is needed, because each worker evaluates the model at the end of the run");
+    print_comment(options.program.empty() ? "evaluator: no evaluation job is needed, because each worker evaluates the "
+                                            "model at the end of the run"
+                                          : "evaluator: the program is not started, because a run has workers and "
+                                            "parameter servers only: one of the workers may evaluate");
     return kGood;
   }
   // 0: a value that the user has set counts more than the flag.

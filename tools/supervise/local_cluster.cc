@@ -588,6 +588,11 @@ int LocalCluster::run() {
   terminal_.take_back();
   printer_.end_lines();
   bars_.clear();
+  const bool nobody_joined = std::none_of(processes_.begin(), processes_.end(), [&](const TaskProcess& process) {
+    return process.is_worker && has_joined(process.index);
+  });
+  if (!options_.program.empty() && nobody_joined && asked_at_ == TimePoint::max() && result() == kGood)
+    say("gradrail: no worker has joined this run: the program has not used gradrail\n");
   return result();
 }
 

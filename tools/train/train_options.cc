@@ -134,10 +134,12 @@ absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
         config.task, ps::resolve_task(options.cluster, flags.job_name, flags.task_index == -1 ? 0 : flags.task_index));
   }
   if (!config.task.has_value()) {
-    absl::Status missing =
-        absl::InvalidArgumentError("--job_name and --task_index are missing (which task of the cluster is this?)");
-    // TF_CONFIG may have them as well: the command line alone is right then.
-    return flags.cluster.empty() && !hosts ? missing : usage_error(std::move(missing));
+    if (flags.cluster.empty() && !hosts)
+      return absl::InvalidArgumentError(
+          "TF_CONFIG has no \"task\": add the job and the index of this task, as in \"task\": {\"type\": \"worker\", "
+          "\"index\": 0}");
+    return usage_error(
+        absl::InvalidArgumentError("--job_name and --task_index are missing (which task of the cluster is this?)"));
   }
   options.task = *std::move(config.task);
   return absl::OkStatus();

@@ -1,5 +1,6 @@
 #include "tools/train/worker_program.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -87,11 +88,15 @@ void become_worker_program(const TrainOptions& options) {
   arguments.push_back(nullptr);
   execvp(arguments[0], arguments.data());
   const bool is_name = errno == ENOENT && command[0].find('/') == std::string::npos;  // execvp() searches in PATH
-  const std::string why = is_name ? "no such program in PATH" : std::strerror(errno);
-  const bool exists = access(command[0].c_str(), F_OK) == 0;
-  const std::string remedy =
-      exists ? fmt::format("; to run this file, give its interpreter, as in `python3 {}`", command[0])
-             : "; check its name";
+  std::string why = is_name ? "no such program in PATH" : std::strerror(errno);
+  std::string remedy = "; check its name";
+  struct stat found {};
+  if (stat(command[0].c_str(), &found) == 0 && S_ISDIR(found.st_mode)) {
+    why = "is a directory";
+    remedy = "; name a program in it";
+  } else if (access(command[0].c_str(), F_OK) == 0) {
+    remedy = fmt::format("; to run this file, give its interpreter, as in `python3 {}`", command[0]);
+  }
   print_text(stderr, "gradrail: cannot run {}: {}{}\n", command[0], why, remedy);
   std::fflush(stderr);
   _exit(kNoSuchProgram);

@@ -21,6 +21,8 @@ common::ErrorMeaning errno_meaning(int error) {
       return {StatusCode::kResourceExhausted, "raise `ulimit -n`"};
     case ENOMEM:
       return {StatusCode::kResourceExhausted, "check free memory and the limit of the cgroup"};
+    case EFBIG:
+      return {StatusCode::kResourceExhausted, "raise `ulimit -f`"};
     case ENOBUFS:
       return {StatusCode::kResourceExhausted, ""};
     case EACCES:

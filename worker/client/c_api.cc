@@ -19,6 +19,7 @@ struct gradrail_client {
   bool started = false;
   bool steps_finished = false;
   bool left = false;
+  bool gave_up = false;  ///< left with gradrail_give_up
   gradrail::ps::Layout layout;
   std::vector<bool> pushed;  ///< per fragment, between exchange and wait
   std::vector<bool> ready;   ///< per tensor, in the step under way
@@ -68,7 +69,9 @@ absl::Status join(const gradrail_options* given, const gradrail_tensor* tensors,
 absl::Status check_client(std::string_view call, const gradrail_client* client) {
   if (client == nullptr) return absl::InvalidArgumentError(fmt::format("{}: client is NULL", call));
   if (!client->left) return absl::OkStatus();
-  return absl::FailedPreconditionError(fmt::format("{} after gradrail_leave: join again for a new client", call));
+  return absl::FailedPreconditionError(fmt::format(
+      "{} after {}: join again for a new client", call,
+      client->gave_up ? "gradrail_give_up, with which this worker has reported a failure" : "gradrail_leave"));
 }
 
 absl::Status check_fragment(std::string_view call, const gradrail_client* client, size_t fragment) {
@@ -329,7 +332,7 @@ gradrail_status gradrail_finish_steps(gradrail_client* client) {
 gradrail_status gradrail_give_up(gradrail_client* client, const char* reason) {
   return guarded([&]() -> absl::Status {
     GRADRAIL_RETURN_IF_ERROR(check_client("gradrail_give_up", client));
-    client->left = true;
+    client->left = client->gave_up = true;
     return client->client->give_up(reason == nullptr || *reason == '\0' ? "no reason given" : reason);
   });
 }

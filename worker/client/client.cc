@@ -43,6 +43,14 @@ void report_spare_aggregators(const ClientOptions& options) {
       fmt::join(first, options.aggregators.end(), ", "), workers, options.sum_group);
 }
 
+/// An index that is too large by mistake looks the same: such a worker waits for the others.
+void report_late_worker(const ClientOptions& options) {
+  const size_t workers = options.cluster.workers.size();
+  if (workers == 0 || options.task_index < workers) return;
+  spdlog::warn("worker {} joins as a late worker: the cluster names the workers 0 to {}", options.task_index,
+               workers - 1);
+}
+
 }  // namespace
 
 Client::Client(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -52,6 +60,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::join(ClientOptions options, ps::
   GRADRAIL_RETURN_IF_ERROR(ps::validate(schema));
   GRADRAIL_RETURN_IF_ERROR(set_sum_group(options));
   report_spare_aggregators(options);
+  report_late_worker(options);
   auto impl = std::make_unique<Impl>(std::move(options), std::move(schema));
   const absl::Status joined = impl->join();
   if (!joined.ok()) {

@@ -80,7 +80,8 @@ absl::Status PathManager::try_candidates(ShardLink& link, TimePoint deadline) {
       GRADRAIL_RETURN_IF_ERROR(failure_.status());
       // Kept for the texts about the choice, and for probes: a candidate with a reason may be tried again later.
       candidate.refused = message_of(connected);
-      may_change = may_change || !absl::IsFailedPrecondition(connected);
+      // A limit of this process (RESOURCE_EXHAUSTED) stays what it is.
+      may_change = may_change || !(absl::IsFailedPrecondition(connected) || absl::IsResourceExhausted(connected));
     }
     if (!options_.fallback) {
       return absl::FailedPreconditionError(

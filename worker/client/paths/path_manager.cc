@@ -11,6 +11,7 @@
 #include "ps/protocol/altered_data.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/mac.h"
+#include "spdlog/spdlog.h"
 #include "transport/rails/bundle_context.h"
 #include "transport/rails/rail_contexts.h"
 #include "transport/registry.h"
@@ -37,8 +38,24 @@ absl::Status PathManager::connect_all(TimePoint deadline) {
     if (link->path != nullptr) continue;    // of an attempt that ended at another shard
     GRADRAIL_RETURN_IF_ERROR(connect(*link, deadline));
   }
+  warn_of_slower_paths();
   report_routes();
   return absl::OkStatus();
+}
+
+/// Once for each reason that is a fault. Another host or a missing device is none.
+void PathManager::warn_of_slower_paths() const {
+  std::set<std::string> reasons;
+  for (const auto& link : links_) {
+    if (link->path == nullptr) continue;
+    for (size_t i = 0; i < link->candidate; ++i) {
+      const transport::Candidate& better = link->candidates[i];
+      if (link->route_of[i] != link->route_of[link->candidate]) continue;  // report_routes()
+      if (better.never || better.refused.empty() || !reasons.insert(better.refused).second) continue;
+      spdlog::warn("shard {} at {}: {} is used, because {} was refused: {}", link->shard_index, link->address,
+                   link->candidates[link->candidate].name, better.name, better.refused);
+    }
+  }
 }
 
 void PathManager::clear() {

@@ -133,6 +133,7 @@ class PathManager {
   absl::Status attach(ShardLink& link, size_t route, TimePoint deadline);
   void hold_off(const std::string& aggregator, const std::string& why);
   static const std::vector<ShardLink::Endpoint>& endpoints_of(const ShardLink& link, size_t candidate);
+  void warn_of_slower_paths() const;
   void report_routes();
 
   // path_choice.cc

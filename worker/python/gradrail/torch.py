@@ -186,8 +186,13 @@ class Exchange:
         self._watch = Watch(model)
         # Without a gradient, these move a parameter all the same.
         self._moves_all = optimizer != "sgd" or options.get("weight_decay", 0) != 0
-        self.client = client.join({slot.name: shape_of(slot.parameter) for slot in self._slots},
-                                  optimizer=_OPTIMIZERS[optimizer], learning_rate=lr, mode=mode, **options)
+        try:
+            self.client = client.join({slot.name: shape_of(slot.parameter) for slot in self._slots},
+                                      optimizer=_OPTIMIZERS[optimizer], learning_rate=lr, mode=mode, **options)
+        except errors.FailedPrecondition as error:
+            if "torch_adam" not in str(error):
+                raise
+            raise errors.FailedPrecondition(f'{error} (torch_adam is "adam" of an Exchange)') from None
         self._sends_early = True
         self._error: Optional[Exception] = None
         self._hooks_lock = threading.Lock()  # backward has a thread for each device
