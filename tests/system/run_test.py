@@ -222,6 +222,14 @@ class Run(cluster.ClusterTest):
                 if pause:
                     self.assertFalse(task.has("started again"), task.transcript())
 
+    def test_a_worker_whose_output_ends_late_is_started_again(self):
+        flag = self.folder / "was-killed"
+        # The supervisor reads the output for another second, and no worker runs meanwhile.
+        kill = (f"if c.position == 20 and not os.path.exists({str(flag)!r}): open({str(flag)!r}, 'w');"
+                " subprocess.Popen(['sleep', '2'], start_new_session=True); os.kill(os.getpid(), 9)")
+        task = self.run_program("--restarts", 1, early="import subprocess", each=kill + "\n        time.sleep(0.01)", steps=150)
+        self.assert_ends(task, cluster.GOOD, says=["keeps its output open", r"task 0 step 150"])
+
     def test_a_replacement_that_fails_after_the_run_is_a_failure(self):
         flag = self.folder / "was-killed"
         kill = f"if c.position == 20 and not os.path.exists({str(flag)!r}): open({str(flag)!r}, 'w'); os.kill(os.getpid(), 9)"

@@ -317,8 +317,11 @@ void LocalCluster::pump(TimePoint until) {
     const auto print_error = [this, &process](std::string_view part, bool ends_line) {
       printer_.print(stderr, process.name, part, ends_line);
     };
-    if (Clock::now() >= process.output_until && process.end_output(print_output, print_error))
-      say("gradrail: {} has ended, and a process that it started keeps its output open: closed\n", process.name);
+    if (Clock::now() >= process.output_until && process.has_output()) {
+      if (process.end_output(print_output, print_error))
+        say("gradrail: {} has ended, and a process that it started keeps its output open: closed\n", process.name);
+      until = Clock::now();  // the task may be due to be started again
+    }
     if (process.has_output()) until = std::min(until, process.output_until);
     add(process.output, print_output);
     add(process.errors, print_error);
@@ -368,9 +371,10 @@ void LocalCluster::restart_tasks() {
   for (TaskProcess& process : processes_) {
     // Its last lines come first.
     if (!process.is_due_again || process.has_output()) continue;
-    process.is_due_again = false;
     // The workers may have ended meanwhile, or a stop may have been requested.
-    if (!process.is_worker && !run_goes_on()) continue;
+    const bool goes_on = run_goes_on();
+    process.is_due_again = false;
+    if (!goes_on) continue;
     if (process.is_worker && servers_have_ended(processes_)) {
       program_failed(process);
       continue;

@@ -215,7 +215,8 @@ std::string describe_kill(int wait_status, std::optional<uint64_t> kills_before,
 }
 
 bool workers_run(const std::vector<TaskProcess>& processes) {
-  return std::any_of(processes.begin(), processes.end(), [](const TaskProcess& p) { return p.running && p.is_worker; });
+  return std::any_of(processes.begin(), processes.end(),
+                     [](const TaskProcess& p) { return p.is_worker && (p.running || p.is_due_again); });
 }
 
 bool servers_have_ended(const std::vector<TaskProcess>& processes) {

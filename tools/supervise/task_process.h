@@ -97,6 +97,7 @@ std::optional<uint64_t> out_of_memory_kills(const SystemFiles& files = read_syst
 /// "was killed by signal 11 (Segmentation fault)", and for a SIGKILL its cause by two of these numbers.
 std::string describe_kill(int wait_status, std::optional<uint64_t> kills_before, std::optional<uint64_t> kills_now);
 
+/// A worker runs, or is started again.
 bool workers_run(const std::vector<TaskProcess>& processes);
 
 /// True when each ps has ended without an error: all workers have left, and no worker can join any more.

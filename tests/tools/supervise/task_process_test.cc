@@ -31,5 +31,12 @@ TEST(KillOfATask, TheCounterIsThatOfTheKernel) {
   EXPECT_EQ(out_of_memory_kills([](const std::string&) { return ""; }), std::nullopt);
 }
 
+TEST(TasksOfARun, AWorkerThatIsStartedAgainCounts) {
+  TaskProcess worker = {.is_worker = true, .running = false};
+  EXPECT_FALSE(workers_run({worker}));
+  worker.is_due_again = true;
+  EXPECT_TRUE(workers_run({{.running = true}, worker}));
+}
+
 }  // namespace
 }  // namespace gradrail::tools
