@@ -202,25 +202,31 @@ class Run(cluster.ClusterTest):
         self.assert_ends(task, cluster.GOOD, says=[r"worker/1 is started again \(1 of 1 restarts\)"])
         self.assert_says(task, r"\[worker/1\] task 1 step")
 
-    def test_a_worker_that_is_started_again_too_late_is_no_failure(self):
-        flag, back = self.folder / "was-killed", self.folder / "is-back"
-        early = f"again = os.path.exists({str(flag)!r})\nif again: open({str(back)!r}, 'w'); time.sleep(2)"
-        # The pause: the server would detect the loss of a worker without a heartbeat by its silence, seconds later.
-        kill = ("if c.task_index == 1 and c.position == 20 and not again:"
-                f" time.sleep({cluster.PATIENCE}); open({str(flag)!r}, 'w'); os.kill(os.getpid(), 9)")
-        # The other worker finishes while the replacement sleeps, not before the loss: then the replacement would train.
-        kill += f"\n        while c.task_index == 0 and not os.path.exists({str(back)!r}): time.sleep(0.01)"
-        task = self.run_program("--workers", 2, "--restarts", 1, "--join-timeout", 2, early=early, each=kill, mode="async", steps=300)
-        self.assert_ends(task, cluster.GOOD, says=[r"worker/1 was started again too late: the other workers had finished the run"])
+    def test_a_worker_that_is_started_again_too_late_is_stopped(self):
+        for death, code in (("os._exit(7)", 7), ("os.kill(os.getpid(), 9)", 137)):
+            with self.subTest(code=code):
+                flag, back = self.folder / f"died-{code}", self.folder / f"is-back-{code}"
+                early = f"again = os.path.exists({str(flag)!r})\nif again: open({str(back)!r}, 'w'); time.sleep(1000)"
+                # The pause: the server would detect the loss of a worker without a heartbeat seconds later.
+                each = ("if c.task_index == 1 and c.position == 20 and not again:"
+                        f" time.sleep({cluster.PATIENCE}); open({str(flag)!r}, 'w'); {death}")
+                # The other worker finishes while the replacement sleeps, not before the loss: else that would train.
+                each += f"\n        while c.task_index == 0 and not os.path.exists({str(back)!r}): time.sleep(0.01)"
+                # It has left: its program is not ended by the failure of another one.
+                late = "c.leave()\n    time.sleep(1)"
+                task = self.run_program("--workers", 2, "--restarts", 1, early=early, each=each, late=late, mode="async", steps=300)
+                self.assert_ends(task, code, says=[
+                    f"worker/1 failed with exit code {code} and cannot be started again: all servers have ended", r"task 0 step"])
 
     def test_a_program_that_fails_after_the_run_is_not_started_again(self):
-        for pause in (2, 0):  # without a pause its servers may still run
-            with self.subTest(pause=pause):
-                late = f"c.leave()\n    time.sleep({pause})\n    os._exit(7)"
-                task = self.run_program("--restarts", 3, "--join-timeout", 2, late=late)
-                self.assert_ends(task, 7)
-                if pause:
-                    self.assertFalse(task.has("started again"), task.transcript())
+        for death, code in (("os._exit(7)", 7), ("os.kill(os.getpid(), 9)", 137)):
+            for pause in (2, 0):  # without a pause its servers may still run
+                with self.subTest(code=code, pause=pause):
+                    task = self.run_program("--restarts", 3, late=f"c.leave()\n    time.sleep({pause})\n    {death}")
+                    self.assert_ends(task, code, within=20 * cluster.PATIENCE)
+                    self.assertFalse(task.has("Traceback"), task.transcript())
+                    if pause:
+                        self.assertFalse(task.has("is started again"), task.transcript())
 
     def test_a_worker_whose_output_ends_late_is_started_again(self):
         flag = self.folder / "was-killed"

@@ -106,6 +106,7 @@ class LocalCluster {
   bool is_interrupted() const { return stop_signal_ == SIGINT && !options_.program.empty(); }
   bool run_goes_on() const { return !is_stopping() && workers_run(processes_); }
   void restart_tasks();
+  void stop_late_workers();
   TaskProcess spawn_worker(uint32_t index, bool is_again);
   bool start_workers();
   void supervise();
@@ -386,6 +387,16 @@ void LocalCluster::restart_tasks() {
   }
 }
 
+/// A worker that is started again while the last servers end could not join any more.
+void LocalCluster::stop_late_workers() {
+  if (!servers_have_ended(processes_)) return;
+  for (TaskProcess& process : processes_) {
+    if (!process.running || !process.is_group || !process.is_again || has_joined(process.index)) continue;
+    process.is_late = true;
+    process.signal(SIGKILL);
+  }
+}
+
 /// The servers wait without a limit for the first join of worker 0, which initializes the parameters. All modes but
 /// async wait for the other workers, too, but for Mode::spared_count().
 bool LocalCluster::is_awaited_in_vain(const TaskProcess& process) const {
@@ -398,18 +409,17 @@ bool LocalCluster::is_awaited_in_vain(const TaskProcess& process) const {
   return options_.mode.waits() && missing > options_.mode.spared_count();
 }
 
-/// The first program that fails ends the run with its exit code. A replacement that has come too late is no failure.
+/// The first program that fails gives the run its exit code, and ends the run while it has servers. Without them each
+/// other program has left, and ends by itself.
 void LocalCluster::program_failed(TaskProcess& process) {
-  if (process.is_again && servers_have_ended(processes_) && !has_joined(process.index)) {
-    say("gradrail: {} was started again too late: the other workers had finished the run\n", process.name);
-    // The run is complete without a worker that was killed. But an error of a program after the last step counts.
-    process.exit_code = process.former_code < 128 ? process.former_code : kGood;
-    if (process.exit_code == kGood) return;
-  }
-  if (asked_at_ != TimePoint::max() || failed_code_ != kGood) return;
-  failed_code_ = process.exit_code;
-  say("gradrail: {} failed with exit code {}: the run ends\n", process.name, process.exit_code);
-  stop_at_ = std::min(stop_at_, Clock::now());
+  const bool is_over = servers_have_ended(processes_);
+  // The failure is that of the program before, which this one could not replace.
+  if (is_over && process.is_again && !has_joined(process.index)) process.exit_code = process.former_code;
+  if (asked_at_ != TimePoint::max() || (failed_code_ != kGood && !is_over)) return;
+  if (failed_code_ == kGood) failed_code_ = process.exit_code;
+  say("gradrail: {} failed with exit code {}{}\n", process.name, process.exit_code,
+      is_over ? " and cannot be started again: all servers have ended" : ": the run ends");
+  if (!is_over) stop_at_ = std::min(stop_at_, Clock::now());
 }
 
 /// Ends the run if a program ended before it joined and others may wait for it. Returns whether others may join later.
@@ -446,7 +456,7 @@ void LocalCluster::ended(TaskProcess& process, int status) {
     const std::optional<uint64_t> kills_before = std::exchange(kills_, out_of_memory_kills());
     const std::string how =
         killing_ ? "did not exit on request, and was killed" : describe_kill(status, kills_before, kills_);
-    say("gradrail: {} (pid {}) {}\n", process.name, process.pid, how);
+    if (!process.is_late) say("gradrail: {} (pid {}) {}\n", process.name, process.pid, how);
   }
   if (may_restart(process)) {
     ++restarts_;
@@ -569,6 +579,7 @@ void LocalCluster::supervise() {
     pump(std::min(name_at_, all_signaled ? kill_at_ : std::min({stop_at_, kill_at_, look_at})));
     reap();
     restart_tasks();
+    stop_late_workers();
   }
 }
 

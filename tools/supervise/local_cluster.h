@@ -16,7 +16,7 @@ namespace gradrail::tools {
 ///          takes its stop from this process; a worker also stops at a SIGTERM of its own, a ps ignores it.
 /// Programs  With TrainOptions::program each worker is this command instead. It has its own process group, and its
 ///           cluster in the environment. All lines have the task's name in front. The first program that fails, and is
-///           not started again, ends the run with its exit code.
+///           not started again, ends the run with its exit code. After the end of the servers the others go on.
 int run_local_cluster(TrainOptions options);
 
 }  // namespace gradrail::tools

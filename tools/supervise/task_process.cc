@@ -220,8 +220,11 @@ bool workers_run(const std::vector<TaskProcess>& processes) {
 }
 
 bool servers_have_ended(const std::vector<TaskProcess>& processes) {
-  return std::all_of(processes.begin(), processes.end(),
-                     [](const TaskProcess& p) { return p.is_worker || (!p.running && p.exit_code == kGood); });
+  const auto serves = [](const TaskProcess& p) { return !p.is_worker && (p.running || p.is_due_again); };
+  // One of a pair can have been lost before.
+  const auto is_complete = [](const TaskProcess& p) { return !p.is_worker && p.exit_code == kGood; };
+  return std::none_of(processes.begin(), processes.end(), serves) &&
+         std::any_of(processes.begin(), processes.end(), is_complete);
 }
 
 int lost_ps_code(const std::vector<TaskProcess>& processes, uint32_t primaries) {

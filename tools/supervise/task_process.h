@@ -69,6 +69,7 @@ struct TaskProcess {
   bool is_again = false;      ///< it replaces a lost one
   int former_code = kGood;    ///< the exit code of the lost one
   bool is_due_again = false;  ///< ended, and is started again after its last output
+  bool is_late = false;       ///< it is stopped, because it cannot join any more
   int exit_code = kGood;
   TimePoint output_until = TimePoint::max();  ///< from its end on: its own children may keep a pipe open
 
@@ -100,7 +101,7 @@ std::string describe_kill(int wait_status, std::optional<uint64_t> kills_before,
 /// A worker runs, or is started again.
 bool workers_run(const std::vector<TaskProcess>& processes);
 
-/// True when each ps has ended without an error: all workers have left, and no worker can join any more.
+/// All workers have left, and no worker can join any more. False if the servers were lost.
 bool servers_have_ended(const std::vector<TaskProcess>& processes);
 
 /// The exit code of a lost ps that has no backup, or that was lost with it. kGood: there is none. `primaries`: their

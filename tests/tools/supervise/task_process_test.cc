@@ -38,5 +38,17 @@ TEST(TasksOfARun, AWorkerThatIsStartedAgainCounts) {
   EXPECT_TRUE(workers_run({{.running = true}, worker}));
 }
 
+TEST(TasksOfARun, ItsServersHaveEndedWhenNoneRunsAndOneIsComplete) {
+  const TaskProcess worker = {.is_worker = true};
+  TaskProcess complete = {.running = false};
+  TaskProcess lost = {.running = false, .exit_code = kRetry};
+  EXPECT_TRUE(servers_have_ended({worker, complete}));
+  EXPECT_TRUE(servers_have_ended({worker, lost, complete}));
+  EXPECT_FALSE(servers_have_ended({worker, lost}));
+  EXPECT_FALSE(servers_have_ended({worker, complete, {.running = true}}));
+  lost.is_due_again = true;
+  EXPECT_FALSE(servers_have_ended({worker, lost, complete}));
+}
+
 }  // namespace
 }  // namespace gradrail::tools
