@@ -68,6 +68,17 @@ void PeerTable::remove_member(WorkerIndex worker, uint64_t incarnation) {
   // Behind close(), which counts the members of a group as absent.
   std::erase_if(absent_,
                 [&](const Absent& absent) { return absent.worker == worker && absent.incarnation == incarnation; });
+  tell_lowest(worker);
+}
+
+/// The lowest worker is the chief. Without this message it knows that from its next heartbeat on, which may follow its
+/// last step. On the path of a group no worker receives it.
+void PeerTable::tell_lowest(WorkerIndex removed) {
+  const auto lowest = std::find_if(active_.begin(), active_.end(), [](const ShardPeer* p) { return p != nullptr; });
+  if (lowest == active_.end() || (*lowest)->worker < removed || (*lowest)->members.is_group) return;
+  proto::ToWorker message;
+  message.set_lower_left(true);
+  send_message(*(*lowest)->connection, message).IgnoreError();  // without room: the heartbeat has the news
 }
 
 bool PeerTable::is_newest(const ShardPeer::Member& member) const {

@@ -114,6 +114,7 @@ class PeerTable {
   using Traffic = std::map<std::string, PathTraffic>;
 
   void deactivate(ShardPeer& peer);
+  void tell_lowest(WorkerIndex removed);
   bool is_active(const ShardPeer& peer) const { return active(peer.worker) == &peer; }
   static void add_traffic(const ShardPeer& peer, Traffic& traffic);
 

@@ -259,6 +259,7 @@ absl::Status Client::Impl::on_idle(Exchange::Index fragment) {
 
 absl::Status Client::Impl::finish(Exchange::Index fragment) {
   GRADRAIL_RETURN_IF_ERROR(exchange_.finish(fragment));
+  if (paths_.take_lower_left()) session_.ask_for_chief();
   if (exchange_.kind(fragment) != ps::ArrivalKind::push) return absl::OkStatus();
   rejoin_.record_position();
   if (telemetry_.publish_is_due(exchange_.ended_at())) telemetry_.publish(stats(), exchange_.ended_at());

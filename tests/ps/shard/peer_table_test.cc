@@ -194,6 +194,20 @@ TEST_F(PeerTableTest, ARemovedMemberLosesAllItsConnectionsAndItsAdmission) {
   EXPECT_FALSE(peers_->has_unsettled());
 }
 
+TEST_F(PeerTableTest, TheLowestWorkerHearsOfTheEndOfALowerOne) {
+  for (const WorkerIndex worker : {0, 1, 2}) {
+    peers_->admit(worker, kIncarnation, "key");
+    activate(worker);
+  }
+  peers_->remove_member(2, kIncarnation);
+  for (const FakeConnection& connection : connections_) EXPECT_THAT(connection.sent, IsEmpty());
+  peers_->remove_member(0, kIncarnation);
+  proto::ToWorker message;
+  ASSERT_EQ(connections_[1].sent.size(), 1u);
+  ASSERT_TRUE(message.ParseFromString(connections_[1].sent[0]));
+  EXPECT_TRUE(message.lower_left());
+}
+
 TEST_F(PeerTableTest, AGroupIsActiveForEachOfItsMembersOrForNone) {
   const ShardPeer& group = activate_group({2, 3, 5});
   for (const WorkerIndex worker : {2, 3, 5}) EXPECT_EQ(peers_->active(worker), &group);

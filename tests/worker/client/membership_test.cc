@@ -102,6 +102,26 @@ TEST(ClientMembership, AWorkerLostBetweenTwoJoinsIsWaitedForByNoServer) {
   EXPECT_TRUE(stays->leave().ok());
 }
 
+/// Its heartbeat told the next chief half a second later: steps that it had to save were over.
+TEST(ClientMembership, TheNextChiefKnowsItBehindItsStep) {
+  const Watchdog watchdog;
+  for (const ModeKind mode : {ModeKind::sync, ModeKind::async}) {
+    for (const bool is_lost : {true, false}) {
+      Cluster cluster({.ps_count = 2, .shards_per_ps = 2, .worker_count = 2});
+      const std::unique_ptr<Client> first = join(cluster.options(0, mode), kSmall);
+      const std::unique_ptr<Client> next = join(cluster.options(1, mode), kSmall);
+      ASSERT_TRUE(first != nullptr && next != nullptr);
+      fill_initial(*first);
+      ASSERT_TRUE(first->start().ok() && next->start().ok());
+      EXPECT_FALSE(next->is_chief());
+      const TimePoint ended = Clock::now();
+      ASSERT_TRUE((is_lost ? first->give_up("a test") : first->leave()).ok());
+      ASSERT_TRUE(step(*next, 1, 1).ok());
+      EXPECT_TRUE(next->is_chief() || seconds_since(ended) > 0.4) << "mode " << static_cast<int>(mode);
+    }
+  }
+}
+
 TEST(ClientMembership, AWorkerThatLeftMayComeBack) {
   const Watchdog watchdog;
   for (const ModeKind mode : {ModeKind::async, ModeKind::sync}) {

@@ -160,6 +160,7 @@ void PathManager::deliver(const transport::Completion& completion) {
       break;
     case Kind::message:
       path.on_message(completion.message);
+      lower_left_ = path.take_lower_left() || lower_left_;
       // An active path carries pongs and a refusal, by which the shard ends the run of this worker.
       if (is_active && path.phase() == ShardPath::Phase::failed) {
         failure_.fail(absl::FailedPreconditionError(fmt::format(

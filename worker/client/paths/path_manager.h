@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -93,6 +94,8 @@ class PathManager {
   void poll_events();
   /// Blocks until events arrive, wake() or the deadline; returns their number.
   size_t wait_events(TimePoint deadline);
+  /// Whether a shard has said that a lower worker has ended; once. This worker may be the chief now.
+  bool take_lower_left() { return std::exchange(lower_left_, false); }
 
   // Loss and return of paths.
   bool has_lost_path() const { return path_lost_; }
@@ -181,6 +184,7 @@ class PathManager {
   std::array<transport::Completion, 32> arrived_;
   bool shard_on_gpu_ = false;  ///< at least one shard computes on a GPU
   bool started_ = false;
+  bool lower_left_ = false;
   bool path_lost_ = false;                      ///< at least one path in use has failed
   bool goes_around_ = false;                    ///< at least one path avoids the aggregators; it was logged
   TimePoint next_failback_ = TimePoint::max();  ///< when to look for better paths again

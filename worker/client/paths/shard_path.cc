@@ -186,6 +186,10 @@ void ShardPath::on_message(absl::Span<const std::byte> bytes) {
     pings_unanswered_ = 0;
     return;
   }
+  if (message.has_lower_left() && phase_ == Phase::active) {
+    lower_left_ = true;
+    return;
+  }
   fail(message.has_refused() ? message.refused() : "the shard sent a message out of turn");
 }
 

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -109,6 +110,9 @@ class ShardPath {
   void on_check(uint64_t immediate);
   void on_lost(std::string_view cause);
 
+  /// Whether the shard has said that a lower worker has ended; once.
+  bool take_lower_left() { return std::exchange(lower_left_, false); }
+
   Phase phase() const { return phase_; }
   const std::string& why() const { return why_; }
   ShardLink& link() const { return link_; }
@@ -184,6 +188,7 @@ class ShardPath {
   bool gradients_mapped_ = false;
   bool lost_in_check_ = false;
   bool was_welcome_ = false;
+  bool lower_left_ = false;
   uint32_t check_lane_ = 0;     ///< the lane that is checked
   bool shared_answer_ = false;  ///< the shard puts one pattern on all lanes: it lies in its GPU's memory
   uint64_t answer_seed_ = 0;    ///< of the pattern that the shard puts

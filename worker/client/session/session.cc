@@ -303,6 +303,11 @@ void Session::start_heartbeat(uint32_t ps_index) {
       });
 }
 
+void Session::ask_for_chief() {
+  const absl::StatusOr<ps::proto::StatsReply> stats = controls_[0]->stats();
+  if (stats.ok()) chief_ = stats->chief();
+}
+
 void Session::forget_news() {
   const MutexLock lock(news_mutex_);
   news_ = nullptr;

@@ -84,6 +84,8 @@ class Session {
   bool sums() const { return ps::Mode{.kind = options_.mode}.sums(); }
   uint32_t chief() const { return chief_.load(std::memory_order_relaxed); }
   bool is_chief() const { return chief() == identity_.task_index(); }
+  /// Asks now, and not with the next heartbeat.
+  void ask_for_chief();
   /// False: the chief must offer initial values.
   bool is_initialised() const { return initialised_; }
   void set_initialised() { initialised_ = true; }
