@@ -39,7 +39,8 @@ bool are_different_rates(float a, float b) {
 
 std::string different_rates(uint64_t step, WorkerIndex worker, float rate, WorkerIndex other, float other_rate) {
   return fmt::format(
-      "step {}: worker {} has the learning rate {}, worker {} has {}: in mode sync all workers must set the same rate for "
+      "step {}: worker {} has the learning rate {}, worker {} has {}: in mode sync all workers must set the same rate "
+      "for "
       "a step (a schedule must follow the global step)",
       step, worker, rate, other, other_rate);
 }

@@ -102,8 +102,7 @@ TEST(Server, AStopThatLeavesWorkersNamesThem) {
     EXPECT_TRUE((*server)->wait_finished(stop, 50ms).ok());
   }
   spdlog::set_default_logger(former);
-  EXPECT_THAT(text.str(),
-              HasSubstr("after the limit of 0.05 s for workers to leave: this task ends before worker 0"));
+  EXPECT_THAT(text.str(), HasSubstr("after the limit of 0.05 s for workers to leave: this task ends before worker 0"));
 }
 
 TEST(Server, SummaryBeforeTheFirstJoin) {

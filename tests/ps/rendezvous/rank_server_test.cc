@@ -152,7 +152,7 @@ TEST_F(RankServerTest, ConnectionsOfOtherProgramsAreIgnored) {
   const FileDescriptor silent = connect_raw(), http = connect_raw(), noise = connect_raw();
   ASSERT_TRUE(write_all(http.get(), "GET / HTTP/1.0\r\n\r\n"));
   ASSERT_TRUE(write_all(noise.get(), std::string(4096, '\xff')));
-  const absl::StatusOr<RankStreamPtr> joined = join(hello(1));  // its end could reset the stream before the hello is read
+  const absl::StatusOr<RankStreamPtr> joined = join(hello(1));  // ended too early, it would reset the stream
   EXPECT_TRUE(joined.ok());
   EXPECT_TRUE(gathered.get().ok());
 }
@@ -166,7 +166,7 @@ TEST_F(RankServerTest, AStreamNeedsAHelloOfModestSize) {
   EXPECT_EQ(without.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
   EXPECT_THAT(without.error_message(), HasSubstr("must be a hello"));
   EXPECT_EQ(send_alone(large).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
-  const absl::StatusOr<RankStreamPtr> joined = join(hello(1));  // its end could reset the stream before the hello is read
+  const absl::StatusOr<RankStreamPtr> joined = join(hello(1));  // ended too early, it would reset the stream
   EXPECT_TRUE(joined.ok());
   EXPECT_TRUE(gathered.get().ok());
 }
@@ -177,7 +177,7 @@ TEST_F(RankServerTest, ARankOfAnotherJobIsRefused) {
   other.set_job(std::string(20'000, 'x'));  // gRPC does not send such a long reason
   EXPECT_THAT(text(refusal(join(other))),
               HasSubstr("refused this task: this rendezvous belongs to job, the task to xxx"));
-  const absl::StatusOr<RankStreamPtr> joined = join(hello(1));  // its end could reset the stream before the hello is read
+  const absl::StatusOr<RankStreamPtr> joined = join(hello(1));  // ended too early, it would reset the stream
   EXPECT_TRUE(joined.ok());
   EXPECT_TRUE(gathered.get().ok());
 }
