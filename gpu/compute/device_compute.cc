@@ -12,8 +12,6 @@
 namespace gradrail::gpu {
 namespace {
 
-// Eight warps. Any kernel fits: at most 255 registers × 256 threads are within the 65,536 of a multiprocessor.
-constexpr unsigned kThreadsPerBlock = 256;
 /// Enough blocks to fill every multiprocessor (2048 threads each) and a few to come; kernels stride over the rest.
 constexpr size_t kBlocksPerMultiprocessor = 16;
 
@@ -74,12 +72,13 @@ void DeviceCompute::launch_kernel(const char* kernel, size_t work_items, void** 
   check(enqueue(compute_, *function, work_items, arguments), kernel);
 }
 
-cuda::Result DeviceCompute::enqueue(const Stream& stream, cuda::Function kernel, size_t work_items,
-                                    void** arguments) const {
+cuda::Result DeviceCompute::enqueue(const Stream& stream, cuda::Function kernel, size_t work_items, void** arguments,
+                                    unsigned block_threads) const {
   // A driver that does not know the attribute reports 0 multiprocessors.
-  const size_t most = kBlocksPerMultiprocessor * static_cast<size_t>(std::max(1, context_->device().multiprocessors));
-  const size_t blocks = std::min((work_items + kThreadsPerBlock - 1) / kThreadsPerBlock, most);
-  return context_->api().cuLaunchKernel(kernel, static_cast<unsigned>(blocks), 1, 1, kThreadsPerBlock, 1, 1, 0,
+  const size_t multiprocessors = static_cast<size_t>(std::max(1, context_->device().multiprocessors));
+  const size_t most = kBlocksPerMultiprocessor * multiprocessors * (kThreadsPerBlock / block_threads);
+  const size_t blocks = std::min((work_items + block_threads - 1) / block_threads, most);
+  return context_->api().cuLaunchKernel(kernel, static_cast<unsigned>(blocks), 1, 1, block_threads, 1, 1, 0,
                                         stream.handle(), arguments, nullptr);
 }
 

@@ -80,7 +80,10 @@ class DeviceCompute final : public Compute {
     launch_kernel(kernel, work_items, addresses);
   }
   void launch_kernel(const char* kernel, size_t work_items, void** arguments);
-  cuda::Result enqueue(const Stream& stream, cuda::Function kernel, size_t work_items, void** arguments) const;
+  // Eight warps. Any kernel fits: at most 255 registers × 256 threads are within the 65,536 of a multiprocessor.
+  static constexpr unsigned kThreadsPerBlock = 256;
+  cuda::Result enqueue(const Stream& stream, cuda::Function kernel, size_t work_items, void** arguments,
+                       unsigned block_threads = kThreadsPerBlock) const;
 
   /// The memory in `kept`, or more of it.
   std::byte* grow(std::unique_ptr<Memory>& kept, size_t bytes);

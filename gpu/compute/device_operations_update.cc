@@ -31,7 +31,7 @@ constexpr std::array<std::array<const char*, 5>, 7> kUpdateKernels = {
 
 bool is_in_blocks(GradientFormat format) { return format == GradientFormat::int8 || format == GradientFormat::int4; }
 
-/// A kernel reads elements of this size at once. It reads blocks byte by byte.
+/// A kernel reads elements of this size at once.
 size_t aligned_bytes(GradientFormat format) {
   return format == GradientFormat::fp32 ? sizeof(float) : sizeof(kernels::Bits16);
 }
@@ -48,8 +48,12 @@ kernels::Run update_run(const UpdateArguments& a) {
   for (size_t i = 0; i < state_vectors(a.rule); ++i) buffers.push_back({a.state[i]});
   for (const float* target : a.targets) buffers.push_back({target});
   if (is_in_blocks(a.format)) {
-    const kernels::Run run = kernels::run_of(a.count, buffers);
-    return run.head == 0 ? run : kernels::Run{.count = run.count};  // a quad is within one block
+    kernels::Run run = kernels::run_of(a.count, buffers);
+    // A quad is within one half of a whole block.
+    const kernels::Count in_whole_blocks = a.count / kernels::kBlock * (kernels::kBlock / 4);
+    run.quads = run.head == 0 ? std::min(run.quads, in_whole_blocks) : 0;
+    run.head = 0;
+    return run;
   }
   for (const void* gradient : a.gradients) buffers.push_back({gradient, aligned_bytes(a.format)});
   return kernels::run_of(a.count, buffers);
@@ -110,14 +114,15 @@ absl::StatusOr<cuda::Function> DeviceCompute::pack_kernel(GradientFormat format)
 cuda::Result DeviceCompute::pack(const Stream& stream, cuda::Function kernel, GradientFormat format, size_t count,
                                  const float* gradient, float* rest, void* packed) const {
   kernels::PackArguments arguments = {.run = {.count = count}, .gradient = gradient, .rest = rest, .packed = packed};
-  size_t threads = kernels::Blocks<127>::block_count(count);
-  if (!is_in_blocks(format)) {
-    arguments.run = kernels::run_of(count, {Buffer{gradient}, Buffer{rest}, Buffer{packed, aligned_bytes(format)}});
-    threads = kernels::threads_for(arguments.run);
-  }
   void* addresses[] = {&arguments};
   context_->make_current();
-  return enqueue(stream, kernel, threads, addresses);
+  if (is_in_blocks(format)) {
+    // A thread has 64 elements, so that a model of 1 MiB has 4,096 threads: single warps reach all multiprocessors.
+    constexpr unsigned kWarp = 32;
+    return enqueue(stream, kernel, kernels::Blocks<127>::block_count(count), addresses, kWarp);
+  }
+  arguments.run = kernels::run_of(count, {Buffer{gradient}, Buffer{rest}, Buffer{packed, aligned_bytes(format)}});
+  return enqueue(stream, kernel, kernels::threads_for(arguments.run), addresses);
 }
 
 }  // namespace gradrail::gpu

@@ -9,23 +9,8 @@
 
 namespace gradrail::gpu::kernels {
 
-/// Four elements, loaded and stored at once: 16 bytes of float, 8 of bf16. A warp's quads lie side by side.
-template <typename T>
-struct alignas(4 * sizeof(T)) Quad {
-  T at[4];
-};
-
 __device__ inline Count thread_index() { return static_cast<Count>(blockIdx.x) * blockDim.x + threadIdx.x; }
 __device__ inline Count thread_count() { return static_cast<Count>(gridDim.x) * blockDim.x; }
-
-template <typename T>
-__device__ const Quad<T>* quads(const T* first) {
-  return reinterpret_cast<const Quad<T>*>(first);
-}
-template <typename T>
-__device__ Quad<T>* quads(T* first) {
-  return reinterpret_cast<Quad<T>*>(first);
-}
 
 /// Calls visit(element) for each of this thread's single elements of a run.
 template <typename Visit>

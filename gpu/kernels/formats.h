@@ -81,6 +81,21 @@ GRADRAIL_DEVICE Element pack_element(float gradient, float& rest) {
   return element;
 }
 
+/// Four elements, loaded and stored at once: 16 bytes of float, 8 of bf16. A warp's quads lie side by side.
+template <typename T>
+struct alignas(4 * sizeof(T)) Quad {
+  T at[4];
+};
+
+template <typename T>
+GRADRAIL_DEVICE const Quad<T>* quads(const T* first) {
+  return reinterpret_cast<const Quad<T>*>(first);
+}
+template <typename T>
+GRADRAIL_DEVICE Quad<T>* quads(T* first) {
+  return reinterpret_cast<Quad<T>*>(first);
+}
+
 inline constexpr Bits32 kBlock = 64;  ///< elements that share a scale
 
 /// int8 and int4: kCodes is the largest code. A bucket has the scales of all blocks, then their codes.
@@ -109,15 +124,15 @@ struct Blocks {
       const Bits32 half = (elements + 1) / 2;
       return i < half ? static_cast<int>(static_cast<Bits32>(codes[i]) << 28) >> 28 : codes[i - half] >> 4;
     }
-    GRADRAIL_DEVICE float value(Count i) const {
-      const int code = this->code(i);
-      if ((scale & 0x8000) != 0) {  // a block with NaN or infinity
-        if (code == kNan) return float_of(0x7fc00000u);
-        if (code == kCodes || code == -kCodes) return float_of(code < 0 ? kInfinityBits | ~kMagnitude : kInfinityBits);
-      }
-      return static_cast<float>(code) * widen(Bf16{static_cast<Bits16>(scale & 0x7fff)});
-    }
+    GRADRAIL_DEVICE float value(Count i) const { return value_of(code(i), scale); }
   };
+  GRADRAIL_DEVICE static float value_of(int code, Bits16 scale) {
+    if ((scale & 0x8000) != 0) {  // a block with NaN or infinity
+      if (code == kNan) return float_of(0x7fc00000u);
+      if (code == kCodes || code == -kCodes) return float_of(code < 0 ? kInfinityBits | ~kMagnitude : kInfinityBits);
+    }
+    return static_cast<float>(code) * widen(Bf16{static_cast<Bits16>(scale & 0x7fff)});
+  }
   /// A block of a bucket of `count` elements.
   GRADRAIL_DEVICE static Block block_at(const void* bucket, Count count, Count block) {
     return {.codes = static_cast<const signed char*>(bucket) + codes_at(count, block),
@@ -154,41 +169,89 @@ struct Blocks {
     return exact < 0.0f ? -kCodes : kCodes;
   }
 
-  /// Shapes  gradient, rest: [in_block]; codes: as many bytes as the block has.
+  /// How the values of a block become codes.
+  struct Coding {
+    bool is_special;  ///< the block has NaN or infinity
+    Bits16 scale;
+    float step, inverse;
+
+    GRADRAIL_DEVICE int code(float exact, float& rest) const {
+      return is_special ? pack_special(exact, step, inverse, rest) : pack_value(exact, step, inverse, rest);
+    }
+    GRADRAIL_DEVICE Bits16 header() const { return static_cast<Bits16>(is_special ? scale | 0x8000 : scale); }
+  };
+  /// The largest magnitudes of a block.
+  struct Largest {
+    Bits32 any = 0, finite = 0;
+
+    GRADRAIL_DEVICE void add(float exact) {
+      const Bits32 magnitude = bits_of(exact) & kMagnitude;
+      any = magnitude > any ? magnitude : any;
+      if (magnitude < kInfinityBits && magnitude > finite) finite = magnitude;
+    }
+    GRADRAIL_DEVICE Coding coding() const {
+      const bool is_special = any >= kInfinityBits;
+      const Bits16 scale = is_special ? Blocks<kCodes - 1>::scale_for(finite) : scale_for(any);
+      const float step = widen(Bf16{scale});
+      return {is_special, scale, step, step == 0.0f ? 0.0f : 1.0f / step};
+    }
+  };
+
+  /// Shapes  gradient, rest: [in_block]; codes: as many bytes as the block has, from an even address.
   GRADRAIL_DEVICE static Bits16 pack_block(const float* gradient, float* rest, signed char* codes, Bits32 in_block) {
-    return in_block == kBlock ? pack_some<true>(gradient, rest, codes, kBlock)
-                              : pack_some<false>(gradient, rest, codes, in_block);
+    const bool has_quads = in_block == kBlock && is_aligned(gradient) && is_aligned(rest);
+    return has_quads ? pack_quads(quads(gradient), quads(rest), codes) : pack_singles(gradient, rest, codes, in_block);
+  }
+  GRADRAIL_DEVICE static bool is_aligned(const float* first) {
+    return __builtin_bit_cast(Count, first) % sizeof(Quad<float>) == 0;
   }
 
-  /// A whole block stays in registers: all of its indexes are constants then. A short one is read twice.
-  template <bool kIsWhole>
-  GRADRAIL_DEVICE static Bits16 pack_some(const float* gradient, float* rest, signed char* codes, Bits32 in_some) {
-    const Bits32 in_block = kIsWhole ? kBlock : in_some;
-    float kept[kIsWhole ? kBlock : 1] = {};
-    const auto exact = [&](Bits32 j) { return kIsWhole ? kept[j] : gradient[j] + rest[j]; };
-    Bits32 largest = 0, largest_finite = 0;
+  /// A whole block stays in registers: all of its indexes are constants.
+  GRADRAIL_DEVICE static Bits16 pack_quads(const Quad<float>* gradient, Quad<float>* rest, signed char* codes) {
+    Quad<float> exact[kBlock / 4];
+    Largest largest;
     GRADRAIL_UNROLL
-    for (Bits32 j = 0; j < in_block; ++j) {
-      if constexpr (kIsWhole) kept[j] = gradient[j] + rest[j];
-      const Bits32 magnitude = bits_of(exact(j)) & kMagnitude;
-      largest = magnitude > largest ? magnitude : largest;
-      if (magnitude < kInfinityBits && magnitude > largest_finite) largest_finite = magnitude;
+    for (Bits32 q = 0; q < kBlock / 4; ++q) {
+      const Quad<float> from = gradient[q], left = rest[q];
+      GRADRAIL_UNROLL
+      for (int e = 0; e < 4; ++e) {
+        exact[q].at[e] = from.at[e] + left.at[e];
+        largest.add(exact[q].at[e]);
+      }
     }
-    const bool is_special = largest >= kInfinityBits;
-    const Bits16 scale = is_special ? Blocks<kCodes - 1>::scale_for(largest_finite) : scale_for(largest);
-    const float step = widen(Bf16{scale});
-    const float inverse = step == 0.0f ? 0.0f : 1.0f / step;
-    const auto code = [&](Bits32 j) {
-      return is_special ? pack_special(exact(j), step, inverse, rest[j]) : pack_value(exact(j), step, inverse, rest[j]);
-    };
-    const Bits32 half = (in_block + 1) / 2;
+    const Coding coding = largest.coding();
     GRADRAIL_UNROLL
+    for (Bits32 q = 0; q < kCodeBytes / 4; ++q) {
+      Bits32 bytes[4];
+      Quad<float> low, high;
+      GRADRAIL_UNROLL
+      for (int e = 0; e < 4; ++e) {
+        bytes[e] = static_cast<Bits32>(coding.code(exact[q].at[e], low.at[e])) & (kIsHalf ? 15u : 255u);
+        if constexpr (kIsHalf)
+          bytes[e] |= (static_cast<Bits32>(coding.code(exact[q + kBlock / 8].at[e], high.at[e])) & 15u) << 4;
+      }
+      rest[q] = low;
+      if constexpr (kIsHalf) rest[q + kBlock / 8] = high;
+      Bits16* const pairs = reinterpret_cast<Bits16*>(codes) + 2 * q;
+      pairs[0] = static_cast<Bits16>(bytes[0] | bytes[1] << 8);
+      pairs[1] = static_cast<Bits16>(bytes[2] | bytes[3] << 8);
+    }
+    return coding.header();
+  }
+
+  /// Reads the block twice.
+  GRADRAIL_DEVICE static Bits16 pack_singles(const float* gradient, float* rest, signed char* codes, Bits32 in_block) {
+    Largest largest;
+    for (Bits32 j = 0; j < in_block; ++j) largest.add(gradient[j] + rest[j]);
+    const Coding coding = largest.coding();
+    const auto code = [&](Bits32 j) { return coding.code(gradient[j] + rest[j], rest[j]); };
+    const Bits32 half = (in_block + 1) / 2;
     for (Bits32 j = 0; j < (kIsHalf ? half : in_block); ++j) {
       int byte = code(j);
       if constexpr (kIsHalf) byte = (byte & 15) | (j + half < in_block ? code(j + half) << 4 : 0);
       codes[j] = static_cast<signed char>(byte);
     }
-    return static_cast<Bits16>(is_special ? scale | 0x8000 : scale);
+    return coding.header();
   }
 };
 

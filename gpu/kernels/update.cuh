@@ -82,20 +82,31 @@ struct Elements {
   }
 };
 
-/// Gradients in blocks. The codes begin at any even byte, so that they are read one by one.
+/// Gradients in blocks. The codes begin at any even byte, so that they are read in pairs. They are converted later: a
+/// conversion waits for its load, and the loads behind it would wait as well.
 template <int kCodes>
 struct InBlocks {
-  using Read = Quad<float>;
-  /// All four are in one block: the head is a multiple of 4.
+  using Format = Blocks<kCodes>;
+  struct Read {
+    Bits16 pairs[2];
+    Bits16 scale;
+    bool is_high;  ///< int4: the codes are in the upper halves of their bytes
+  };
+  /// All four are in one half of a whole block: the head is 0, and a short block has singles.
   __device__ static Read read(const UpdateArguments& a, Bits32 gradient, Count quad) {
     const Count first = a.run.head + 4 * quad;
-    const auto block = Blocks<kCodes>::block_at(a.gradients[gradient], a.run.count, first / kBlock);
-    Read read;
-    GRADRAIL_UNROLL
-    for (int e = 0; e < 4; ++e) read.at[e] = block.value(static_cast<Bits32>(first % kBlock) + static_cast<Bits32>(e));
-    return read;
+    const Bits32 at = static_cast<Bits32>(first % kBlock);
+    const auto block = Format::block_at(a.gradients[gradient], a.run.count, first / kBlock);
+    const bool is_high = Format::kIsHalf && at >= kBlock / 2;
+    const auto* const pairs = reinterpret_cast<const Bits16*>(block.codes + (is_high ? at - kBlock / 2 : at));
+    return {{pairs[0], pairs[1]}, block.scale, is_high};
   }
-  __device__ static float value(const Read& read, int e) { return read.at[e]; }
+  __device__ static float value(const Read& read, int e) {
+    const Bits32 byte = static_cast<Bits32>(read.pairs[e / 2]) >> (8 * (e % 2));
+    if constexpr (!Format::kIsHalf) return Format::value_of(static_cast<signed char>(byte), read.scale);
+    const Bits32 half = read.is_high ? byte >> 4 : byte;
+    return Format::value_of(static_cast<int>(half << 28) >> 28, read.scale);
+  }
   __device__ static float single(const UpdateArguments& a, Bits32 gradient, Count i) {
     return Blocks<kCodes>::block_at(a.gradients[gradient], a.run.count, i / kBlock).value(i % kBlock);
   }

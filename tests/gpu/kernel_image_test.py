@@ -95,6 +95,34 @@ class KernelImage(unittest.TestCase):
         self.assertIn(self.image, options.program.read_bytes())
 
 
+class KernelCode(unittest.TestCase):
+    def test_blocks_are_read_before_they_are_converted(self):
+        # A conversion waits for its load, and all loads behind it would wait as well. Two gradients with two quads each
+        # are under way together: two pairs of codes and a scale for each, beside the parameters and the state.
+        vectors = {"sgd": 1, "mean": 1, "momentum": 2, "nesterov": 2, "collect": 2, "adam": 3, "delayed_nesterov": 3}
+        for kernel, code in self.disassembled().items():
+            loads = [i for i, operation in enumerate(code) if operation.startswith("LDG")]
+            with self.subTest(kernel=kernel):
+                if found := re.fullmatch(r"gradrail_update_(\w+)_int[48]", kernel):
+                    first = next(i for i, operation in enumerate(code) if operation.startswith("I2F"))
+                    # mean reads no parameters, which its result does not depend on.
+                    read = 2 * vectors[found[1]] if found[1] != "mean" else 0
+                    self.assertGreaterEqual(sum(i < first for i in loads), read + 2 * 2 * 3)
+                elif re.fullmatch(r"gradrail_pack_int[48]", kernel):  # gradient and rest of 64 elements
+                    self.assertGreaterEqual(sum(code[i] == "LDG.E.128" for i in loads), 2 * 64 / 4)
+
+    def disassembled(self):
+        """{kernel: names of its instructions, in their order} for Hopper."""
+        tool = shutil.which("cuobjdump")
+        if tool is None or shutil.which("nvdisasm", path=pathlib.Path(tool).parent) is None:
+            self.skipTest("no cuobjdump with nvdisasm beside it (CUDA toolkit, or nvidia-cuda-cuobjdump of PyPI)")
+        text = subprocess.run([tool, "-sass", "-arch", "sm_90", options.image], check=True, capture_output=True,
+                              text=True, timeout=60).stdout
+        functions = re.split(r"Function : (\w+)", text)[1:]
+        instruction = re.compile(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]+)")
+        return {name: instruction.findall(code) for name, code in zip(functions[::2], functions[1::2])}
+
+
 def run_cuobjdump(tool, image):
     """The architectures of native code and of PTX, as NVIDIA's own reader sees them."""
     said = subprocess.run([tool, "--list-elf", "--list-ptx", image], check=True, capture_output=True, text=True,
