@@ -67,6 +67,7 @@ with gradrail.join({"w": (4 << 20,)}, transports="shm") as c:
 # All workers meet by the variables of the launcher, without an argument.
 GROUP = """
 import os
+import gradrail
 import torch, torch.distributed
 torch.distributed.init_process_group("gloo")
 rank, size = torch.distributed.get_rank(), torch.distributed.get_world_size()
@@ -76,6 +77,8 @@ assert rank == int(os.environ["GRADRAIL_TASK_INDEX"])
 names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK", "ROLE_WORLD_SIZE")
 # One write: the workers share the output of torchrun.
 os.write(1, f"of {size} sum {int(total)} {' '.join(os.environ[name] for name in names)}\\n".encode())
+with gradrail.join({"w": (1,)}) as client:  # the servers end after their workers have left
+    client.start()
 """
 
 
@@ -367,9 +370,9 @@ class Run(cluster.ClusterTest):
                 command = [python, "-m", "torch.distributed.run", *no_files, "--nproc_per_node", ps + workers, *port, "--no_python",
                            cluster.binary(), "run", "--ps", ps, "--", python, "-c", GROUP]
                 task = self.launch("torchrun", list(map(str, command)), cluster.python_environment())
-                # The servers end after their workers have left; these programs do not join.
                 for rank in range(workers):
                     task.wait_for(rf"^of {workers} sum 11 {rank} {workers} {rank} {workers} 0 1 {rank} {workers}$", 2 * cluster.START)
+                self.assert_ends(task, cluster.GOOD)
 
     def test_the_variables_of_mpirun_count_the_workers(self):
         if shutil.which("mpirun") is None:
