@@ -66,6 +66,7 @@ class FirstContact(unittest.TestCase):
         steps = [row["step"] for row in record["rows"]]
         for step in ("ldd bin/gradrail", "info", "doctor", "compute_test", "gpu_real_test", "worker_model_test"):
             self.assertIn(step, steps)
+        self.assertTrue(any(step.startswith("fact: ") for step in steps), steps)
         self.assertRegex(said, r"part a: \d+ steps, 0 failed, \d+ s, simulated driver")
 
     def test_figures(self):
@@ -84,7 +85,8 @@ class FirstContact(unittest.TestCase):
         _, record = self.part("c")
         steps = [row["step"] for row in record["rows"]]
         for step in ("mlp, cost as on CPUs", "mlp, equal sync hashes", "mlp, push and return bf16, equal sync hashes",
-                     "cnn, equal sync hashes", "kill -9 of a worker", "kill -9 of the ps"):
+                     "cnn, equal sync hashes", "restored, equal hashes", "kill -9 of a worker", "kill -9 of the ps",
+                     "kill -9 of a worker, parameters on gpu:0, ipc", "kill -9 of the ps, parameters on gpu:0, ipc"):
             self.assertIn(step, steps)
 
     def test_a_missing_library_is_a_failure(self):
