@@ -1,19 +1,11 @@
 #include "bench/suites/device_variables.h"
 
-#include <algorithm>
-
 #include "base/status.h"
 #include "bench/suites/device_name.h"
 #include "gpu/direct/ipc.h"
 #include "ps/protocol/exchange_layout.h"
 
 namespace gradrail::bench {
-namespace {
-
-// Drivers put smaller ones of a process into one, which would be exported and registered as a whole.
-constexpr size_t kAllocation = 2 << 20;
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<DeviceVariables>> DeviceVariables::create(const std::string& on, size_t elements,
                                                                          ps::PushFormat push) {
@@ -21,7 +13,7 @@ absl::StatusOr<std::unique_ptr<DeviceVariables>> DeviceVariables::create(const s
   made->elements_ = elements;
   made->push_ = push;
   GRADRAIL_ASSIGN_OR_RETURN(made->device_, open_compute(on));
-  const size_t bytes = std::max<size_t>(kAllocation, ps::device_block_bytes(elements, push));
+  const size_t bytes = gpu::own_allocation(ps::device_block_bytes(elements, push));
   GRADRAIL_ASSIGN_OR_RETURN(made->block_, made->device_->allocate(bytes));
   return made;
 }

@@ -24,7 +24,7 @@ absl::StatusOr<std::unique_ptr<GpuMemorySource>> source_for_nics(Compute& comput
 /// copies see what was written. How many notices have come since the last call does not matter.
 /// Errors  FAILED_PRECONDITION: the device orders nothing and the driver cannot flush: NICs must not write there.
 absl::Status flush_nic_writes(Compute& compute);
-/// Whether flush_nic_writes() has something to do on this device: false where it orders by itself (Ampere and newer).
+/// Whether flush_nic_writes() has something to do on this device: false where it orders by itself.
 bool needs_flush(Compute& compute);
 
 }  // namespace gradrail::gpu

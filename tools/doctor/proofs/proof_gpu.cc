@@ -50,7 +50,7 @@ class GpuMemory final : public ProofMemory {
 
   absl::Status open(int ordinal, NicGpuTransfer way) {
     GRADRAIL_ASSIGN_OR_RETURN(compute_, gpu::open_device(ordinal));
-    GRADRAIL_ASSIGN_OR_RETURN(memory_, compute_->allocate(2 * kProofBytes));
+    GRADRAIL_ASSIGN_OR_RETURN(memory_, compute_->allocate(gpu::own_allocation(2 * kProofBytes)));
     GRADRAIL_RETURN_IF_ERROR(gpu::prepare_for_peers(*compute_, memory_->data()));
     GRADRAIL_ASSIGN_OR_RETURN(source_, gpu::source_for_nics(*compute_, way));
     return absl::OkStatus();
