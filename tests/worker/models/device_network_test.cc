@@ -309,6 +309,23 @@ TEST_F(DeviceNetworks, OneCallStartsAStepThatStays) {
   gpu::Simulation::configure("");
 }
 
+/// The error of a copy is not yet known when the recording begins. The step would run with former variables.
+TEST_F(DeviceNetworks, ACopyThatFailsIsTheErrorOfTheFirstRecordedStep) {
+  if (!gpu::Simulation::is_here()) GTEST_SKIP() << "only the simulated driver refuses each address of freed memory";
+  const NetworkPlan plan = mlp_plan(kMlp);
+  const Problem p(plan, 5);
+  const auto network = make(plan);
+  step(*network, p);
+  network->stay_on_device();
+  const DeviceBlock block = network->device_block();
+  network->copy_parameters_from((*block.device->allocate(block.bytes))->as<float>());  // freed here
+  const auto failed = network->step(p.images, p.labels, p.parameters, p.gradients, nullptr);
+  EXPECT_THAT(failed.status().ToString(), HasSubstr("CUDA_ERROR_INVALID_VALUE"));
+  network->copy_parameters_from(nullptr);
+  step(*network, p);
+  EXPECT_EQ(network->launches(), "recorded, 1 launch");
+}
+
 TEST_F(DeviceNetworks, AccuracyIsThatOfTheTwinAlsoForARest) {
   const NetworkPlan plan = cnn_plan(kCnn);
   const Problem p(plan, 11);
