@@ -39,6 +39,8 @@ namespace gradrail::simulated {
 /// kStreamCaptureUnsupported on a stream that is captured, which spoils the capture: the call would have to wait, or
 /// would connect the capture with another stream. The real driver permits some of these calls.
 Result refuse_in_capture(Stream& stream);
+/// As the configuration has it for launches on a stream that is captured, which spoils the capture.
+Result refuse_launch_in_capture(Stream& stream);
 
 /// Enqueues on a stream an operation that does nothing when the device has failed before its turn.
 void enqueue(Stream& stream, std::function<void()> operation);

@@ -44,6 +44,7 @@ GRADRAIL_SIMULATED Result cuGraphInstantiateWithFlags(cuda::GraphExec* executabl
                                                       unsigned long long flags) {
   const Ready ready;
   if (const Result error = ready.error(); error != cuda::kSuccess) return error;
+  if (const Result wanted = Machine::get().configuration().instantiate_result; wanted != 0) return wanted;
   const gradrail::MutexLock lock(Machine::get().mutex);
   const std::shared_ptr<Graph> graph = find(Machine::get().graphs, handle);
   if (graph == nullptr || flags != 0) return cuda::kInvalidValue;

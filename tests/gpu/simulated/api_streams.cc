@@ -13,6 +13,13 @@ Result gradrail::simulated::refuse_in_capture(Stream& stream) {
   return cuda::kStreamCaptureUnsupported;
 }
 
+Result gradrail::simulated::refuse_launch_in_capture(Stream& stream) {
+  const Result refused = Machine::get().configuration().capture_result;
+  if (refused == cuda::kSuccess || !stream.is_captured()) return cuda::kSuccess;
+  stream.spoil_capture();
+  return refused;
+}
+
 void gradrail::simulated::enqueue(Stream& stream, std::function<void()> operation) {
   stream.enqueue([&device = stream.device(), operation = std::move(operation)] {
     if (device.error == cuda::kSuccess) operation();
@@ -166,6 +173,7 @@ GRADRAIL_SIMULATED Result cuLaunchKernel(cuda::Function function, unsigned grid_
   if (const Result error = ready.error(); error != cuda::kSuccess) return error;
   const bool is_flat = grid_y == 1 && grid_z == 1 && block_y == 1 && block_z == 1 && shared_bytes == 0 && !extra;
   if (!is_flat || grid_x == 0 || block_x == 0 || block_x > 1024) return cuda::kInvalidValue;
+  if (const Result refused = refuse_launch_in_capture(*stream_of(handle)); refused != cuda::kSuccess) return refused;
   Device* device = ready.device;
   if (!stream_of(handle)->is_captured()) {
     ++Machine::get().started;

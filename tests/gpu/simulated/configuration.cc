@@ -68,6 +68,10 @@ Configuration Configuration::parse(const std::string& words) {
       result.pinned_addresses = whole() != 0;
     else if (key == "ipc")
       result.ipc_result = whole();
+    else if (key == "capture")
+      result.capture_result = whole();
+    else if (key == "instantiate")
+      result.instantiate_result = whole();
     else if (key == "dma_buf")
       result.dma_buf = whole() != 0;
     else if (key == "stream_writes")

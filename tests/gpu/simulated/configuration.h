@@ -20,6 +20,8 @@ struct Configuration {
   int compute_major = 9;                  ///< compute: sm_90 is 9
   bool pinned_addresses = true;           ///< pinned_addresses=0: kernels do not know the host's
   int ipc_result = 0;                     ///< ipc: what mapping another process' memory answers
+  int capture_result = 0;                 ///< capture: what a launch answers on a stream that is captured
+  int instantiate_result = 0;             ///< instantiate: what preparing a graph answers
   bool dma_buf = true;                    ///< dma_buf=0: without
   bool stream_writes = true;              ///< stream_writes=0: streams write no numbers
   int ordering = 100;     ///< ordering: of what NICs write, as the attribute. Writes that are not ordered

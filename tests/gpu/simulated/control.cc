@@ -48,6 +48,7 @@ int gradrail_simulated_launch(CUstream_st* handle, void (*operation)(void*), voi
   const Ready ready;
   if (const Result error = ready.error(); error != cuda::kSuccess) return error;
   Stream& stream = *stream_of(handle);
+  if (const Result refused = refuse_launch_in_capture(stream); refused != cuda::kSuccess) return refused;
   if (!stream.is_captured()) {
     ++Machine::get().started;
     Machine::get().check_flush(stream.device());

@@ -298,14 +298,27 @@ TEST_F(DeviceNetworks, OneCallStartsAStepThatStays) {
   step(*network, p);
   EXPECT_EQ(started_by_a_step(), 1);
   EXPECT_GE(one_by_one, 10);
-  // A device that cannot record enqueues the operations one by one.
-  gpu::Simulation::configure("stream_writes=0");
-  const auto other = make(plan);
-  other->stay_on_device();
-  step(*other, p);
-  const int before = gpu::Simulation::objects().started;
-  step(*other, p);
-  EXPECT_EQ(gpu::Simulation::objects().started - before, one_by_one);
+}
+
+TEST_F(DeviceNetworks, AStepThatCannotBeRecordedHasTheSameBitsOneByOne) {
+  if (!gpu::Simulation::is_here()) GTEST_SKIP() << "only the simulated driver refuses to record";
+  const NetworkPlan plan = mlp_plan(kMlp);
+  const auto recorded = second_step_that_stays(plan);
+  for (const auto& [words, reason] : {std::pair{"stream_writes=0", "no writes of a stream into host memory"},
+                                      std::pair{"capture=900", "cublasSgemm"},
+                                      std::pair{"instantiate=2", "CUDA_ERROR_OUT_OF_MEMORY"}}) {
+    gpu::Simulation::configure(words);
+    EXPECT_EQ(second_step_that_stays(plan), recorded) << words;
+    const Problem p(plan, 5);
+    const auto network = make(plan);
+    network->stay_on_device();
+    step(*network, p);
+    const int before = gpu::Simulation::objects().started;
+    step(*network, p);
+    EXPECT_GE(gpu::Simulation::objects().started - before, 10) << words;
+    EXPECT_THAT(network->launches(), AllOf(HasSubstr("one by one: "), HasSubstr(reason)));
+    EXPECT_EQ(gpu::Simulation::objects().graphs, 0) << words;
+  }
   gpu::Simulation::configure("");
 }
 
