@@ -44,7 +44,13 @@ absl::StatusOr<std::unique_ptr<HostPin>> HostPin::pin(SharedContext context, voi
       // Portable: several devices of the process read it. DeviceMap: kernels use its host addresses.
       context->api().cuMemHostRegister_v2(data, bytes, cuda::kHostRegisterPortable | cuda::kHostRegisterDeviceMap);
   if (result == cuda::kSuccess) return std::unique_ptr<HostPin>(new HostPin(std::move(context), data));
-  absl::Status status = context->status(result, fmt::format("pinning {} bytes of host memory", bytes));
+  const std::string pinning = fmt::format("pinning {} bytes of host memory", bytes);
+  absl::Status status = context->status(result, pinning);
+  // The remedy of context->status() is for the memory of the device.
+  if (result == cuda::kOutOfMemory) {
+    return absl::ResourceExhaustedError(fmt::format("{}: {}: {} (the driver cannot lock more memory of this host)",
+                                                    context->label(), pinning, context->driver().name_of(result)));
+  }
   // A code of its own, because the caller can go on: another object keeps the range pinned.
   if (result == cuda::kHostMemoryAlreadyRegistered) return absl::AlreadyExistsError(status.message());
   return status;

@@ -1,5 +1,7 @@
 #include "gpu/reduce/tower_sum_host.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 
 #include "base/check.h"
@@ -27,6 +29,8 @@ std::unique_ptr<HostTowerSum::Staging> HostTowerSum::find_staging(Tower& tower, 
     return staging;
   }
   auto staging = std::make_unique<Staging>();
+  // A driver pins a page once: small buffers next to each other on one page could not all be pinned.
+  staging->values.reserve(count + static_cast<size_t>(sysconf(_SC_PAGESIZE)) / sizeof(float));
   staging->values.resize(std::max<size_t>(1, count));
   // Unpinned, the copy waits for the tower's work to end: slower, not wrong.
   absl::StatusOr<std::unique_ptr<Pin>> pin =

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "gpu/compute/device_compute.h"
@@ -292,6 +293,32 @@ TEST_P(DeviceFaults, NothingIsPinnedWhereKernelsCannotUseItsAddresses) {
   open("pinned_addresses=0");
   std::vector<float> values(10);
   EXPECT_EQ(compute_->pin(values.data(), 40).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_P(DeviceFaults, WithoutPinnedMemoryCopiesAreTheSame) {
+  open("pin=2");
+  std::vector<float> values(10, 1.0f), back(10);
+  const absl::Status refused = compute_->pin(back.data(), 40).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(words(refused), AllOf(HasSubstr("pinning 40 bytes of host memory"), HasSubstr("of this host")));
+  const auto memory = compute_->allocate(40);
+  compute_->upload((*memory)->data(), values.data(), 40);
+  ASSERT_TRUE(compute_->wait(compute_->download(back.data(), (*memory)->data(), 40)).ok());
+  EXPECT_EQ(back, values);
+}
+
+/// The driver pins whole pages. What lies beside pinned bytes is copied as if its page were not pinned.
+TEST_P(DeviceFaults, APageIsPinnedOnce) {
+  open("");
+  const absl::StatusOr<SharedMemory> pages = SharedMemory::create("gradrail-test", 4 * 4096);
+  std::byte* const data = pages->data();
+  const auto first = compute_->pin(data, 4096 + 100);
+  ASSERT_TRUE(first.ok()) << first.status();
+  EXPECT_EQ(compute_->pin(data + 4096 + 1000, 4096).status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_TRUE(compute_->pin(data + 8192, 4096).ok());
+  const std::unique_ptr<Memory> memory = zeros(10);
+  compute_->upload(memory->data(), data + 4096 + 1000, 40);
+  EXPECT_TRUE(compute_->finish().ok());
 }
 
 TEST_P(DeviceFaults, AnErrorBehindAllCallsEndsTheWaitAtOnce) {

@@ -130,6 +130,26 @@ TEST_P(TowerSumTest, EveryTowerHasTheMeanOfEveryBuffer) {
   });
 }
 
+/// Each copy of pageable memory waits for the tower's work.
+TEST_P(TowerSumTest, SmallBuffersAreCopiedWithoutAWait) {
+  GRADRAIL_NEEDS_SIMULATION();
+  std::vector<std::vector<std::unique_ptr<Memory>>> buffers(kTowers);
+  for (size_t tower = 0; tower < kTowers; ++tower) {
+    for (int i = 0; i < 4; ++i) buffers[tower].push_back(filled(tower, std::vector<float>(10)));
+    ASSERT_TRUE(computes_[tower]->finish().ok());
+  }
+  const int before = Simulation::objects().pageable_copies;
+  on_each_tower([&](size_t tower) {
+    std::vector<TowerSum::Part> parts;
+    for (const auto& buffer : buffers[tower]) parts.push_back({buffer->as<float>(), 10, nullptr});
+    const absl::StatusOr<CopyTicket> ticket = sum_->start(tower, parts);
+    ASSERT_TRUE(ticket.ok()) << ticket.status();
+    EXPECT_TRUE(sum_->wait(tower, *ticket).ok());
+    EXPECT_TRUE(computes_[tower]->finish().ok());
+  });
+  EXPECT_EQ(Simulation::objects().pageable_copies, before);
+}
+
 /// A bias goes with its weights: a kernel of NCCL takes some microseconds, also for ten elements.
 TEST_P(TowerSumTest, PartsOfOneCallAreOneLaunch) {
   std::vector<std::vector<std::unique_ptr<Memory>>> buffers(kTowers);

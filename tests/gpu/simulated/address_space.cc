@@ -109,7 +109,10 @@ int AddressSpace::count() const {
 bool AddressSpace::pin(uintptr_t address, size_t bytes) {
   const MutexLock lock(mutex_);
   for (const auto& [begin, length] : pins_) {
-    if (address < begin + length && begin < address + bytes) return false;
+    if (address / kPage < round_up(begin + length, kPage) / kPage &&
+        begin / kPage < round_up(address + bytes, kPage) / kPage) {
+      return false;
+    }
   }
   pins_[address] = bytes;
   return true;
@@ -126,6 +129,10 @@ bool AddressSpace::is_pinned(uintptr_t address, size_t bytes) const {
   if (after == pins_.begin()) return false;
   const auto& [begin, length] = *std::prev(after);
   return address + bytes <= begin + length;
+}
+
+bool AddressSpace::is_partly_pinned(uintptr_t address, size_t bytes) const {
+  return bytes > 0 && !is_pinned(address, bytes) && (is_pinned(address, 1) || is_pinned(address + bytes - 1, 1));
 }
 
 int AddressSpace::pins() const {

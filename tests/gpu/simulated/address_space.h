@@ -48,9 +48,12 @@ class AddressSpace {
   int count() const;
 
   // Host memory that was pinned.
+  /// False when one of its pages is pinned already, if only for other bytes.
   bool pin(uintptr_t address, size_t bytes);
   bool unpin(uintptr_t address);
   bool is_pinned(uintptr_t address, size_t bytes) const;
+  /// True when a pin holds one end of it, and not all of it.
+  bool is_partly_pinned(uintptr_t address, size_t bytes) const;
   int pins() const;
 
  private:

@@ -90,6 +90,7 @@ GRADRAIL_SIMULATED Result cuMemHostRegister_v2(void* data, size_t bytes, unsigne
   const auto address = reinterpret_cast<uintptr_t>(data);
   if (data == nullptr || bytes == 0 || memory().contains(address)) return cuda::kInvalidValue;
   if (!is_writable(address, bytes)) return cuda::kInvalidValue;  // like the real driver, unless the access is read-only
+  if (const Result wanted = Machine::get().configuration().pin_result; wanted != 0) return wanted;
   return memory().pin(address, bytes) ? cuda::kSuccess : cuda::kHostMemoryAlreadyRegistered;
 }
 
@@ -101,6 +102,7 @@ GRADRAIL_SIMULATED Result cuMemcpyAsync(DevicePointer to, DevicePointer from, si
   const Ready ready;
   if (const Result error = ready.error(); error != cuda::kSuccess) return error;
   if (!memory().is_usable(to, bytes) || !memory().is_usable(from, bytes)) return cuda::kInvalidValue;
+  if (memory().is_partly_pinned(to, bytes) || memory().is_partly_pinned(from, bytes)) return cuda::kInvalidValue;
   Stream& stream = *stream_of(handle);
   const auto is_pageable = [&](DevicePointer address) {
     return !memory().contains(address) && !memory().is_pinned(address, bytes);

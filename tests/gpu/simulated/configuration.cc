@@ -66,6 +66,8 @@ Configuration Configuration::parse(const std::string& words) {
       result.compute_major = whole();
     else if (key == "pinned_addresses")
       result.pinned_addresses = whole() != 0;
+    else if (key == "pin")
+      result.pin_result = whole();
     else if (key == "ipc")
       result.ipc_result = whole();
     else if (key == "capture")

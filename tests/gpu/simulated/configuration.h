@@ -19,6 +19,7 @@ struct Configuration {
   int delay_us = 0;                       ///< delay: before each operation of a stream, so that missing waits show
   int compute_major = 9;                  ///< compute: sm_90 is 9
   bool pinned_addresses = true;           ///< pinned_addresses=0: kernels do not know the host's
+  int pin_result = 0;                     ///< pin: what pinning host memory answers
   int ipc_result = 0;                     ///< ipc: what mapping another process' memory answers
   int capture_result = 0;                 ///< capture: what a launch answers on a stream that is captured
   int instantiate_result = 0;             ///< instantiate: what preparing a graph answers
