@@ -184,6 +184,26 @@ TEST_F(Recordings, ADeviceThatDoesNotAnswerIsLostAfterItsTime) {
   static const SharedMemory kept = std::move(back_memory_);
 }
 
+/// A recording has addresses. Their owners may have freed or unpinned them when it is replayed.
+TEST_F(Recordings, MemoryThatIsNotThereAnyMoreIsTheErrorOfTheReplay) {
+  GRADRAIL_NEEDS_SIMULATION();
+  for (const bool frees : {false, true}) {
+    open("");
+    const auto recording = record();
+    ASSERT_TRUE(recording.ok()) << recording.status();
+    (*recording)->replay();
+    ASSERT_TRUE((*recording)->wait().ok());
+    if (frees) {
+      step_.reset();
+    } else {
+      back_pin_.reset();
+      back_pin_ = *compute_->pin(back_memory_.data(), kBytes);
+    }
+    (*recording)->replay();
+    EXPECT_THAT((*recording)->wait().ToString(), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS")) << frees;
+  }
+}
+
 TEST_F(Recordings, LeavesNothingBehind) {
   GRADRAIL_NEEDS_SIMULATION();
   const SimulatedObjects before = Simulation::objects();

@@ -338,6 +338,7 @@ void DeviceNetwork::average_by(gpu::TowerSum* sum, size_t tower) {
 
 void DeviceNetwork::release_memory() {
   device_->finish().IgnoreError();
+  recording_.reset();  // it copies to the memory that is unpinned here
   pins_.clear();
 }
 

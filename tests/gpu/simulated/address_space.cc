@@ -108,13 +108,13 @@ int AddressSpace::count() const {
 
 bool AddressSpace::pin(uintptr_t address, size_t bytes) {
   const MutexLock lock(mutex_);
-  for (const auto& [begin, length] : pins_) {
-    if (address / kPage < round_up(begin + length, kPage) / kPage &&
+  for (const auto& [begin, pin] : pins_) {
+    if (address / kPage < round_up(begin + pin.bytes, kPage) / kPage &&
         begin / kPage < round_up(address + bytes, kPage) / kPage) {
       return false;
     }
   }
-  pins_[address] = bytes;
+  pins_[address] = {bytes, ++newest_pin_};
   return true;
 }
 
@@ -123,12 +123,12 @@ bool AddressSpace::unpin(uintptr_t address) {
   return pins_.erase(address) == 1;
 }
 
-bool AddressSpace::is_pinned(uintptr_t address, size_t bytes) const {
+uint64_t AddressSpace::pin_of(uintptr_t address, size_t bytes) const {
   const MutexLock lock(mutex_);
   auto after = pins_.upper_bound(address);
-  if (after == pins_.begin()) return false;
-  const auto& [begin, length] = *std::prev(after);
-  return address + bytes <= begin + length;
+  if (after == pins_.begin()) return 0;
+  const auto& [begin, pin] = *std::prev(after);
+  return address + bytes <= begin + pin.bytes ? pin.number : 0;
 }
 
 bool AddressSpace::is_partly_pinned(uintptr_t address, size_t bytes) const {

@@ -51,7 +51,9 @@ class AddressSpace {
   /// False when one of its pages is pinned already, if only for other bytes.
   bool pin(uintptr_t address, size_t bytes);
   bool unpin(uintptr_t address);
-  bool is_pinned(uintptr_t address, size_t bytes) const;
+  bool is_pinned(uintptr_t address, size_t bytes) const { return pin_of(address, bytes) != 0; }
+  /// The number of the pin that holds all of it, 0 without. A later pin of the same memory has another number.
+  uint64_t pin_of(uintptr_t address, size_t bytes) const;
   /// True when a pin holds one end of it, and not all of it.
   bool is_partly_pinned(uintptr_t address, size_t bytes) const;
   int pins() const;
@@ -64,7 +66,12 @@ class AddressSpace {
   mutable Mutex mutex_;
   uintptr_t next_ ABSL_GUARDED_BY(mutex_);
   std::map<uintptr_t, Allocation> allocations_ ABSL_GUARDED_BY(mutex_);  ///< by address
-  std::map<uintptr_t, size_t> pins_ ABSL_GUARDED_BY(mutex_);
+  struct Pin {
+    size_t bytes;
+    uint64_t number;
+  };
+  std::map<uintptr_t, Pin> pins_ ABSL_GUARDED_BY(mutex_);  ///< by address
+  uint64_t newest_pin_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace gradrail::simulated

@@ -112,11 +112,14 @@ GRADRAIL_SIMULATED Result cuMemcpyAsync(DevicePointer to, DevicePointer from, si
     return refused;
   if (waits) ++Machine::get().pageable_copies;
   if (waits) stream.drain();  // the real one may do so before it stages the bytes, however long it takes
+  const uint64_t to_pin = memory().pin_of(to, bytes), from_pin = memory().pin_of(from, bytes);
   enqueue(stream, [=, device = ready.device] {
-    if (memory().is_usable(to, bytes) && memory().is_usable(from, bytes)) {
+    // A graph runs long after its capture, and what was freed or unpinned meanwhile is not mapped any more.
+    if (memory().is_usable(to, bytes) && memory().is_usable(from, bytes) && memory().pin_of(to, bytes) == to_pin &&
+        memory().pin_of(from, bytes) == from_pin) {
       std::memcpy(pointer(to), pointer(from), bytes);
     } else {
-      device->error = cuda::kIllegalAddress;  // freed meanwhile
+      device->error = cuda::kIllegalAddress;
     }
   });
   if (waits) stream.drain();
@@ -129,7 +132,12 @@ GRADRAIL_SIMULATED Result cuMemsetD32Async(DevicePointer to, unsigned value, siz
   if (to % sizeof(value) != 0 || !memory().contains(to) || !memory().is_usable(to, count * sizeof(value))) {
     return cuda::kInvalidValue;
   }
-  enqueue(*stream_of(stream), [=] { std::fill_n(static_cast<unsigned*>(pointer(to)), count, value); });
+  enqueue(*stream_of(stream), [=, device = ready.device] {
+    if (memory().is_usable(to, count * sizeof(value)))
+      std::fill_n(static_cast<unsigned*>(pointer(to)), count, value);
+    else
+      device->error = cuda::kIllegalAddress;  // freed meanwhile
+  });
   return cuda::kSuccess;
 }
 

@@ -334,6 +334,18 @@ TEST_F(DeviceNetworks, AStepThatCannotBeRecordedHasTheSameBitsOneByOne) {
   gpu::Simulation::configure("");
 }
 
+/// A recording copies to pinned memory, and a later pin is another one.
+TEST_F(DeviceNetworks, AStepAfterAReleaseOfMemoryIsRecordedAgain) {
+  const NetworkPlan plan = mlp_plan(kMlp);
+  const Problem p(plan, 5);
+  const auto network = make(plan);
+  network->stay_on_device();
+  const float cost = step(*network, p);
+  network->release_memory();
+  EXPECT_EQ(step(*network, p), cost);
+  EXPECT_EQ(step(*network, p), cost);
+}
+
 /// The error of a copy is not yet known when the recording begins. The step would run with former variables.
 TEST_F(DeviceNetworks, ACopyThatFailsIsTheErrorOfTheFirstRecordedStep) {
   if (!gpu::Simulation::is_here()) GTEST_SKIP() << "only the simulated driver refuses each address of freed memory";
