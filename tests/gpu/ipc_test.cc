@@ -152,6 +152,7 @@ TEST_F(Ipc, MapsTheSameMemoryTwice) {
   for (int time = 0; time < 2; ++time) {
     const auto second = map_memory(*compute_, exported);
     ASSERT_TRUE(second.ok()) << second.status();
+    EXPECT_EQ((*second)->data(), (*first)->data()) << "CUDA counts the owners of one mapping";
     float value = 0;
     ASSERT_TRUE(compute_->wait(compute_->download(&value, (*second)->data(), sizeof(value))).ok());
     EXPECT_EQ(value, all[kFirst]);

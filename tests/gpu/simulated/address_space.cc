@@ -1,6 +1,7 @@
 #include "tests/gpu/simulated/address_space.h"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -67,15 +68,34 @@ uintptr_t AddressSpace::allocate(Device* device, size_t bytes) {
 }
 
 uintptr_t AddressSpace::import(Device* device, int fd, size_t bytes) {
+  if (const uintptr_t address = import_again(device, fd); address != 0) {
+    close(fd);
+    return address;
+  }
   const uintptr_t address = map(device, fd, bytes, true);
   if (address == 0) close(fd);
   return address;
+}
+
+uintptr_t AddressSpace::import_again(Device* device, int fd) {
+  struct stat wanted;
+  if (fstat(fd, &wanted) != 0) return 0;
+  const MutexLock lock(mutex_);
+  for (auto& [address, allocation] : allocations_) {
+    struct stat known;
+    if (!allocation.imported || allocation.device != device || fstat(allocation.fd, &known) != 0) continue;
+    if (known.st_ino != wanted.st_ino || known.st_dev != wanted.st_dev) continue;
+    ++allocation.opened;
+    return address;
+  }
+  return 0;
 }
 
 bool AddressSpace::release(uintptr_t address, bool imported) {
   const MutexLock lock(mutex_);
   const auto found = allocations_.find(address);
   if (found == allocations_.end() || found->second.imported != imported) return false;
+  if (--found->second.opened > 0) return true;
   const Allocation& allocation = found->second;
   if (!imported) check_slack(allocation);
   void* const reserved = mmap(reinterpret_cast<void*>(allocation.mapping), allocation.mapping_bytes, PROT_NONE,

@@ -28,6 +28,7 @@ class AddressSpace {
     size_t mapping_bytes;
     int fd;
     bool imported;  ///< another process' memory
+    int opened = 1;  ///< imported: so many times, at the same address
   };
 
   AddressSpace();
@@ -36,7 +37,8 @@ class AddressSpace {
   uintptr_t allocate(Device* device, size_t bytes);
   /// Takes over the descriptor of memory that another process allocated.
   uintptr_t import(Device* device, int fd, size_t bytes);
-  /// False when no allocation begins there; stops the process after a write behind the allocation's end.
+  /// False when no allocation begins there; stops the process after a write behind the allocation's end. What was
+  /// imported several times stays until the last release.
   bool release(uintptr_t address, bool imported);
 
   /// The current allocation that holds the address.
@@ -61,6 +63,7 @@ class AddressSpace {
  private:
   static constexpr size_t kBytes = size_t{256} << 30;
   uintptr_t map(Device* device, int fd, size_t bytes, bool imported);
+  uintptr_t import_again(Device* device, int fd);
 
   uintptr_t begin_;
   mutable Mutex mutex_;
