@@ -57,6 +57,16 @@ TEST(DmaBuf, CoversWholePages) {
   EXPECT_EQ(exported->bytes, 2 * 4096u);
 }
 
+/// Who exports memory allocates whole pages (own_allocation()).
+TEST(DmaBuf, APageThatTheAllocationDoesNotFillIsRefused) {
+  GRADRAIL_NEEDS_SIMULATION();
+  Simulation::configure("");
+  const std::unique_ptr<Compute> compute = open_or_null();
+  const auto memory = compute->allocate(2 * 4096 - 100);
+  EXPECT_TRUE(export_dma_buf(*compute, (*memory)->data(), 4096).ok());
+  EXPECT_EQ(export_dma_buf(*compute, (*memory)->data(), 4097).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(DmaBuf, ADeviceWithoutSaysWhatItTakes) {
   GRADRAIL_NEEDS_SIMULATION();
   Simulation::configure("dma_buf=0");

@@ -35,7 +35,8 @@ class AddressSpace {
 
   /// Filled with 0xff, NaN in every float. 0 when the host has no memory.
   uintptr_t allocate(Device* device, size_t bytes);
-  /// Takes over the descriptor of memory that another process allocated.
+  /// Takes over the descriptor of memory that another process allocated. Memory that is mapped for the device already
+  /// has the same address again.
   uintptr_t import(Device* device, int fd, size_t bytes);
   /// False when no allocation begins there; stops the process after a write behind the allocation's end. What was
   /// imported several times stays until the last release.
@@ -62,8 +63,8 @@ class AddressSpace {
 
  private:
   static constexpr size_t kBytes = size_t{256} << 30;
-  uintptr_t map(Device* device, int fd, size_t bytes, bool imported);
   uintptr_t import_again(Device* device, int fd);
+  uintptr_t map(Device* device, int fd, size_t bytes, bool imported);
 
   uintptr_t begin_;
   mutable Mutex mutex_;

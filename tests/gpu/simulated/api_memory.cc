@@ -192,7 +192,7 @@ GRADRAIL_SIMULATED Result cuMemGetHandleForAddressRange(void* handle, DevicePoin
   const auto allocation = memory().find(address);
   if (!Machine::get().configuration().dma_buf) return cuda::kNotSupported;
   if (!allocation || type != cuda::kRangeHandleDmaBufFd || bytes == 0) return cuda::kInvalidValue;
-  const uintptr_t end = allocation->mapping + allocation->mapping_bytes;
+  const uintptr_t end = allocation->address + allocation->bytes;
   if (address % 4096 != 0 || bytes % 4096 != 0 || address + bytes > end) return cuda::kInvalidValue;
   *static_cast<int*>(handle) = dup(allocation->fd);
   return cuda::kSuccess;
