@@ -9,6 +9,7 @@
 #include "fmt/format.h"
 #include "gpu/compute/device_compute.h"
 #include "gpu/compute/device_memory.h"
+#include "gpu/driver/native_error.h"
 
 namespace gradrail::gpu {
 namespace {
@@ -113,8 +114,9 @@ absl::StatusOr<std::string> export_memory(Compute& compute, const void* data, si
   cuda::DevicePointer base = 0;
   size_t allocated = 0;
   const cuda::DevicePointer address = address_of(data);
-  if (context.api().cuMemGetAddressRange_v2(&base, &allocated, address) != cuda::kSuccess ||
-      bytes > allocated - (address - base)) {
+  const cuda::Result found = context.api().cuMemGetAddressRange_v2(&base, &allocated, address);
+  if (is_lasting(found)) return context.status(found, fmt::format("exporting {} bytes", bytes));
+  if (found != cuda::kSuccess || bytes > allocated - (address - base)) {
     return absl::InvalidArgumentError(
         fmt::format("{}: {} bytes to be exported are not its memory", compute.name(), bytes));
   }

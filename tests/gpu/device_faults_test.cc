@@ -10,6 +10,8 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "gpu/compute/device_compute.h"
+#include "gpu/direct/dma_buf.h"
+#include "gpu/direct/ipc.h"
 #include "gpu/direct/staged_copies.h"
 #include "gpu/driver/native_error.h"
 #include "tests/gpu/simulation.h"
@@ -186,6 +188,25 @@ TEST_P(DeviceFaults, ALostDeviceIsNamedAgainAndAgain) {
   EXPECT_EQ(compute_->finish().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(compute_->allocate(4).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(compute_->pin(back.data(), 40).status().code(), absl::StatusCode::kUnavailable);
+}
+
+/// CUDA reports an error of earlier work through whichever call comes next.
+TEST_P(DeviceFaults, ALateErrorIsThatOfEachCall) {
+  open("fault=0@1");
+  const std::unique_ptr<Memory> memory = zeros(1024);
+  ASSERT_TRUE(compute_->finish().ok());
+  auto other = DeviceCompute::open(**Driver::get(), 0);
+  ASSERT_TRUE(other.ok()) << other.status();
+  const float* sources[] = {memory->as<float>()};
+  (*other)->sum(sources, 1024, 1.0f, memory->as<float>());
+  ASSERT_FALSE((*other)->finish().ok());
+  std::vector<float> back(10);
+  for (const absl::Status& late : {compute_->allocate(4).status(), compute_->pin(back.data(), 40).status(),
+                                   export_memory(*compute_, memory->data(), 4096).status(),
+                                   export_dma_buf(*compute_, memory->data(), 4096).status(),
+                                   prepare_for_peers(*compute_, memory->data()), compute_->finish()}) {
+    EXPECT_THAT(words(late), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
+  }
 }
 
 /// cuBLAS reports that an execution failed, and no reason.

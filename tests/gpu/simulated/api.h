@@ -36,6 +36,12 @@ struct Ready {
 
 namespace gradrail::simulated {
 
+/// For calls that need no device: an error of earlier work, which CUDA reports through whichever call comes next.
+inline Result late_error() {
+  const Device* device = current_device();
+  return device == nullptr ? cuda::kSuccess : device->error.load();
+}
+
 /// kStreamCaptureUnsupported on a stream that is captured, which spoils the capture: the call would have to wait, or
 /// would connect the capture with another stream. The real driver permits some of these calls.
 Result refuse_in_capture(Stream& stream);

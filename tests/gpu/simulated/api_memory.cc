@@ -77,6 +77,7 @@ GRADRAIL_SIMULATED Result cuMemGetInfo_v2(size_t* free_bytes, size_t* total_byte
 }
 
 GRADRAIL_SIMULATED Result cuMemGetAddressRange_v2(DevicePointer* base, size_t* bytes, DevicePointer address) {
+  if (const Result late = late_error(); late != cuda::kSuccess) return late;
   const auto allocation = memory().find(address);
   if (!allocation) return cuda::kNotFound;
   *base = allocation->address;
@@ -142,6 +143,7 @@ GRADRAIL_SIMULATED Result cuMemsetD32Async(DevicePointer to, unsigned value, siz
 }
 
 GRADRAIL_SIMULATED Result cuPointerGetAttribute(void* value, int attribute, DevicePointer address) {
+  if (const Result late = late_error(); late != cuda::kSuccess) return late;
   if (attribute != cuda::kPointerAttributeMemoryType) return cuda::kInvalidValue;
   const bool is_device = memory().find(address).has_value();
   if (!is_device && !memory().is_pinned(address, 1)) return cuda::kInvalidValue;
@@ -150,11 +152,13 @@ GRADRAIL_SIMULATED Result cuPointerGetAttribute(void* value, int attribute, Devi
 }
 
 GRADRAIL_SIMULATED Result cuPointerSetAttribute(const void*, int attribute, DevicePointer address) {
+  if (const Result late = late_error(); late != cuda::kSuccess) return late;
   if (attribute != cuda::kPointerAttributeSyncMemops) return cuda::kInvalidValue;
   return memory().find(address) ? cuda::kSuccess : cuda::kInvalidValue;
 }
 
 GRADRAIL_SIMULATED Result cuIpcGetMemHandle(cuda::IpcMemoryHandle* result, DevicePointer address) {
+  if (const Result late = late_error(); late != cuda::kSuccess) return late;
   const auto allocation = memory().find(address);
   if (!allocation || allocation->imported) return cuda::kInvalidValue;
   Handle handle{.process = getpid(), .fd = allocation->fd, .bytes = allocation->bytes};
@@ -189,6 +193,7 @@ GRADRAIL_SIMULATED Result cuIpcCloseMemHandle(DevicePointer address) {
 
 GRADRAIL_SIMULATED Result cuMemGetHandleForAddressRange(void* handle, DevicePointer address, size_t bytes, int type,
                                                         unsigned long long) {
+  if (const Result late = late_error(); late != cuda::kSuccess) return late;
   const auto allocation = memory().find(address);
   if (!Machine::get().configuration().dma_buf) return cuda::kNotSupported;
   if (!allocation || type != cuda::kRangeHandleDmaBufFd || bytes == 0) return cuda::kInvalidValue;

@@ -160,6 +160,7 @@ GRADRAIL_SIMULATED Result cuModuleUnload(cuda::Module) {
 }
 
 GRADRAIL_SIMULATED Result cuModuleGetFunction(cuda::Function* function, cuda::Module, const char* name) {
+  if (const Result late = late_error(); late != cuda::kSuccess) return late;
   const Kernel* kernel = find_kernel(name);
   if (kernel == nullptr) return cuda::kNotFound;
   *function = reinterpret_cast<cuda::Function>(const_cast<Kernel*>(kernel));
