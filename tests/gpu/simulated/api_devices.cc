@@ -50,6 +50,9 @@ GRADRAIL_SIMULATED Result cuGetErrorName(Result result, const char** name) {
     case cuda::kIllegalAddress:
       *name = "CUDA_ERROR_ILLEGAL_ADDRESS";
       break;
+    case cuda::kMisalignedAddress:
+      *name = "CUDA_ERROR_MISALIGNED_ADDRESS";
+      break;
     case cuda::kHostMemoryAlreadyRegistered:
       *name = "CUDA_ERROR_HOST_MEMORY_ALREADY_REGISTERED";
       break;

@@ -183,7 +183,7 @@ GRADRAIL_SIMULATED Result cuLaunchKernel(cuda::Function function, unsigned grid_
   enqueue(*stream_of(handle), [device, run = bind_kernel(function, arguments), grid_x, block_x] {
     Machine::get().count_launch(*device);
     if (device->error != cuda::kSuccess) return;
-    if (!run(grid_x, block_x)) device->error = cuda::kIllegalAddress;
+    if (const Result error = run(grid_x, block_x); error != cuda::kSuccess) device->error = error;
   });
   return cuda::kSuccess;
 }

@@ -50,11 +50,23 @@ const Kernel kKernels[] = {
 };
 
 thread_local sigjmp_buf* rescue = nullptr;  ///< where a kernel's bad access on this thread ends
+thread_local Result caught = gpu::cuda::kSuccess;
 struct sigaction previous;
+
+[[noreturn]] void end_kernel(Result error) {
+  caught = error;
+  siglongjmp(*rescue, 1);
+}
+
+/// The compiler's trap at a misaligned access (CMakeLists.txt).
+void on_trap(int signal) {
+  if (rescue != nullptr) end_kernel(gpu::cuda::kMisalignedAddress);
+  std::signal(signal, SIG_DFL);
+}
 
 void on_bad_access(int signal, siginfo_t* info, void* context) {
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
-  if (rescue != nullptr && Machine::get().memory().contains(address)) siglongjmp(*rescue, 1);
+  if (rescue != nullptr && Machine::get().memory().contains(address)) end_kernel(gpu::cuda::kIllegalAddress);
   // Not a kernel's: as if this handler were not there.
   sigaction(SIGSEGV, &previous, nullptr);
   if (previous.sa_flags & SA_SIGINFO) previous.sa_sigaction(signal, info, context);
@@ -67,6 +79,9 @@ void watch_accesses() {
     action.sa_sigaction = on_bad_access;
     action.sa_flags = SA_SIGINFO | SA_NODEFER;
     sigaction(SIGSEGV, &action, &previous);
+    action.sa_handler = on_trap;
+    action.sa_flags = SA_NODEFER;
+    for (const int signal : {SIGILL, SIGTRAP}) sigaction(signal, &action, nullptr);  // by processor
   });
 }
 
@@ -89,17 +104,17 @@ void run_all(const Launch& launch) {
   }
 }
 
-bool run_watched(const Launch& launch) {
+Result run_watched(const Launch& launch) {
   watch_accesses();
   sigjmp_buf here;
   if (sigsetjmp(here, 1) != 0) {
     rescue = nullptr;
-    return false;
+    return caught;
   }
   rescue = &here;
   run_all(launch);
   rescue = nullptr;
-  return true;
+  return gpu::cuda::kSuccess;
 }
 
 }  // namespace
@@ -111,13 +126,13 @@ const Kernel* find_kernel(const char* name) {
   return nullptr;
 }
 
-std::function<bool(unsigned, unsigned)> bind_kernel(gpu::cuda::Function function, void** arguments) {
+std::function<Result(unsigned, unsigned)> bind_kernel(gpu::cuda::Function function, void** arguments) {
   const auto* kernel = reinterpret_cast<const Kernel*>(function);
   // Storage of max_align_t's alignment, as every argument structure needs at most.
   std::vector<std::max_align_t> copy((kernel->argument_bytes + sizeof(std::max_align_t) - 1) /
                                      sizeof(std::max_align_t));
   std::memcpy(copy.data(), arguments[0], kernel->argument_bytes);
-  if (!Machine::get().configuration().computes) return [](unsigned, unsigned) { return true; };
+  if (!Machine::get().configuration().computes) return [](unsigned, unsigned) { return gpu::cuda::kSuccess; };
   return [kernel, copy = std::move(copy)](unsigned blocks, unsigned threads) {
     return run_watched({*kernel, copy.data(), blocks, threads});
   };

@@ -12,7 +12,7 @@ struct Kernel;
 const Kernel* find_kernel(const char* name);
 
 /// The launch, with the arguments copied as the driver does. Called with the number of blocks and of threads in each.
-/// Returns false after an access to memory outside of every allocation.
-std::function<bool(unsigned, unsigned)> bind_kernel(gpu::cuda::Function function, void** arguments);
+/// Returns the error of an access that is misaligned, or outside of every allocation.
+std::function<gpu::cuda::Result(unsigned, unsigned)> bind_kernel(gpu::cuda::Function function, void** arguments);
 
 }  // namespace gradrail::simulated
