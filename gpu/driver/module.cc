@@ -18,6 +18,12 @@ bool is_refused_image(cuda::Result result) {
 /// The first with the instructions that the kernels of every build use.
 constexpr int kOldestComputeMajor = 8;
 
+constexpr const char* kKernels[] = {
+#define GRADRAIL_KERNEL(name, Argument) #name,
+#include "gpu/kernels/list.inc"
+#undef GRADRAIL_KERNEL
+};
+
 std::string remedy(const PrimaryContext& context, cuda::Result result) {
   const std::string_view image = kernel_image_description();
   const DeviceInfo& device = context.device();
@@ -61,7 +67,16 @@ absl::StatusOr<Module> Module::load(SharedContext context) {
   // The driver chooses the code of this device from the image, or compiles its PTX (seconds, once per user and driver).
   const cuda::Result result = context->api().cuModuleLoadData(&handle, kernel_image().data());
   if (result != cuda::kSuccess) return refusal(*context, result);
-  return Module(std::move(context), handle);
+  Module module(std::move(context), handle);
+  for (const char* const name : kKernels) GRADRAIL_RETURN_IF_ERROR(module.look_up(name));
+  return module;
+}
+
+absl::Status Module::look_up(const char* kernel) {
+  cuda::Function function = nullptr;
+  const cuda::Result result = context_->api().cuModuleGetFunction(&function, handle_, kernel);
+  if (result == cuda::kSuccess) functions_.emplace(kernel, function);
+  return context_->status(result, fmt::format("looking for kernel {}", kernel));
 }
 
 Module::Module(Module&& other) noexcept
@@ -75,14 +90,9 @@ Module::~Module() {
   context_->api().cuModuleUnload(handle_);
 }
 
-absl::StatusOr<cuda::Function> Module::find(std::string_view kernel) {
-  // Each kernel is looked up in the driver once: a step launches it many times.
+absl::StatusOr<cuda::Function> Module::find(std::string_view kernel) const {
   if (const auto known = functions_.find(kernel); known != functions_.end()) return known->second;
-  const std::string name(kernel);
-  cuda::Function function = nullptr;
-  const cuda::Result result = context_->api().cuModuleGetFunction(&function, handle_, name.c_str());
-  if (result != cuda::kSuccess) return context_->status(result, fmt::format("looking for kernel {}", name));
-  return functions_.emplace(name, function).first->second;
+  return absl::InternalError(fmt::format("{}: this build has no kernel {}", context_->label(), kernel));
 }
 
 }  // namespace gradrail::gpu

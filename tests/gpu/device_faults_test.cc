@@ -97,6 +97,16 @@ TEST_P(DeviceFaults, ADownloadDoesNotWaitForLaterWork) {
   EXPECT_LT(until_copied, seconds_since(start) / 2);
 }
 
+/// A driver loads a kernel when it is looked up, and may wait for the device, which may wait for this thread.
+TEST_P(DeviceFaults, TheFirstLaunchOfAKernelDoesNotWait) {
+  open("delay=100000");
+  const Download started = download_behind_add();
+  compute_->activation_backward(10, Activation::relu, started.from->as<float>(), started.from->as<float>());
+  compute_->bias_activation(1, 10, started.from->as<float>(), Activation::relu, started.from->as<float>());
+  EXPECT_FALSE(compute_->is_done(started.ticket));
+  EXPECT_TRUE(compute_->finish().ok());
+}
+
 TEST_P(DeviceFaults, FreshMemoryIsPoisoned) {
   open("");
   const auto memory = compute_->allocate(40);

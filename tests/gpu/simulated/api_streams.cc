@@ -1,5 +1,6 @@
 #include <atomic>
 #include <memory>
+#include <set>
 
 #include "tests/gpu/simulated/api.h"
 #include "tests/gpu/simulated/kernels.h"
@@ -27,6 +28,9 @@ void gradrail::simulated::enqueue(Stream& stream, std::function<void()> operatio
 }
 
 namespace {
+
+/// What a module handle points to: the kernels that its device has loaded so far.
+using LoadedKernels = std::set<const Kernel*>;
 
 std::shared_ptr<Event> find_event(cuda::Event handle) {
   Machine& machine = Machine::get();
@@ -150,19 +154,23 @@ GRADRAIL_SIMULATED Result cuModuleLoadData(cuda::Module* module, const void* ima
   if (Machine::get().configuration().image == "refuse") return cuda::kNoBinaryForGpu;
   if (Machine::get().configuration().image == "nojit") return cuda::kJitCompilerNotFound;
   ++Machine::get().modules;
-  *module = reinterpret_cast<cuda::Module>(&Machine::get());
+  *module = reinterpret_cast<cuda::Module>(new LoadedKernels);
   return cuda::kSuccess;
 }
 
-GRADRAIL_SIMULATED Result cuModuleUnload(cuda::Module) {
+GRADRAIL_SIMULATED Result cuModuleUnload(cuda::Module module) {
+  delete reinterpret_cast<LoadedKernels*>(module);
   --Machine::get().modules;
   return cuda::kSuccess;
 }
 
-GRADRAIL_SIMULATED Result cuModuleGetFunction(cuda::Function* function, cuda::Module, const char* name) {
-  if (const Result late = late_error(); late != cuda::kSuccess) return late;
+GRADRAIL_SIMULATED Result cuModuleGetFunction(cuda::Function* function, cuda::Module module, const char* name) {
+  const Ready ready;
+  if (const Result error = ready.error(); error != cuda::kSuccess) return error;
   const Kernel* kernel = find_kernel(name);
   if (kernel == nullptr) return cuda::kNotFound;
+  // CUDA_MODULE_LOADING=LAZY, the default: to load a kernel may wait for the work of the device.
+  if (reinterpret_cast<LoadedKernels*>(module)->insert(kernel).second) Machine::get().drain(*ready.device);
   *function = reinterpret_cast<cuda::Function>(const_cast<Kernel*>(kernel));
   return cuda::kSuccess;
 }
