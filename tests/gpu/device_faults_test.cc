@@ -127,6 +127,27 @@ TEST_P(DeviceFaults, OutOfMemorySaysHowMuchThereIs) {
   EXPECT_TRUE(compute_->finish().ok()) << "a refused allocation is no error of an operation";
 }
 
+TEST_P(DeviceFaults, AContextTakesMemoryOnceForAllItsUsers) {
+  open("memory=64M,context=40M");
+  auto other = DeviceCompute::open(**Driver::get(), 0);
+  ASSERT_TRUE(other.ok()) << other.status();
+  EXPECT_THAT(words(compute_->allocate(size_t{30} << 20).status()), HasSubstr("25165824 free of 67108864"));
+  other->reset();
+  compute_.reset();
+  Simulation::configure("memory=64M,context=65M");
+  const absl::Status refused = DeviceCompute::open(**Driver::get(), 0).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(words(refused), AllOf(HasSubstr("CUDA_ERROR_OUT_OF_MEMORY"), HasSubstr("nvidia-smi")));
+}
+
+/// A driver may not know an attribute.
+TEST_P(DeviceFaults, ADeviceOfUnknownSizeComputes) {
+  open("attribute=16@0");  // multiprocessors
+  const std::unique_ptr<Memory> memory = zeros(1000);
+  add(*memory, memory->as<float>());
+  EXPECT_TRUE(compute_->finish().ok());
+}
+
 TEST_P(DeviceFaults, MemoryThatAnOperationLacksIsItsError) {
   open("memory=1M");
   const auto all = compute_->allocate((size_t{1} << 20) - 100);

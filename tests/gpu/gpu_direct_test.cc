@@ -77,6 +77,14 @@ TEST(DmaBuf, ADeviceWithoutSaysWhatItTakes) {
   EXPECT_THAT(std::string(message_of(status)), HasSubstr("open kernel module"));
 }
 
+TEST(DmaBuf, ADeviceThatNicsCannotReachIsNoSource) {
+  GRADRAIL_NEEDS_SIMULATION();
+  Simulation::configure("attribute=116@0");  // GPUDirect RDMA
+  const absl::Status refused = source_for_nics(*open_or_null(), NicGpuTransfer::dma_buf).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(message_of(refused)), HasSubstr("does not support GPUDirect RDMA"));
+}
+
 TEST(DmaBuf, MemoryOfTheHostOrOfNoAllocationIsRefused) {
   const std::unique_ptr<Compute> host = host_compute();
   const auto memory = host->allocate(4096);

@@ -94,6 +94,11 @@ GRADRAIL_SIMULATED Result cuDeviceGetPCIBusId(char* address, int bytes, cuda::De
 
 GRADRAIL_SIMULATED Result cuDeviceGetAttribute(int* value, int attribute, cuda::Device device) {
   if (Machine::get().device(device) == nullptr) return cuda::kInvalidDevice;
+  const std::map<int, uint64_t>& given = Machine::get().configuration().attributes;
+  if (const auto found = given.find(attribute); found != given.end()) {
+    *value = static_cast<int>(found->second);
+    return cuda::kSuccess;
+  }
   switch (attribute) {
     case cuda::kMultiprocessorCount:
       *value = 2;
@@ -140,6 +145,12 @@ GRADRAIL_SIMULATED Result cuDevicePrimaryCtxRetain(cuda::Context* context, cuda:
   if (device == nullptr) return cuda::kInvalidDevice;
   if (device->error != cuda::kSuccess) return device->error;
   if (const Result result = Machine::get().configuration().open_result; result != cuda::kSuccess) return result;
+  const gradrail::MutexLock lock(Machine::get().mutex);
+  if (device->retained == 0) {
+    const size_t bytes = Machine::get().configuration().context_bytes;
+    if (!Machine::get().take_memory(*device, bytes)) return cuda::kOutOfMemory;
+    device->context_bytes = bytes;
+  }
   ++device->retained;
   *context = context_of(device);
   return cuda::kSuccess;
@@ -147,8 +158,9 @@ GRADRAIL_SIMULATED Result cuDevicePrimaryCtxRetain(cuda::Context* context, cuda:
 
 GRADRAIL_SIMULATED Result cuDevicePrimaryCtxRelease_v2(cuda::Device handle) {
   Device* device = Machine::get().device(handle);
+  const gradrail::MutexLock lock(Machine::get().mutex);
   if (device == nullptr || device->retained == 0) return cuda::kInvalidContext;
-  --device->retained;
+  if (--device->retained == 0) device->used_bytes -= device->context_bytes;
   return cuda::kSuccess;
 }
 

@@ -49,11 +49,7 @@ GRADRAIL_SIMULATED Result cuMemAlloc_v2(DevicePointer* address, size_t bytes) {
   const Ready ready;
   if (const Result error = ready.error(); error != cuda::kSuccess) return error;
   if (bytes == 0) return cuda::kInvalidValue;
-  const size_t total = Machine::get().configuration().memory_bytes;
-  if (bytes > total || ready.device->used_bytes.fetch_add(bytes) > total - bytes) {
-    if (bytes <= total) ready.device->used_bytes -= bytes;
-    return cuda::kOutOfMemory;
-  }
+  if (!Machine::get().take_memory(*ready.device, bytes)) return cuda::kOutOfMemory;
   *address = memory().allocate(ready.device, bytes);
   if (*address != 0) return cuda::kSuccess;
   ready.device->used_bytes -= bytes;

@@ -52,6 +52,8 @@ Configuration Configuration::parse(const std::string& words) {
       result.devices = whole();
     else if (key == "memory")
       result.memory_bytes = number(value, word);
+    else if (key == "context")
+      result.context_bytes = number(value, word);
     else if (key == "driver")
       result.driver_version = whole();
     else if (key == "init")
@@ -88,6 +90,8 @@ Configuration Configuration::parse(const std::string& words) {
       result.flushes_writes = whole() != 0;
     else if (key == "image")
       result.image = value;
+    else if (key == "attribute")
+      add(result.attributes, value, word);
     else if (key == "lose")
       add(result.lose, value, word);
     else if (key == "hang")

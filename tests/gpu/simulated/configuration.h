@@ -12,6 +12,7 @@ namespace gradrail::simulated {
 struct Configuration {
   int devices = 1;
   size_t memory_bytes = size_t{4} << 30;  ///< memory: of each device
+  size_t context_bytes = 0;               ///< context: what an open context takes of it
   int driver_version = 13000;             ///< driver
   int init_result = 0;                    ///< init: what cuInit answers
   int start_ms = 0;                       ///< start_ms: the time of cuInit, in milliseconds
@@ -33,6 +34,7 @@ struct Configuration {
   bool flushes_writes = true;     ///< flush=0: and cannot be
   std::string image;              ///< image=refuse: modules are refused, as by a device without fitting code;
                                   ///< image=nojit: as by a driver that lacks its compiler
+  std::map<int, uint64_t> attributes;  ///< attribute=A@V: attribute A of each device has the value V
   std::map<int, uint64_t> lose;   ///< lose=D@N: device D fails at its launch N, counted from 1
   std::map<int, uint64_t> hang;   ///< hang=D@N: … never comes to an end
   std::map<int, uint64_t> fault;  ///< fault=D@N: … uses an illegal address

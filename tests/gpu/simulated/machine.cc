@@ -120,6 +120,14 @@ Device* Machine::device(int ordinal) {
   return devices_[static_cast<size_t>(ordinal)].get();
 }
 
+bool Machine::take_memory(Device& device, size_t bytes) {
+  const size_t total = configuration_.memory_bytes;
+  if (bytes > total) return false;
+  if (device.used_bytes.fetch_add(bytes) <= total - bytes) return true;
+  device.used_bytes -= bytes;
+  return false;
+}
+
 void Machine::count_launch(Device& device) {
   const uint64_t launch = ++device.launches;
   const auto due = [&](const std::map<int, uint64_t>& when) {

@@ -40,6 +40,7 @@ struct Device {
   std::atomic<uint64_t> launches = 0;
   std::atomic<size_t> used_bytes = 0;
   std::atomic<int> retained = 0;
+  std::atomic<size_t> context_bytes = 0;  ///< of used_bytes, while it is retained
 };
 
 /// Operations in order on a thread of their own, so that an operation is not complete by chance before a wait for it.
@@ -81,6 +82,8 @@ class Machine {
   void configure(const Configuration& configuration);
   const Configuration& configuration() const { return configuration_; }
   Device* device(int ordinal);
+  /// False when the device has not so much memory left.
+  bool take_memory(Device& device, size_t bytes);
   AddressSpace& memory() { return memory_; }
 
   /// Counts a launch of the device and lets happen what the configuration has for it.
