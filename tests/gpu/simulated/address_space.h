@@ -27,7 +27,7 @@ class AddressSpace {
     uintptr_t mapping;  ///< of the file, whole pages
     size_t mapping_bytes;
     int fd;
-    bool imported;  ///< another process' memory
+    bool imported;   ///< another process' memory
     int opened = 1;  ///< imported: so many times, at the same address
   };
 

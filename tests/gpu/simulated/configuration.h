@@ -30,14 +30,14 @@ struct Configuration {
                           ///< for kernels must be flushed, or the next launch fails
   bool coherent = false;  ///< coherent=1: processor and GPU share page tables
   bool orders_writes() const { return ordering >= 200 || (ordering >= 100 && compute_major >= 9 && !coherent); }
-  int open_result = 0;            ///< open: what opening a context answers
-  bool flushes_writes = true;     ///< flush=0: and cannot be
-  std::string image;              ///< image=refuse: modules are refused, as by a device without fitting code;
-                                  ///< image=nojit: as by a driver that lacks its compiler
+  int open_result = 0;                 ///< open: what opening a context answers
+  bool flushes_writes = true;          ///< flush=0: and cannot be
+  std::string image;                   ///< image=refuse: modules are refused, as by a device without fitting code;
+                                       ///< image=nojit: as by a driver that lacks its compiler
   std::map<int, uint64_t> attributes;  ///< attribute=A@V: attribute A of each device has the value V
-  std::map<int, uint64_t> lose;   ///< lose=D@N: device D fails at its launch N, counted from 1
-  std::map<int, uint64_t> hang;   ///< hang=D@N: … never comes to an end
-  std::map<int, uint64_t> fault;  ///< fault=D@N: … uses an illegal address
+  std::map<int, uint64_t> lose;        ///< lose=D@N: device D fails at its launch N, counted from 1
+  std::map<int, uint64_t> hang;        ///< hang=D@N: … never comes to an end
+  std::map<int, uint64_t> fault;       ///< fault=D@N: … uses an illegal address
 
   static Configuration parse(const std::string& words);
   static Configuration from_environment();
