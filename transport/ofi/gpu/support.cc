@@ -45,7 +45,7 @@ std::string why_no_dma_buf() {
 
 std::string why_no_gpu_memory() {
   if (!is_built_with_cuda()) {
-    return fmt::format("moves host memory only: libfabric {} was built without CUDA (no FI_HMEM)", version_text());
+    return fmt::format("moves host memory only: libfabric {} was built without CUDA", version_text());
   }
   return has_cuda_driver() ? "" : "moves host memory only: this host has no CUDA driver (libcuda.so.1)";
 }
