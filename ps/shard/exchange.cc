@@ -290,6 +290,7 @@ absl::Status ShardExchange::update(const Action& action, ParameterStore::Step st
     step.format = sum_format(step.format);
     return partition_.store().update(offset, count, sums, targets, step);
   }
+  step.divisor = 0;  // each term is one gradient
   absl::InlinedVector<const float*, kMaxGradients> gradients;
   for (const GradientTerm& term : terms) gradients.push_back(term.values);
   const bool are_equal = std::all_of(weights.begin(), weights.end(), [&](float each) { return each == weights[0]; });

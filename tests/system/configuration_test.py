@@ -155,7 +155,7 @@ class Flags(cluster.ClusterTest):
     def test_malformed_tf_config(self):
         good = {"ps": ["127.0.0.1:2222"], "worker": ["127.0.0.1:2223"]}
         for content, words in (
-                ("{", "TF_CONFIG: not JSON"), ({"cluster": good}, "--job_name and --task_index are missing"),
+                ("{", "TF_CONFIG: not JSON"), ({"cluster": good}, "TF_CONFIG has no \"task\""),
                 ({"cluster": good, "task": 1}, "\"task\" must be"),
                 ({"cluster": good, "task": {"type": "worker"}}, "\"task\" must be"),
                 ({"cluster": good, "task": {"type": "ps", "index": 3}}, "TF_CONFIG: task_index 3"),
