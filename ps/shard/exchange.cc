@@ -238,17 +238,19 @@ void ShardExchange::apply(const Action& action) {
   absl::InlinedVector<float, kMaxGradients> weights;
   absl::InlinedVector<float*, kMaxTargets> targets;
   absl::InlinedVector<ShardPeer*, 1> refused;
-  ParameterStore::Step step = {.index = action.version, .format = partition_.push_format()};
+  const ShardPeer& leader = rate_leader(action);
+  // Like the gradients, the rates may have changed since the check.
+  ParameterStore::Step step = {
+      .index = action.version, .rate = leader.slot_headers()[action.bucket].rate, .format = partition_.push_format()};
   for (const WorkerIndex worker : action.contributors) {
     ShardPeer* const peer = peers_.active(worker);
     GRADRAIL_CHECK(peer != nullptr);  // the protocol forgets a worker's gradients with its connection
-    // Like the gradients, the rates may have changed since the check.
-    const float rate = peer->slot_headers()[action.bucket].rate;
-    if (step.divisor == 0) step.rate = rate;
-    if (partition_.mode().kind == ModeKind::sync && are_different_rates(rate, step.rate)) {
+    if (partition_.mode().kind == ModeKind::sync && peer != &leader &&
+        are_different_rates(peer->slot_headers()[action.bucket].rate, step.rate)) {
       if (refused.empty() || refused.back() != peer) refused.push_back(peer);
       continue;
     }
+    peer->is_in_steps = true;
     ++step.divisor;
     const ShardPeer::Members& members = peer->members;
     // A sum counts once, with its first worker.
@@ -262,7 +264,10 @@ void ShardExchange::apply(const Action& action) {
     peer->stored_version[action.bucket] = action.version;
   }
   fail_shard_on_error(update(action, step, terms, weights, targets));
-  for (ShardPeer* const peer : refused) refuse_rate(*peer, action, step.rate);
+  for (ShardPeer* const peer : refused) {
+    peers_.refuse(*peer, different_rates(action.version, peer->worker, peer->slot_headers()[action.bucket].rate,
+                                         leader.worker, step.rate));
+  }
   non_finite_.on_updated(action, partition_.store().last_is_finite(), terms);
   ++updates_;
   partition_.on_changed(action.bucket);
@@ -274,10 +279,13 @@ void ShardExchange::apply(const Action& action) {
   }
 }
 
-/// The gradient of the peer is not in the step: which of two rates the program means is unknown.
-void ShardExchange::refuse_rate(ShardPeer& peer, const Action& action, float rate) {
-  peers_.refuse(peer, different_rates(action.version, peer.worker, peer.slot_headers()[action.bucket].rate,
-                                      action.contributors[0], rate));
+/// The worker whose learning rate a step has: the lowest one that was in a step before. One that has just joined
+/// follows it: its program may have begun its schedule anew.
+const ShardPeer& ShardExchange::rate_leader(const Action& action) const {
+  for (const WorkerIndex worker : action.contributors) {
+    if (const ShardPeer& peer = *peers_.active(worker); peer.is_in_steps) return peer;
+  }
+  return *peers_.active(action.contributors[0]);
 }
 
 absl::Status ShardExchange::update(const Action& action, ParameterStore::Step step,

@@ -97,7 +97,7 @@ class ShardExchange {
   void write_header(ShardPeer& peer, const Action& action);
   void write_crc(ShardPeer& peer, uint32_t bucket);
   void pack_parameters(ShardPeer& peer, uint32_t bucket);
-  void refuse_rate(ShardPeer& peer, const Action& action, float rate);
+  const ShardPeer& rate_leader(const Action& action) const;
   absl::Status update(const Action& action, ParameterStore::Step step, absl::Span<const GradientTerm> terms,
                       absl::Span<const float> weights, absl::Span<float* const> targets);
   uint64_t answer_bytes(const ShardPeer& peer, uint32_t bucket) const;

@@ -95,6 +95,7 @@ struct ShardPeer {
 
   uint64_t bytes_in = 0;
   uint64_t bytes_out = 0;
+  bool is_in_steps = false;  ///< an update has had its gradient, over this connection
 
   bool is_on_device() const { return device.mapping != nullptr; }
   /// Gradients arrive in the store's GPU memory.

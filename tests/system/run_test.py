@@ -174,6 +174,11 @@ class Run(cluster.ClusterTest):
         self.assert_ends(task, cluster.CONFIGURATION, says=[r'TF_CONFIG has no "task": add the job and the index'])
         self.assertFalse(task.has("--job_name"), task.transcript())
 
+    def test_a_worker_that_is_suspended_after_its_last_step_is_killed(self):
+        task = self.run_program("--workers", 2, late="if c.task_index == 1: c.leave(); os.kill(os.getpid(), signal.SIGSTOP)")
+        self.assert_ends(task, 137, says=[r"worker/1 \(pid \d+\) is suspended, and all servers have ended: killed",
+                                          r"worker/1 failed with exit code 137, after all servers have ended"])
+
     def test_programs_that_never_join(self):
         task = self.launch("run", [cluster.binary(), "run", "--workers", "2", "true"])
         self.assert_ends(task, cluster.GOOD, says=[r"no worker has joined this run"])
@@ -219,7 +224,7 @@ class Run(cluster.ClusterTest):
                 late = "c.leave()\n    time.sleep(1)"
                 task = self.run_program("--workers", 2, "--restarts", 1, early=early, each=each, late=late, mode="async", steps=300)
                 self.assert_ends(task, code, says=[
-                    f"worker/1 failed with exit code {code} and cannot be started again: all servers have ended", r"task 0 step"])
+                    f"worker/1 failed with exit code {code}, after all servers have ended", r"task 0 step"])
 
     def test_a_program_that_fails_after_the_run_is_not_started_again(self):
         for death, code in (("os._exit(7)", 7), ("os.kill(os.getpid(), 9)", 137)):

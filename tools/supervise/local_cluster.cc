@@ -387,11 +387,16 @@ void LocalCluster::restart_tasks() {
   }
 }
 
-/// A worker that is started again while the last servers end could not join any more.
+/// A worker that is started again while the last servers end could not join any more. One that is suspended was removed
+/// from the run, and nothing would continue it.
 void LocalCluster::stop_late_workers() {
   if (!servers_have_ended(processes_)) return;
   for (TaskProcess& process : processes_) {
-    if (!process.running || !process.is_group || !process.is_again || has_joined(process.index)) continue;
+    if (!process.running || !process.is_group || process.is_late) continue;
+    if (process.is_suspended)
+      say("gradrail: {} (pid {}) is suspended, and all servers have ended: killed\n", process.name, process.pid);
+    else if (!process.is_again || has_joined(process.index))
+      continue;
     process.is_late = true;
     process.signal(SIGKILL);
   }
@@ -415,10 +420,11 @@ void LocalCluster::program_failed(TaskProcess& process) {
   const bool is_over = servers_have_ended(processes_);
   // The failure is that of the program before, which this one could not replace.
   if (is_over && process.is_again && !has_joined(process.index)) process.exit_code = process.former_code;
-  if (asked_at_ != TimePoint::max() || (failed_code_ != kGood && !is_over)) return;
+  // Once the run ends, its other programs end by a signal.
+  if (asked_at_ != TimePoint::max() || (failed_code_ != kGood && is_stopping())) return;
   if (failed_code_ == kGood) failed_code_ = process.exit_code;
   say("gradrail: {} failed with exit code {}{}\n", process.name, process.exit_code,
-      is_over ? " and cannot be started again: all servers have ended" : ": the run ends");
+      is_over ? ", after all servers have ended" : ": the run ends");
   if (!is_over) stop_at_ = std::min(stop_at_, Clock::now());
 }
 
@@ -488,11 +494,13 @@ void LocalCluster::ended(TaskProcess& process, int status) {
 void LocalCluster::reap() {
   int status = 0;
   // A loop: the kernel merges several pending SIGCHLD into one.
-  for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG | WUNTRACED)) > 0;) {
+  for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG | WUNTRACED | WCONTINUED)) > 0;) {
     const auto process =
         std::find_if(processes_.begin(), processes_.end(), [&](const TaskProcess& p) { return p.pid == pid; });
     if (process == processes_.end()) continue;
-    WIFSTOPPED(status) ? stopped(*process, WSTOPSIG(status)) : ended(*process, status);
+    process->is_suspended = WIFSTOPPED(status);
+    if (WIFSTOPPED(status)) stopped(*process, WSTOPSIG(status));
+    if (WIFEXITED(status) || WIFSIGNALED(status)) ended(*process, status);
   }
 }
 
@@ -507,6 +515,7 @@ void LocalCluster::stopped(TaskProcess& process, int signal_number) {
   }
   terminal_.give(process.pid);
   process.signal(SIGCONT);
+  process.is_suspended = false;
 }
 
 void LocalCluster::name_running() {

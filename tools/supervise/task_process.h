@@ -70,6 +70,7 @@ struct TaskProcess {
   int former_code = kGood;    ///< the exit code of the lost one
   bool is_due_again = false;  ///< ended, and is started again after its last output
   bool is_late = false;       ///< it is stopped, because it cannot join any more
+  bool is_suspended = false;  ///< by a signal
   int exit_code = kGood;
   TimePoint output_until = TimePoint::max();  ///< from its end on: its own children may keep a pipe open
 

@@ -92,7 +92,7 @@ class Session {
   // The side of the workers.
   void on_arrival(ps::ShardPeer& peer, uint64_t immediate);
   absl::Status check(const ps::ShardPeer& peer, const ps::SlotHeader& header, uint64_t immediate) const;
-  std::string different_rate(const ps::ShardPeer& peer, const ps::SlotHeader& header) const;
+  bool has_rate_of_others(ps::ShardPeer& peer, const ps::SlotHeader& header);
   ps::PushFormat format_of(ps::ArrivalKind kind) const;
   const float* payload(const ps::ShardPeer& peer, uint32_t bucket, ps::ArrivalKind kind) const;
   void answer(uint32_t slot, uint32_t bucket, const ps::ReturnHeader& from_shard);

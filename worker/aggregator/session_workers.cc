@@ -21,7 +21,7 @@ void Session::on_arrival(ps::ShardPeer& peer, uint64_t immediate) {
   if (const absl::Status checked = check(peer, header, immediate); !checked.ok())
     return peers_.refuse(peer, std::string(message_of(checked)));
   const uint32_t slot = slot_of(peer.worker);
-  if (const std::string why = different_rate(peer, header); !why.empty()) return peers_.refuse(peer, why);
+  if (!has_rate_of_others(peer, header)) return;
   peer.bytes_in += header.payload_bytes + sizeof(header);
   peer.return_headers()[bucket].has_crc = header.has_crc;
   if (!protocol_.on_request(slot, bucket, {header.kind, header.step, header.base_version})) return;
@@ -56,19 +56,25 @@ absl::Status Session::check(const ps::ShardPeer& peer, const ps::SlotHeader& hea
   return absl::DataLossError(fmt::format("bucket {}: payload does not match its CRC32C", immediate));
 }
 
-/// Returns "" or why the push does not go with those that wait: a sum has one learning rate.
-std::string Session::different_rate(const ps::ShardPeer& peer, const ps::SlotHeader& header) const {
-  if (header.kind != ps::ArrivalKind::push) return "";
+/// A sum has one learning rate. Refuses the worker with another one: of two, the one that was in no step before.
+bool Session::has_rate_of_others(ps::ShardPeer& peer, const ps::SlotHeader& header) {
+  if (header.kind != ps::ArrivalKind::push) return true;
   for (uint64_t left = protocol_.active(); left != 0; left &= left - 1) {
     const auto slot = static_cast<uint32_t>(std::countr_zero(left));
     if (slot == slot_of(peer.worker) || !protocol_.is_waiting(slot, header.bucket)) continue;
-    const GroupProtocol::Request& other = protocol_.request(slot, header.bucket);
-    if (other.kind != header.kind || other.step != header.step) continue;
-    const float rate = peer_in(slot)->slot_headers()[header.bucket].rate;
-    if (ps::are_different_rates(header.rate, rate))
-      return ps::different_rates(header.step, peer.worker, header.rate, first_worker_ + slot, rate);
+    const GroupProtocol::Request& request = protocol_.request(slot, header.bucket);
+    if (request.kind != header.kind || request.step != header.step) continue;
+    ps::ShardPeer& other = *peer_in(slot);
+    const float rate = other.slot_headers()[header.bucket].rate;
+    if (!ps::are_different_rates(header.rate, rate)) continue;
+    if (peer.is_in_steps && !other.is_in_steps) {
+      peers_.refuse(other, ps::different_rates(header.step, other.worker, rate, peer.worker, header.rate));
+      continue;
+    }
+    peers_.refuse(peer, ps::different_rates(header.step, peer.worker, header.rate, other.worker, rate));
+    return false;
   }
-  return "";
+  return true;
 }
 
 ps::PushFormat Session::format_of(ps::ArrivalKind kind) const {
@@ -91,7 +97,9 @@ void Session::answer(uint32_t slot, uint32_t bucket, const ps::ReturnHeader& fro
   ps::ReturnHeader& header = peer.return_headers()[bucket];
   const uint8_t has_crc = header.has_crc;  // set by on_arrival()
   header = from_shard;
-  header.step = protocol_.request(slot, bucket).step;
+  const GroupProtocol::Request& request = protocol_.request(slot, bucket);
+  header.step = request.step;
+  peer.is_in_steps = peer.is_in_steps || request.kind == ps::ArrivalKind::push;
   header.incarnation = peer.incarnation;
   header.has_crc = has_crc;
   if (peer.encoder != nullptr) {

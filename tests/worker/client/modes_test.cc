@@ -95,6 +95,26 @@ TEST_P(ClientModes, AnotherLearningRateIsRefused) {
     ASSERT_EQ(got[i], initial_of(i) - rate * gradient_of(0, 1, i)) << "element " << i;
 }
 
+TEST_P(ClientModes, AWorkerThatJoinsAgainFollowsTheRateOfTheOthers) {
+  Cluster cluster({.worker_count = 2, .transports = {GetParam()}});
+  auto clients = join_all(cluster, 2, ModeKind::sync, 0);
+  ASSERT_EQ(clients.size(), 2u);
+  in_parallel(2, [&](uint32_t task) {
+    ASSERT_TRUE(clients[task]->set_learning_rate(0.5f).ok());
+    EXPECT_TRUE(step(*clients[task], task, 1).ok());
+  });
+  ASSERT_TRUE(clients[0]->leave().ok());
+  clients[0] = join(cluster.options(0, ModeKind::sync), kSmall);  // with the rate of its options
+  ASSERT_NE(clients[0], nullptr);
+  ASSERT_TRUE(clients[0]->start().ok());
+  std::thread other([&] {
+    EXPECT_THAT(std::string(step(*clients[0], 0, 2).message()),
+                testing::HasSubstr("step 2: worker 0 has the learning rate 1, worker 1 has 0.5"));
+  });
+  EXPECT_TRUE(step(*clients[1], 1, 2).ok());
+  other.join();
+}
+
 TEST_P(ClientModes, BackupDropsTheLateGradientAndLeadsTheStragglerOn) {
   Cluster cluster({.shards_per_ps = 2, .worker_count = 2, .transports = {GetParam()}});
   const auto clients = join_all(cluster, 2, ModeKind::backup, 1);

@@ -263,8 +263,8 @@ class Client:
         """Sets the learning rate of the next steps, 0 or more, between two steps.
 
         async, ssp: for the gradients of this worker. Otherwise all workers set the same rate for a step: sync refuses a
-        worker with another one, and in backup and quorum the rate of the lowest worker counts. Raises InvalidArgument,
-        FailedPrecondition.
+        worker whose rate differs by more than 1e-6 of it, first one that was in no step before. In backup and quorum the
+        rate of the lowest worker counts. Raises InvalidArgument, FailedPrecondition.
         """
         self._call(LIBRARY.gradrail_set_learning_rate, ctypes.c_float(_arguments.not_negative("rate", rate)))
 
