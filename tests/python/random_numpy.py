@@ -197,6 +197,7 @@ class Program:
                         "weight_decay" not in self.options and rng.random() < 0.5)
         if self.is_free:
             self.options["learning_rate"] = rng.choice([0.25, 0.5, 1.0])
+        self.rate = None  # of all members, after the first change of it
         self.members = set()  # they make steps
         self.finished = set()  # they are members, and have made their last step
         self.rounds = [[(worker, "join", self.initial()) for worker in range(self.workers)],
@@ -324,7 +325,9 @@ class Program:
         if draw < 0.78:
             return [[(rng.choice(sorted(self.members | self.finished)), "pull")]]
         if draw < 0.83:
-            return [[(worker, "rate", rng.choice([0.0, 0.25, 0.01, 2.0]))]]
+            self.rate = rng.choice([0.0, 0.25, 0.01, 2.0])
+            # The workers of a step have one rate.
+            return [[(each, "rate", self.rate) for each in (sorted(self.members) if self.forms_means() else [worker])]]
         if draw < 0.88:
             return [[(worker, "weight", rng.choice([1, 3, 0.5, 100]))]]
         if draw < 0.90:
@@ -337,12 +340,14 @@ class Program:
         if self.workers == 2 and len(self.members) == 1 and not self.finished:
             back, = {0, 1} - self.members
             self.members = {0, 1}
-            return [[(back, "join", self.initial())], [(back, "start")]]
+            return [[(back, "join", self.initial())], [(back, "start")],
+                    *([[(back, "rate", self.rate)]] if self.rate is not None and self.forms_means() else [])]
         ends = ["exception", "give_up"]
         if len(self.members) == 2:
             self.members.discard(worker)
             return [[(worker, rng.choice([*ends, "leave", "drop"]), self.writes())]]
         # The only worker of a run: the servers wait for it after a loss, and end after leave().
+        self.rate = None
         return [[(worker, rng.choice(ends), self.writes())], [(worker, "join", self.initial())], [(worker, "start")]]
 
     def text(self):
