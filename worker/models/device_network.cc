@@ -209,6 +209,7 @@ absl::Status DeviceNetwork::record() {
   if (!stays_ || sum_ != nullptr || recording_ != nullptr || !why_not_recorded_.empty()) return absl::OkStatus();
   // The error of an upload of this step is not one of the recording.
   GRADRAIL_RETURN_IF_ERROR(device_->finish());
+  recorded_to_ = host_costs().data();
   absl::StatusOr<std::unique_ptr<gpu::Recording>> made =
       gpu::Recording::make(*device_, [this](gpu::Recording& recording) {
         costs_of_batch();
@@ -234,6 +235,7 @@ std::string DeviceNetwork::launches() const {
 }
 
 absl::Status DeviceNetwork::replay(const GradientReady& ready) {
+  GRADRAIL_CHECK(recorded_to_ == host_costs().data());
   recording_->replay();
   for (size_t l = layers_.size(); l-- > 0;) {
     const size_t point = layers_.size() - 1 - l;

@@ -101,6 +101,7 @@ class DeviceNetwork final : public Network {
   gpu::TowerSum* sum_ = nullptr;               // null: gradients are this tower's own
   size_t tower_ = 0;                           // within sum_
   std::unique_ptr<gpu::Recording> recording_;  // of the operations of a step that stays; null: none yet, or refused
+  const float* recorded_to_ = nullptr;         // where recording_ copies the costs
   std::string why_not_recorded_;               // a recording that was refused is not tried again
   DevicePins pins_;                            // last: unpinned before the device goes
 };
