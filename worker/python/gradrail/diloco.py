@@ -89,6 +89,9 @@ class Adam:
 Outer = Union[Nesterov, DelayedNesterov, SGD, Adam]
 
 
+_OTHER_OPTIMIZER = ("Is another optimizer in use, or a copy? Make the DiLoCo with the optimizer whose step() the program calls")
+
+
 def _in_own_names(text: str) -> str:
     """The servers compare the options of all workers, and name them as join() does."""
     return text.replace("learning_rate", "lr of outer").replace("momentum_every", "every of outer")
@@ -311,8 +314,8 @@ class DiLoCo:
         changes = self._changes()
         if self._inner_steps == 0 and (changes or not all(one.is_common() for one in self._locals)):
             raise errors.FailedPrecondition(
-                "the program has changed the parameters, and the inner optimizer has made no step: no difference was sent. Is "
-                "another optimizer in use, or a copy? Make the DiLoCo with the optimizer whose step() the program calls")
+                "the program has changed the parameters, and the inner optimizer has made no step: no difference was sent. "
+                + _OTHER_OPTIMIZER)
         if changes > 1:  # one: a clamp after the step, for example
             LOGGER.warning("the program has changed the parameters %d times since the last step of the inner optimizer, and "
                            "the end of the DiLoCo drops these changes: another optimizer needs another DiLoCo", changes)
@@ -417,8 +420,8 @@ class DiLoCo:
         """
         if not self._has_left and self._changes() > self._every * len(self._fragments):
             raise errors.FailedPrecondition(
-                f"the program has changed the parameters {self._changes()} times since the last step of the inner optimizer. Is "
-                "another optimizer in use? Make the DiLoCo with the optimizer whose step() the program calls")
+                f"the program has changed the parameters {self._changes()} times since the last step of the inner optimizer. "
+                + _OTHER_OPTIMIZER)
         return self._global_step
 
     @property
