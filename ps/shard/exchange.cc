@@ -279,8 +279,8 @@ void ShardExchange::apply(const Action& action) {
   }
 }
 
-/// The worker whose learning rate a step has: the lowest one that was in a step before. One that has just joined
-/// follows it: its program may have begun its schedule anew.
+/// The worker whose learning rate a step has: the lowest one that was in a step before. A worker that has just joined
+/// follows it: a restarted program may begin its schedule at step 0.
 const ShardPeer& ShardExchange::rate_leader(const Action& action) const {
   for (const WorkerIndex worker : action.contributors) {
     if (const ShardPeer& peer = *peers_.active(worker); peer.is_in_steps) return peer;
