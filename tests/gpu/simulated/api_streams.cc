@@ -1,6 +1,5 @@
 #include <atomic>
 #include <memory>
-#include <set>
 
 #include "tests/gpu/simulated/api.h"
 #include "tests/gpu/simulated/kernels.h"
@@ -28,9 +27,6 @@ void gradrail::simulated::enqueue(Stream& stream, std::function<void()> operatio
 }
 
 namespace {
-
-/// What a module handle points to: the kernels that its device has loaded so far.
-using LoadedKernels = std::set<const Kernel*>;
 
 std::shared_ptr<Event> find_event(cuda::Event handle) {
   Machine& machine = Machine::get();
@@ -153,15 +149,16 @@ GRADRAIL_SIMULATED Result cuModuleLoadData(cuda::Module* module, const void* ima
   // The kernels are this library's own, whatever is in the image: gradrail may have been built without nvcc.
   if (Machine::get().configuration().image == "refuse") return cuda::kNoBinaryForGpu;
   if (Machine::get().configuration().image == "nojit") return cuda::kJitCompilerNotFound;
-  ++Machine::get().modules;
-  *module = reinterpret_cast<cuda::Module>(new LoadedKernels);
+  auto loaded = std::make_unique<LoadedKernels>();
+  *module = reinterpret_cast<cuda::Module>(loaded.get());
+  const gradrail::MutexLock lock(Machine::get().mutex);
+  Machine::get().modules[*module] = std::move(loaded);
   return cuda::kSuccess;
 }
 
 GRADRAIL_SIMULATED Result cuModuleUnload(cuda::Module module) {
-  delete reinterpret_cast<LoadedKernels*>(module);
-  --Machine::get().modules;
-  return cuda::kSuccess;
+  const gradrail::MutexLock lock(Machine::get().mutex);
+  return Machine::get().modules.erase(module) == 1 ? cuda::kSuccess : cuda::kInvalidValue;
 }
 
 GRADRAIL_SIMULATED Result cuModuleGetFunction(cuda::Function* function, cuda::Module module, const char* name) {

@@ -17,7 +17,7 @@ void gradrail_simulated_objects(SimulatedObjects* objects) {
               .pins = machine.memory().pins(),
               .streams = static_cast<int>(machine.streams.size()),
               .events = static_cast<int>(machine.events.size()),
-              .modules = machine.modules,
+              .modules = static_cast<int>(machine.modules.size()),
               .contexts = contexts,
               .graphs = static_cast<int>(machine.graphs.size() + machine.executables.size()),
               .started = machine.started,

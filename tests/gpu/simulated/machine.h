@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <thread>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "gpu/driver/cuda_abi.h"
 #include "tests/gpu/simulated/address_space.h"
 #include "tests/gpu/simulated/configuration.h"
+#include "tests/gpu/simulated/kernels.h"
 
 namespace gradrail::simulated {
 
@@ -26,6 +28,9 @@ struct Event {
   uint64_t recorded ABSL_GUARDED_BY(mutex) = 0;
   uint64_t completed ABSL_GUARDED_BY(mutex) = 0;
 };
+
+/// What a module handle points to: the kernels that its device has loaded so far.
+using LoadedKernels = std::set<const Kernel*>;
 
 /// The operations of a captured stream. Executables are copies.
 struct Graph {
@@ -102,7 +107,8 @@ class Machine {
   std::map<gpu::cuda::Event, std::shared_ptr<Event>> events ABSL_GUARDED_BY(mutex);
   std::map<gpu::cuda::Graph, std::shared_ptr<Graph>> graphs ABSL_GUARDED_BY(mutex);
   std::map<gpu::cuda::GraphExec, std::shared_ptr<Graph>> executables ABSL_GUARDED_BY(mutex);
-  std::atomic<int> modules = 0;
+  /// One of a device that is lost is never unloaded.
+  std::map<gpu::cuda::Module, std::unique_ptr<LoadedKernels>> modules ABSL_GUARDED_BY(mutex);
   std::atomic<int> started = 0;
   std::atomic<int> pageable_copies = 0;
 
