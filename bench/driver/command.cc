@@ -4,6 +4,7 @@
 
 #include "CLI/CLI.hpp"
 #include "base/flags/number_in.h"
+#include "base/flags/text_value.h"
 #include "base/log.h"
 #include "base/net_address.h"
 #include "base/output_file.h"
@@ -16,6 +17,7 @@
 #include "bench/report/compare.h"
 #include "bench/report/limits.h"
 #include "bench/report/report.h"
+#include "bench/suites/device_name.h"
 #include "bench/suites/exchange_flags.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
@@ -39,12 +41,14 @@ void add_put_flags(CLI::App& app, Options& options) {
 
 void add_on_flag(CLI::App& app, Options& options) {
   app.option_defaults()->group("GPU");
-  app.add_option("--on", options.on, "host, or gpu:N")->capture_default_str();
+  app.add_option("--on", options.on, "host, or gpu:N")
+      ->transform(accepted_by(check_device_name))
+      ->capture_default_str();
 }
 
 void add_staged_flags(CLI::App& app, Options& options) {
   app.option_defaults()->group("GPU");
-  app.add_option("--on", options.on, "gpu:N; default: gpu:0");
+  app.add_option("--on", options.on, "gpu:N; default: gpu:0")->transform(accepted_by(check_device_name));
   app.add_option("--bucket_kib", options.bucket_kib, "size of a copied unit in KiB; 0: the default of the client")
       ->transform(NumberIn(0u, kMaxBucketKib));
 }
@@ -70,7 +74,8 @@ void add_exchange_suite_flags(CLI::App& app, Options& options) {
 void add_paths_flags(CLI::App& app, Options& options) {
   add_distributed_flags(app, options);
   app.option_defaults()->group("GPU");
-  app.add_option("--on", options.on, "GPU of the rows in GPU memory, gpu:N; default: gpu:0");
+  app.add_option("--on", options.on, "GPU of the rows in GPU memory, gpu:N; default: gpu:0")
+      ->transform(accepted_by(check_device_name));
 }
 
 void add_replay_flags(CLI::App& app, Options& options) {

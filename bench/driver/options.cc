@@ -25,12 +25,19 @@ std::string percent_from(std::string& text) {
   return "";
 }
 
+absl::Status check_size(const std::string& text) {
+  if (parse_size(text) > 0) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("'{}' is no positive number of bytes, such as 64K (K, M, G may follow)", text));
+}
+
 }  // namespace
 
 void add_flags(CLI::App& app, Options& o) {
   app.option_defaults()->group("Measurement");
-  app.add_option("-b,--begin", o.begin, "smallest size in bytes; K, M, G may follow");
-  app.add_option("-e,--end", o.end, "largest size");
+  app.add_option("-b,--begin", o.begin, "smallest size in bytes; K, M, G may follow")
+      ->transform(accepted_by(check_size));
+  app.add_option("-e,--end", o.end, "largest size")->transform(accepted_by(check_size));
   app.add_option("-f,--factor", o.factor, "factor between two sizes")
       ->transform(NumberIn(2u, 1u << 20))
       ->capture_default_str();

@@ -276,7 +276,7 @@ absl::StatusOr<std::string> parse_tcp_rendezvous(std::string_view url) {
                                                : absl::InvalidArgumentError("it is not the address of a host");
   if (address.ok()) return to_string(*address);
   return absl::InvalidArgumentError(
-      fmt::format("--rendezvous {}: {}; the correct form is tcp://HOST:PORT", url, message_of(address.status())));
+      fmt::format("{}: {}; the correct form is tcp://HOST:PORT", url, message_of(address.status())));
 }
 
 Found read_launcher(const Variables& variable, const PmixQuery& query) {

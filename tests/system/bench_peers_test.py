@@ -235,7 +235,7 @@ class GpuPaths(BenchTest):
                 for way in ("ipc", "dmabuf", "peermem", "staged"):
                     self.assert_why(rows, f"{on} {way}", why)
                 self.assertEqual(len(rows), 5)
-        self.assertRegex(self.bench("paths", "--on", "gpu:x", code=cluster.USAGE), "--on gpu:x: must be host or gpu:N")
+        self.assertRegex(self.bench("paths", "--on", "gpu:x", code=cluster.USAGE), "--on: gpu:x: must be host or gpu:N")
 
     def test_a_gpu_that_fails_lets_no_process_wait(self):
         for words, path, why in (("memory=1M", "tcp, gpu:0 staged", "2097152 bytes of memory"),

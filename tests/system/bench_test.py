@@ -263,11 +263,11 @@ class Bench(cluster.ClusterTest):
         self.assertFalse(file.exists())
 
     def test_what_cannot_be_asked(self):
-        for words, arguments in (("-b x: a positive multiple of 4", ["exchange", "-b", "x"]),
+        for words, arguments in (("--begin: 'x' is no positive number of bytes", ["exchange", "-b", "x"]),
                                  ("-b 6: a positive multiple of 4", ["exchange", "-b", "6"]),
-                                 ("-b 99999999999G", ["put", "-b", "99999999999G"]),
+                                 ("--begin: '99999999999G' is no", ["put", "-b", "99999999999G"]),
                                  ("less than -b", ["put", "-b", "64", "-e", "8"]),
-                                 ("--on gpu:x: must be host or gpu:N", ["apply", "--on", "gpu:x"]),
+                                 ("--on: gpu:x: must be host or gpu:N", ["apply", "--on", "gpu:x"]),
                                  ("-J /none/x: cannot be written: No such file", ["put", "-J", "/none/x"]),
                                  ("-J /proc/x: cannot be written: ", ["put", "-J", "/proc/x"]),
                                  ("-J /sys: cannot be written: it is a folder", ["exchange", "-J", "/sys"]),

@@ -136,7 +136,7 @@ class Launchers(LaunchTest):
                 self.refused(cluster.CONFIGURATION, [says], *SMALL, *flags, environment=environment)
         self.refused(cluster.USAGE, [r"--rendezvous tcp://n1:5: the cluster has the addresses"], *SMALL, "--rendezvous",
                      "tcp://n1:5", "--ps_hosts", "n1:1", "--worker_hosts", "n1:2", environment=two)
-        self.refused(cluster.USAGE, [r"--rendezvous tcp://:5: .*the correct form is tcp://HOST:PORT"], *SMALL,
+        self.refused(cluster.USAGE, [r"--rendezvous: tcp://:5: .*the correct form is tcp://HOST:PORT"], *SMALL,
                      "--rendezvous", "tcp://:5", environment=two)
 
     def test_a_timeout_names_the_missing_task(self):

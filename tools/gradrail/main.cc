@@ -10,26 +10,15 @@
 #include <cstring>
 #include <system_error>
 
-#include "CLI/CLI.hpp"
-#include "base/flags/text_value.h"
 #include "base/log.h"
 #include "base/out_of_memory.h"
 #include "base/status.h"
-#include "bench/driver/command.h"
-#include "bench/predict/command.h"
 #include "fmt/format.h"
-#include "fmt/ranges.h"
-#include "tools/doctor/doctor.h"
 #include "tools/exit_codes.h"
-#include "tools/gradrail/aggregator_command.h"
-#include "tools/gradrail/checkpoint_command.h"
-#include "tools/gradrail/convert.h"
+#include "tools/gradrail/command_line.h"
 #include "tools/gradrail/info.h"
 #include "tools/gradrail/pages/pages.h"
-#include "tools/gradrail/topo.h"
-#include "tools/monitor/top.h"
 #include "tools/supervise/local_cluster.h"
-#include "tools/supervise/run_command.h"
 #include "tools/train/etcd_task.h"
 #include "tools/train/host_plan.h"
 #include "tools/train/launched_task.h"
@@ -37,7 +26,6 @@
 #include "tools/train/signal_thread.h"
 #include "tools/train/start_guard.h"
 #include "tools/train/task.h"
-#include "tools/train/train_options.h"
 #include "tools/train/worker_program.h"
 
 namespace gradrail::tools {
@@ -146,31 +134,6 @@ int start_tasks(const Check& check) {
   return options.ok() ? run_tasks(*std::move(options)) : finish(options.status());
 }
 
-/// The command line with the positional argument that this error misses; "" for another error.
-std::string missing_argument(const CLI::App* command, const CLI::Error& error) {
-  if (error.get_name() != "RequiredError") return "";
-  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
-  for (const CLI::Option* const option : command->get_options()) {
-    const std::string name = option->get_name(true);
-    if (!option->get_positional() || error.what() != name + " is required") continue;
-    std::string line;
-    for (const CLI::Option* const each : command->get_options())
-      if (each->get_positional() && each->get_required()) line += (line.empty() ? "" : " ") + each->get_name(true);
-    for (; command != nullptr; command = command->get_parent()) line = command->get_name() + ' ' + line;
-    return fmt::format("; write `{}`", line);
-  }
-  return "";
-}
-
-/// One line for an error of the parser, whatever the arguments contain.
-std::string usage_line(const CLI::App* program, const CLI::Error& error) {
-  // CLI11 lists these arguments backwards.
-  const std::string text = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr
-                               ? fmt::format("unknown arguments: {}", fmt::join(program->remaining(true), " "))
-                               : error.what();
-  return fmt::format("gradrail: {}{} (--help lists the flags)\n", escaped(text), missing_argument(program, error));
-}
-
 /// A file or a connection would get the number of a standard descriptor that is closed, and then the output of this
 /// process. A use of the number fails as before.
 void hold_standard_descriptors() {
@@ -184,85 +147,39 @@ int run(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a write beyond `ulimit -f` returns an error, which names the file
   // gRPC would tell people about its sources; what matters comes back as a status. $GRPC_VERBOSITY=debug still works.
   setenv("GRPC_VERBOSITY", "NONE", 0);
-  CLI::App app("gradient exchange with a sharded parameter server", "gradrail");
-  app.set_version_flag("--version", version_line());
-  app.require_subcommand(1);
-  app.failure_message(usage_line);
-  TrainFlags flags;
-  CLI::App& train_command =
-      *app.add_subcommand("train", "train a model in a local cluster, or as one task of a cluster");
-  add_train_flags(train_command, flags);
-  RunFlags run;
-  CLI::App& run_command = *app.add_subcommand("run", "run a program as the workers of a cluster");
-  add_run_flags(run_command, run);
-  AggregatorFlags aggregator;
-  CLI::App& aggregator_command =
-      *app.add_subcommand("aggregator", "sum the gradients of groups of workers on their way to the parameter servers");
-  add_aggregator_flags(aggregator_command, aggregator);
-  CLI::App& info_command =
-      *app.add_subcommand("info", "list the transports and GPU features of this host, and why others are missing");
-  add_plugin_flag(info_command, flags.plugin_dir);
-  DoctorFlags doctor;
-  CLI::App& doctor_command =
-      *app.add_subcommand("doctor", "examine RDMA and GPUDirect on this host and verify them with transfers");
-  add_doctor_flags(doctor_command, doctor);
-  add_plugin_flag(doctor_command, flags.plugin_dir);
-  TopoFlags topo;
-  CLI::App& topo_command =
-      *app.add_subcommand("topo", "show the topology of a machine and the placement of tasks on it");
-  add_topo_flags(topo_command, topo);
-  TopFlags top;
-  CLI::App& top_command = *app.add_subcommand("top", "show the activity of the tasks of a running cluster");
-  add_top_flags(top_command, top);
-  ConvertFlags convert;
-  CLI::App& convert_command = *app.add_subcommand("convert", "convert a data set into TFRecord files");
-  add_convert_flags(convert_command, convert);
-  CheckpointFlags checkpoint;
-  CLI::App& checkpoint_command = *app.add_subcommand("checkpoint", "list, verify, export and import checkpoints");
-  add_checkpoint_flags(checkpoint_command, checkpoint);
-  bench::BenchFlags bench;
-  CLI::App& bench_command = *app.add_subcommand("bench", "measure the gradient exchange on this host or cluster");
-  bench::add_bench_flags(bench_command, bench);
-  bench::predict::PredictFlags predict_flags;
-  CLI::App& predict_command =
-      *app.add_subcommand("predict", "predict the step time of a described cluster, and the resource that limits it");
-  bench::predict::add_predict_flags(predict_command, predict_flags);
-  std::string pages_folder;
-  CLI::App& pages_command = *app.add_subcommand("pages", "manual pages and shell completions")->group("");  // hidden
-  pages_command.add_option("FOLDER", pages_folder, "like share/ of an installation")->required();
-  refuse_unusable_values(app);
-  const int before_program = arguments_before_program(run_command, argc, argv);
-  run.program.assign(argv + before_program, argv + argc);
+  CommandLine line;
+  const int before_program = arguments_before_program(*line.app.get_subcommand("run"), argc, argv);
+  line.run.program.assign(argv + before_program, argv + argc);
   const bool is_separated = before_program > 2 && std::string_view(argv[before_program - 1]) == "--";
   try {
-    app.parse(before_program - (is_separated ? 1 : 0), argv);
+    line.app.parse(before_program - (is_separated ? 1 : 0), argv);
   } catch (const CLI::ParseError& error) {  // CLI11's only way to say it
     // 0 means --help or --version, which CLI11 also reports by an exception.
-    if (app.exit(error) == 0) return kGood;
+    if (line.app.exit(error) == 0) return kGood;
     const absl::Span<char* const> arguments(argv, static_cast<size_t>(argc));
     print_hints(hints_for_renamed_flags(arguments));
     // Their replacements are flags of `train`.
-    if (train_command.parsed()) print_hints(hints_for_tutorial_flags(arguments));
+    if (line.app.got_subcommand("train")) print_hints(hints_for_tutorial_flags(arguments));
     return kUsage;
   }
   if (absl::Status level = check_log_level(); !level.ok()) return finish(usage_error(level));
-  if (info_command.parsed()) {
-    const absl::Status plugins = use_plugin_dir(flags.plugin_dir);
+  const std::string command = line.app.get_subcommands().front()->get_name();
+  if (command == "info") {
+    const absl::Status plugins = use_plugin_dir(line.plugin_dir);
     const StartGuard guard("info");  // UCX aborts without a thread of its own
     return plugins.ok() ? run_info() : finish(plugins);
   }
-  if (run_command.parsed()) return finish_log(start_tasks([&] { return check_run_flags(run); }));
-  if (aggregator_command.parsed()) return finish_log(finish(run_aggregator(aggregator)));
-  if (doctor_command.parsed()) return examine(doctor, flags.plugin_dir);
-  if (checkpoint_command.parsed()) return inspect(checkpoint);
-  if (convert_command.parsed()) return finish(run_convert(convert));
-  if (bench_command.parsed()) return bench::run_bench(bench, argc, argv);
-  if (predict_command.parsed()) return predict(predict_flags);
-  if (top_command.parsed()) return finish(run_top(top));
-  if (pages_command.parsed()) return finish(write_pages(app, pages_folder));
-  if (topo_command.parsed()) return show_topology(topo);
-  // require_subcommand(1) leaves only this one.
-  return finish_log(start_tasks([&] { return check_train_flags(flags); }));
+  if (command == "train") return finish_log(start_tasks([&] { return check_train_flags(line.train); }));
+  if (command == "run") return finish_log(start_tasks([&] { return check_run_flags(line.run); }));
+  if (command == "aggregator") return finish_log(finish(run_aggregator(line.aggregator)));
+  if (command == "doctor") return examine(line.doctor, line.plugin_dir);
+  if (command == "checkpoint") return inspect(line.checkpoint);
+  if (command == "convert") return finish(run_convert(line.convert));
+  if (command == "bench") return bench::run_bench(line.bench, argc, argv);
+  if (command == "predict") return predict(line.predict);
+  if (command == "top") return finish(run_top(line.top));
+  if (command == "topo") return show_topology(line.topo);
+  return finish(write_pages(line.app, line.pages_folder));
 }
 
 }  // namespace

@@ -88,9 +88,12 @@ bool uses_etcd(const TrainFlags& flags) {
   return !flags.rendezvous.empty() && !ps::is_tcp_rendezvous(flags.rendezvous);
 }
 
+absl::Status check_rendezvous_url(const std::string& url) {
+  return ps::is_tcp_rendezvous(url) ? ps::parse_tcp_rendezvous(url).status() : parse_rendezvous(url).status();
+}
+
 absl::Status check_rendezvous(TrainOptions& options) {
   const TrainFlags& flags = options.flags;
-  GRADRAIL_RETURN_IF_ERROR(usage_error(parse_rendezvous(flags.rendezvous).status()));
   if (flags.local || !flags.cluster.empty() || !flags.ps_hosts.empty() || !flags.worker_hosts.empty())
     return usage_error(absl::InvalidArgumentError(
         "--rendezvous finds the other tasks: leave out --cluster, --ps_hosts, --worker_hosts and --local"));

@@ -236,7 +236,8 @@ void add_cluster_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   add("rendezvous", flags.rendezvous,
       "tcp://HOST:PORT: address of the first task of srun, mpirun or torchrun; default: from the launcher. "
       "etcd://HOST:2379/JOB or etcds://: etcd stores the addresses; --task_index is optional; one task must have --ps "
-      "and --workers");
+      "and --workers",
+      accepted_by(check_rendezvous_url));
   command.add_flag("--local,--alone", flags.local,
                    "start a cluster on this host; ignore TF_CONFIG and the variables of launchers");
   add("bind", flags.bind, "address to listen on (ps) or to send from (worker); default: its address in the cluster",

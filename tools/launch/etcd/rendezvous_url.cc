@@ -40,7 +40,7 @@ absl::StatusOr<std::string> endpoint(const std::string& scheme, const std::strin
 absl::StatusOr<RendezvousUrl> parse_rendezvous(std::string_view text) {
   const auto bad = [&](std::string_view why) {
     return absl::InvalidArgumentError(fmt::format(
-        "--rendezvous {}: {}; right is etcd://HOST:2379/JOB, with several HOST:PORT separated by commas, or "
+        "{}: {}; right is etcd://HOST:2379/JOB, with several HOST:PORT separated by commas, or "
         "etcds:// for TLS, or tcp://HOST:PORT for the tasks of srun, mpirun or torchrun",
         text, why));
   };
