@@ -11,7 +11,7 @@ constexpr std::array<std::string_view, 10> kCheckpointFailpoints = {
     "create", "created", "write", "written", "synced", "closed", "renamed", "committed", "remove", "removed"};
 
 /// For tests, by $GRADRAIL_FAILPOINT. "kill:synced:3" ends the process with SIGKILL when it reaches this place for the
-/// third time. "sleep:synced:500" delays it there for 500 ms each time, as a slow disk does. Each place reads the
+/// third time. "hold:synced:FILE" waits there as long as this file exists, as for a slow disk. Each place reads the
 /// environment once per file or per MiB.
 /// Threads  Any thread.
 void failpoint(std::string_view place);
