@@ -42,9 +42,11 @@ class Bench(package.PackageTest):
         _, rows = self.compare("--part", part, "--steps", 5, *flags, modules=("numpy", "torch"))
         self.assertEqual([row["contender"] for row in rows], [each.name for each in compare_python.CONTENDERS[part]])
 
+    @cluster.long("it compares times; torch_test has the results")
     def test_mnist_beside_torch(self):
         self.check_training("mnist")
 
+    @cluster.long("it compares times; torch_test has the results")
     def test_transformer_beside_torch(self):
         self.check_training("transformer", "--batch", 2, "--context", 8)
 

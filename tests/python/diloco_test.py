@@ -2,6 +2,7 @@
 import re
 import unittest
 
+import cluster
 import torch_test
 
 # reference() makes the inner steps of all workers in turns and averages their differences. It is the algorithm of the
@@ -394,14 +395,17 @@ class DiLoCoTest(torch_test.TorchTest):
         for delay in ("0", "3"):
             self.good_run(SAME_STEPS, environment={"OUTER": "nesterov", "DELAY": delay, "FRAGMENTS": "2"})
 
+    @cluster.long("the_steps_are_those_of_the_reference; Over/ClientFragments and Every/ClientReturns in one process")
     def test_each_fragment_has_its_own_schedule_and_momentum(self):
         for outer in ("schedule", "delayed"):
             self.good_run(SAME_STEPS, environment={"OUTER": outer, "FRAGMENTS": "2"})
 
+    @cluster.long("wrong_arguments_and_models_are_refused; ClientWatch counts values that are not finite")
     def test_each_difference_is_clipped_before_the_mean(self):
         for fragments in ("1", "2"):
             self.good_run(SAME_STEPS, environment={"OUTER": "nesterov", "CLIP": "0.5", "FRAGMENTS": fragments})
 
+    @cluster.long("the_steps_are_those_of_the_reference; Over/ClientFragments and Every/ClientReturns in one process")
     def test_merges_of_single_learners_update_the_momentum_in_turns(self):
         self.assertEqual(self.good_run(ASYNC).text().count("agrees"), 2)
         nesterov = ASYNC.replace("T.DelayedNesterov(0.7, 0.9)", "T.Nesterov(0.01, 0.9)").partition("\ncommon = ")[0]
@@ -409,6 +413,7 @@ class DiLoCoTest(torch_test.TorchTest):
             alone = nesterov.replace('mode="async"', f'mode="{mode}"')
             self.assertIn(f"DiLoCo in mode {mode} with outer=Nesterov", self.good_run(alone).text())
 
+    @cluster.long("wrong_arguments_and_models_are_refused; ClientWatch counts values that are not finite")
     def test_a_diverged_learner_sends_nothing(self):
         for push in ("fp32", "int4"):
             task = self.good_run(DIVERGED, "--restarts", 1,
@@ -417,11 +422,13 @@ class DiLoCoTest(torch_test.TorchTest):
             self.assertIn("weight: the difference has values that are not finite: this learner has diverged after 15 inner "
                           "steps, and has sent nothing", task.text())
 
+    @cluster.long("the_steps_are_those_of_the_reference; Over/ClientFragments and Every/ClientReturns in one process")
     def test_a_later_learner_takes_the_fragments_in_the_order_of_the_others(self):
         task = self.good_run(KILLED, "--restarts", 1, environment={"MARKER": str(self.folder / "killed"), "FRAGMENTS": "5"})
         self.assertEqual(task.text().count("] ended"), 2)
         self.assertIn("is started again", task.text())
 
+    @cluster.long("the_steps_are_those_of_the_reference; Over/ClientFragments and Every/ClientReturns in one process")
     def test_formats_train_as_well(self):
         figures = {}
         for push in ("fp32", "bf16", "fp16", "int8", "int4", "topk:10"):
@@ -440,6 +447,7 @@ class DiLoCoTest(torch_test.TorchTest):
                 self.assertLess(other_cost, cost * most, push)
             self.assertGreater(pushed["fp32"] / pushed[push], least, push)
 
+    @cluster.long("the_steps_are_those_of_the_reference; Over/ClientFragments and Every/ClientReturns in one process")
     def test_parameters_return_in_short_formats(self):
         costs = {}
         for format, least, most in (("fp32", 1.0, 1.0), ("bf16", 0.45, 0.65), ("delta", 0.1, 0.65)):
@@ -456,6 +464,7 @@ class DiLoCoTest(torch_test.TorchTest):
         for first in ("scheduler", "diloco"):
             self.good_run(SCHEDULED, environment={"FIRST": first})
 
+    @cluster.long("wrong_arguments_and_models_are_refused; ClientWatch counts values that are not finite")
     def test_a_model_in_bfloat16_has_common_parameters_in_float32(self):
         self.good_run(HALF)
         self.good_run(QUARTERS, workers=1)

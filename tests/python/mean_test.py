@@ -1,6 +1,7 @@
 """gradrail.torch.MeanExchange: the optimizers of PyTorch with the mean gradients of all workers."""
 import unittest
 
+import cluster
 import torch_test
 
 PROGRAM = torch_test.PROGRAM
@@ -94,6 +95,7 @@ print(f"{kind}: difference {apart:.2e}, moved by {moved:.2e}, {clipped} clipped"
 
 
 class MeanGradients(torch_test.TorchTest):
+    @cluster.long("the_mean_hook_equals_all_reduce")
     def test_clipped_means_equal_one_process(self):
         for kind in ("momentum", "amsgrad"):
             with self.subTest(kind=kind):

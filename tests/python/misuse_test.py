@@ -158,6 +158,7 @@ refused(I, "no parameter that requires a gradient", gradrail.torch.Exchange, mod
 gradrail.join({"w": 1}).leave()  # the run ends
 """)
 
+    @cluster.long("torch_changes_test and models_and_options_are_checked refuse other changes")
     def test_complex_parameters_are_refused(self):
         # The copy to float32 dropped the imaginary part.
         self.check("""
@@ -172,6 +173,7 @@ with gradrail.torch.Exchange(model, lr=0.1) as exchange:
     exchange.step()
 """)
 
+    @cluster.long("torch_changes_test and models_and_options_are_checked refuse other changes")
     def test_the_hook_refuses_complex_gradients(self):
         # gloo has no complex numbers, and NCCL has: this bucket is that of a model converted before DDP was made.
         self.check("""
@@ -203,6 +205,7 @@ torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
 refused(F, "exchange.accumulate()", exchange.step)  # the servers have the gradients before the clip
 """)
 
+    @cluster.long("torch_changes_test and models_and_options_are_checked refuse other changes")
     def test_a_converted_model_is_refused(self):
         self.check("""
 exchange = gradrail.torch.Exchange(model, lr=0.1)
@@ -214,6 +217,7 @@ x = x.double()
 loss().backward()  # the model is an ordinary one again
 """)
 
+    @cluster.long("torch_changes_test and models_and_options_are_checked refuse other changes")
     def test_changed_parameters_are_refused(self):
         # A run for each change: the run ends when its only worker leaves.
         for change in ("model.load_state_dict(torch.nn.Linear(4, 3).state_dict())", "torch.nn.init.zeros_(model.bias)"):
@@ -231,6 +235,7 @@ with gradrail.torch.Exchange(model, lr=0.1) as exchange:
         loss().backward()
 """)
 
+    @cluster.long("torch_changes_test and models_and_options_are_checked refuse other changes")
     def test_replaced_parameters_are_refused(self):
         # The servers updated the former parameter, and the model kept the new one.
         for change in ("model.weight = torch.nn.Parameter(torch.zeros(3, 4))", "model.bias = None"):
@@ -244,6 +249,7 @@ with gradrail.torch.Exchange(model, lr=0.1) as exchange:
     refused(F, "was replaced by the program", exchange.step)
 """)
 
+    @cluster.long("torch_changes_test and models_and_options_are_checked refuse other changes")
     def test_added_parameters_are_refused(self):
         added = [("model.extra = torch.nn.Linear(2, 2)", "extra.bias, extra.weight"),
                  ("model.head = torch.nn.Linear(3, 2)", "head.bias, head.weight"),
@@ -279,6 +285,7 @@ with gradrail.torch.Exchange(model, lr=0.1) as exchange:
     exchange.step()
 """)
 
+    @cluster.long("torch_changes_test and models_and_options_are_checked refuse other changes")
     def test_a_second_average_is_refused(self):
         self.check("""
 with gradrail.torch.MeanExchange(model) as mean:
@@ -295,6 +302,7 @@ with gradrail.torch.MeanExchange(model) as mean:
 refused(F, "after leave()", mean.client.exchange)
 """)
 
+    @cluster.long("torch_changes_test and models_and_options_are_checked refuse other changes")
     def test_a_moved_model_has_no_mean(self):
         for change in ("model.double()", "model.to('meta')", "model.weight = torch.nn.Parameter(torch.zeros(3, 4))",
                        "del model.bias"):
@@ -307,6 +315,7 @@ with gradrail.torch.MeanExchange(model) as mean:
     refused(F, "was moved, converted or replaced: make the MeanExchange after that", mean.average)
 """)
 
+    @cluster.long("torch_changes_test and models_and_options_are_checked refuse other changes")
     def test_the_hook_and_average_are_not_mixed(self):
         for first in ("hook", "average"):
             with self.subTest(first=first):
@@ -331,6 +340,7 @@ mean.leave()
 os._exit(0)  # an exception in backward could block the end of the process
 """, FIRST=first, STORE=str(self.folder / f"store-{first}"))
 
+    @cluster.long("ClientChief in one process")
     def test_a_late_worker_has_no_parameters_of_the_chief(self):
         self.check("""
 mean = gradrail.torch.MeanExchange(model)

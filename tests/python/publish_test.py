@@ -53,6 +53,7 @@ with gradrail.Publisher(values(0, shapes)) as publisher:
     assert subscriber.hash == expected, (subscriber.hash, expected)
 """)
 
+    @cluster.long("PublishedVersions; readers_receive_each_version_bit_for_bit")
     def test_eight_readers_join_and_leave(self):
         stop = self.folder / "stop"
         publisher = self.start_program(MODEL + """
@@ -83,6 +84,7 @@ print("published", version, publisher.stats()["readers_lost"], flush=True)
             self.assert_ends(task, cluster.GOOD)
             self.assertTrue(task.has(f"last {last.group(1)} "), task.transcript())
 
+    @cluster.long("PublishedVersions; readers_receive_each_version_bit_for_bit")
     def test_a_reader_resumes_from_a_kept_version(self):
         self.good_program("""
 with gradrail.Publisher(values(0), format="bf16", keep=3) as publisher:

@@ -125,10 +125,12 @@ class SlowLinkTest(four_hosts.FourHosts, package.PackageTest):
     def times(task):
         return [float(seconds) for seconds in re.findall(r"^took ([0-9.]+) s", task.text(), re.M)]
 
+    @cluster.long("it compares times over a link of limited rate; TcpDatapath has full queues")
     def test_a_worker_behind_a_full_queue_is_not_lost(self):
         self.lay_out(LONG_QUEUE)
         self.assertEqual(len(self.exchange(2_500_000, 1)), 1)
 
+    @cluster.long("it compares times over a link of limited rate; TcpDatapath has full queues")
     def test_an_exchange_is_about_as_fast_as_plain_sockets(self):
         self.lay_out(POOR)
         count = int(MEGABYTES * 1e6)

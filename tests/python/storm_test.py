@@ -162,6 +162,7 @@ class StormTest(package.PackageTest):
         os.kill(pids[name], signal.SIGKILL)
         return kind
 
+    @cluster.long("diloco_test.a_killed_learner_joins_again; simulation repeats steps after each loss")
     def test_each_outer_step_is_made_once(self):
         seed = int(os.environ.get("GRADRAIL_SOAK_SEED", random.randrange(2 ** 32)))
         print(f"GRADRAIL_SOAK_SEED={seed}", flush=True)

@@ -203,9 +203,11 @@ class LargeBatch(TorchTest):
     def test_sgd_equals_one_process(self):
         self.compare("sgd", 0.1)
 
+    @cluster.long("optimizer_test has references; sgd_equals_one_process, adam_equals_one_process")
     def test_momentum_equals_one_process(self):
         self.compare("momentum", 0.02)
 
+    @cluster.long("optimizer_test has references; sgd_equals_one_process, adam_equals_one_process")
     def test_nesterov_equals_one_process(self):
         self.compare("nesterov", 0.02)
 
@@ -214,11 +216,13 @@ class LargeBatch(TorchTest):
 
 
 class SameUpdates(TorchTest):
+    @cluster.long("optimizer_test has references; sgd_equals_one_process, adam_equals_one_process")
     def test_every_optimizer_makes_the_updates_of_torch(self):
         for case in range(10):
             with self.subTest(case=case):
                 self.good_run(SAME_UPDATES, workers=1, environment={"CASE": str(case)})
 
+    @cluster.long("optimizer_test has references; sgd_equals_one_process, adam_equals_one_process")
     def test_torch_continues_with_the_state_of_the_servers(self):
         for kind in ("sgd", "momentum", "nesterov", "adam", "adamw"):
             with self.subTest(kind=kind):
@@ -230,6 +234,7 @@ refused(gradrail.FailedPrecondition, 'use optimizer torch_adam, or another check
         lambda: gradrail.torch.Exchange(network(), optimizer="sgd", lr=0.1))
 """, "--checkpoint_dir", self.folder / "adam", workers=1)
 
+    @cluster.long("optimizer_test has references; sgd_equals_one_process, adam_equals_one_process")
     def test_servers_continue_with_the_state_of_torch(self):
         for kind in ("sgd", "momentum", "nesterov", "adam", "adamw"):
             with self.subTest(kind=kind):
@@ -446,6 +451,7 @@ print("mean", model[1].running_mean[:4].tolist(), "weight", model[1].weight[:4].
         self.assertNotEqual(mean0, mean1)
         self.assertEqual(weight0, weight1)
 
+    @cluster.long("determinism_test.two_runs_agree")
     def test_two_runs_agree_bit_for_bit(self):
         program = PROGRAM + """
 import hashlib

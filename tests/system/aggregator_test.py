@@ -159,12 +159,15 @@ class AggregatorRuns(cluster.ClusterTest):
         self.assertEqual(cluster.hash_of(workers[0]), expected)
         self.assertFalse(server.has("was lost"), server.transcript())
 
+    @cluster.long("All/Aggregators.ALostAggregatorMovesItsWorkers; a_killed_aggregator_moves_its_workers")
     def test_a_stopped_aggregator_moves_its_workers_over_tcp(self):
         self.stopped_aggregator("tcp")
 
+    @cluster.long("All/Aggregators.ALostAggregatorMovesItsWorkers; a_killed_aggregator_moves_its_workers")
     def test_a_stopped_aggregator_moves_its_workers_over_shm(self):
         self.stopped_aggregator("shm")
 
+    @cluster.long("All/Aggregators.ALostAggregatorMovesItsWorkers; a_killed_aggregator_moves_its_workers")
     def test_workers_return_to_an_aggregator_that_continues(self):
         address, server, workers = self.stop_and_continue("shm", "--transport", "shm", "--path_timeout", 4, "--failback_secs",
                                                           0.5, epochs=3000)
@@ -173,6 +176,7 @@ class AggregatorRuns(cluster.ClusterTest):
         self.assert_goes_on(workers[0])
         self.stop(workers, server)
 
+    @cluster.long("GroupOfThree in one process")
     def test_workers_that_wait_for_each_other_keep_their_aggregator(self):
         """A worker that computes for longer than --path_timeout is no fault of the aggregator."""
         _, flags = self.two()
@@ -186,6 +190,7 @@ class AggregatorRuns(cluster.ClusterTest):
             self.assertFalse(worker.has("was lost"), worker.transcript())
         self.assert_ends(servers[0], cluster.GOOD)
 
+    @cluster.long("All/Aggregators.ALostAggregatorMovesItsWorkers; a_killed_aggregator_moves_its_workers")
     def test_a_ps_that_ends_is_not_tried_without_a_pause(self):
         _, flags = self.two("--transport", "shm,tcp")
         servers, workers = self.start_run(*flags, "--transport", "shm,tcp", "--rejoin-timeout", 4, epochs=300)

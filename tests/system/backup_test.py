@@ -70,6 +70,7 @@ class Backup(cluster.ClusterTest):
                 self.assert_all_end(*workers, backup)
                 self.assertEqual(cluster.hash_of(workers[0]), undisturbed, workers[0].transcript())
 
+    @cluster.long("Built/ClientBackup over each transport; sync_ends_in_the_same_bits_whenever_the_ps_is_killed with processes")
     def test_async_counts_every_gradient_once_whenever_the_ps_is_killed(self):
         for number, share in enumerate(self.shares(ROUNDS)):
             with self.subTest(number=number, share=share):
@@ -98,12 +99,15 @@ class Backup(cluster.ClusterTest):
             cluster.skip(f"built without {transport}")
         self.assert_goes_on_alike("--transport", transport)
 
+    @cluster.long("Built/ClientBackup over each transport; sync_ends_in_the_same_bits_whenever_the_ps_is_killed with processes")
     def test_over_ucx(self):
         self.assert_goes_on_alike_over("ucx")
 
+    @cluster.long("Built/ClientBackup over each transport; sync_ends_in_the_same_bits_whenever_the_ps_is_killed with processes")
     def test_over_ofi(self):
         self.assert_goes_on_alike_over("ofi")
 
+    @cluster.long("Built/ClientBackup over each transport; sync_ends_in_the_same_bits_whenever_the_ps_is_killed with processes")
     def test_with_the_parameters_on_a_gpu(self):
         gpus = {"LD_LIBRARY_PATH": os.environ["GRADRAIL_SIMULATED_GPU_DIR"], "GRADRAIL_SIMULATED_GPU": "devices=2"}
         (self.folder / "data").mkdir()
@@ -126,6 +130,7 @@ class Backup(cluster.ClusterTest):
         self.assert_went_on(workers[0])
         self.assert_all_end(*workers, backup)
 
+    @cluster.long("Built/ClientBackup over each transport; sync_ends_in_the_same_bits_whenever_the_ps_is_killed with processes")
     def test_several_shards_on_several_tasks(self):
         flags = ("--mode", "sync", "--shards", 2, "--bucket_kib", 16)
         undisturbed = self.undisturbed(*flags, ps=4)
@@ -139,6 +144,7 @@ class Backup(cluster.ClusterTest):
         self.assert_all_end(*workers, *servers[2:])
         self.assertEqual(cluster.hash_of(workers[0]), undisturbed)
 
+    @cluster.long("Built/ClientBackup over each transport; sync_ends_in_the_same_bits_whenever_the_ps_is_killed with processes")
     def test_a_backup_that_is_started_again_is_made_level(self):
         flags = ("--mode", "sync", "--optimizer", "adam")
         undisturbed = self.undisturbed(*flags, epochs=2 * EPOCHS)
@@ -156,6 +162,7 @@ class Backup(cluster.ClusterTest):
         self.assert_all_end(*workers, backup)
         self.assertEqual(cluster.hash_of(workers[0]), undisturbed)
 
+    @cluster.long("Built/ClientBackup; checkpoint_test saves sets")
     def test_what_was_being_saved_is_saved_by_the_backup(self):
         saved = self.folder / "saved"
         for number, share in enumerate(self.shares(ROUNDS)):
@@ -169,6 +176,7 @@ class Backup(cluster.ClusterTest):
                 self.assert_ends(listed, cluster.GOOD)
                 self.assertRegex(listed.text(), rf"(?m)^ *{EPOCHS * BATCHES} ")
 
+    @cluster.long("Pair and JoinLoss in one process; simulation stops servers at each moment")
     def test_a_ps_that_was_stopped_is_replaced_and_ends(self):
         (ps, backup), workers = self.start("--mode", "sync", "--heartbeat-timeout", 2, epochs=4 * EPOCHS)
         self.wait_until_level(ps)
@@ -182,6 +190,7 @@ class Backup(cluster.ClusterTest):
         made = int(workers[0].wait_for(r"^Global-Step: (\d+)").group(1))
         self.assertEqual(made, 4 * EPOCHS * BATCHES)
 
+    @cluster.long("Built/ClientBackup over each transport; sync_ends_in_the_same_bits_whenever_the_ps_is_killed with processes")
     def test_the_two_change_places_as_often_as_one_is_killed(self):
         flags = ("--mode", "sync", "--optimizer", "adam")
         undisturbed = self.undisturbed(*flags, epochs=15 * EPOCHS)
@@ -199,6 +208,7 @@ class Backup(cluster.ClusterTest):
         self.assert_all_end(*workers, serves, stands_by)
         self.assertEqual(cluster.hash_of(workers[0]), undisturbed)
 
+    @cluster.long("Pair and JoinLoss in one process; simulation stops servers at each moment")
     def test_a_worker_in_a_long_step_is_waited_for(self):
         """A worker in a long step does not notice the loss. The backup waits longer for it than for a silent worker."""
         flags = ("--mode", "sync", "--optimizer", "adam", "--min_workers", 2)
@@ -214,6 +224,7 @@ class Backup(cluster.ClusterTest):
         self.assert_all_end(*workers, backup)
         self.assertEqual(cluster.hash_of(workers[0]), undisturbed, workers[0].transcript())
 
+    @cluster.long("Pair and JoinLoss in one process; simulation stops servers at each moment")
     def test_a_ps_that_is_back_at_once_takes_nothing_from_its_backup(self):
         """A new worker joins the restarted ps before the workers in a long step have joined the backup."""
         (ps, backup), workers = self.start()
@@ -252,6 +263,7 @@ class Backup(cluster.ClusterTest):
             worker.signal(signal.SIGTERM)
         self.assert_all_end(workers[0], again, backup, back)
 
+    @cluster.long("Pair and JoinLoss in one process; simulation stops servers at each moment")
     def test_a_backup_that_is_slow_to_answer_is_asked_again(self):
         (ps, backup), workers = self.start("--mode", "sync")
         self.wait_until_level(ps)

@@ -83,6 +83,7 @@ class Bench(cluster.ClusterTest):
         self.assertTrue(run["results"])
         self.assertEqual(run["config"]["plugin_dir"], str(self.folder))
 
+    @cluster.long("it compares times; Over/ClientModes has the rules of the modes")
     def test_a_straggler_costs_what_its_mode_says(self):
         file = self.folder / "run.json"
         step_ms = 10 * cluster.PATIENCE  # on a slow machine, the exchange must not take longer than the steps either
@@ -129,6 +130,7 @@ class Bench(cluster.ClusterTest):
         self.assertRegex(osu, r"# Size +Bandwidth \(MB/s\)\n8 ")
         self.assertEqual(len(json.loads(self.bench(*ask, "json"))["results"]), 4)
 
+    @cluster.long("every_question_is_answered runs the suites")
     def test_encryption_adds_a_row(self):
         for suite in ("paths", "exchange", "incast", "replay"):
             with self.subTest(suite=suite):
@@ -142,6 +144,7 @@ class Bench(cluster.ClusterTest):
         for row in run["results"]:
             self.assertEqual(row["percentiles"]["iterations"], 2 * 2 * 7)  # rounds, workers
 
+    @cluster.long("every_question_is_answered runs the suites")
     def test_many_workers_take_the_time_that_is_asked_for(self):
         # Their first exchanges are short: the others have not started, or wait for a core.
         for _ in range(3):
@@ -167,6 +170,7 @@ class Bench(cluster.ClusterTest):
         self.bench(*ask, 0.000001)
         self.assertRegex(self.bench(*ask, 1e6, code=cluster.FAILED), r"shm mapped at 65536 B: [\d.]+ GB/s, less than")
 
+    @cluster.long("every_question_is_answered runs the suites")
     def test_puts_in_both_directions(self):
         text = self.bench("put", *SUITES["put"], *QUICK, "--bidirectional")
         self.assertIn("# bidirectional: both processes write at the same time; algbw is the sum of both directions", text)
@@ -306,6 +310,7 @@ class Bench(cluster.ClusterTest):
                 with self.subTest(suite=suite, flag=flag):
                     self.assertIn(flag, self.bench(suite, flag, "1", code=cluster.USAGE))
 
+    @cluster.long("every_question_is_answered runs the suites")
     def test_rows_through_aggregators_are_those_alone(self):
         common = ["-b", "4K", "-e", "4K", "--workers", "2", "--mode", "sync", *QUICK]
         asked = ["exchange", *common, "--transport", "tcp", "--aggregators"]

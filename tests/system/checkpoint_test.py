@@ -105,6 +105,7 @@ class Restart(cluster.ClusterTest):
         self.assertTrue(again.has(rf"restored global step {newest} from"), again.transcript())
         self.assertGreater(int(again.wait_for(r"Step: (\d+)").group(1)), newest)
 
+    @cluster.long("CheckpointKill kills the writer at each place")
     def test_a_server_killed_on_a_checkpoints_way_to_the_disk_loses_none(self):
         for place in ("write", "written", "synced", "closed", "renamed", "committed", "remove", "removed"):
             with self.subTest(place=place):

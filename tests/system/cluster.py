@@ -225,6 +225,12 @@ def skip(reason):
     os._exit(77)
 
 
+def long(sees):
+    """Marks a test of `make test-all` alone. `sees`: the tests of `make test` that see the same faults, or why none can."""
+    assert sees
+    return lambda test: test  # tests/system/CMakeLists.txt reads the line and gives the test the label "long"
+
+
 def wait_until(condition, within, what):
     """Waits until `condition` holds. `what()` describes the state for the error message."""
     deadline = time.monotonic() + within

@@ -290,6 +290,7 @@ class Data(cluster.ClusterTest):
     def test_empty_folder(self):
         self.worker(cluster.CONFIGURATION, [r"train-(images|labels)-idx\d-ubyte"])
 
+    @cluster.long("fuzz_replay_test reads altered clusters, IdxReader altered data")
     def test_truncated_and_flipped_files(self):
         seed = 7
         print(f"seed {seed}")

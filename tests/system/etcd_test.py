@@ -95,6 +95,7 @@ class Encrypted(etcd.EtcdTest):
         for task in tasks:
             self.assert_ends(task, cluster.GOOD)
 
+    @cluster.long("EtcdClientTest, ClaimTest and LeaseKeeperTest get the same answers from an etcd in their process")
     def test_without_them(self):
         foreign = etcd.certified(self.folder / "others")
         mixed = {**self.certificates, "ETCDCTL_CACERT": foreign["ETCDCTL_CACERT"]}
@@ -146,6 +147,7 @@ class Refusals(etcd.EtcdTest):
         self.refuses(cluster.CONFIGURATION, ["--mode backup:2: B must be less than 2, the number of workers"], "worker", "--mode",
                      "backup:2")
 
+    @cluster.long("EtcdClientTest, ClaimTest and LeaseKeeperTest get the same answers from an etcd in their process")
     def test_a_place_that_is_taken(self):
         self.task("ps", *SIZES)
         self.wait_for_registered("ps/0")
@@ -192,6 +194,7 @@ class Refusals(etcd.EtcdTest):
                                     "worker", *SIZES, url=proxy.url)
                 self.assertNotIn(b"\x1b", task.raw())
 
+    @cluster.long("EtcdClientTest, ClaimTest and LeaseKeeperTest get the same answers from an etcd in their process")
     def test_what_does_not_even_speak_http(self):
         proxy = etcd.Proxy(self.etcd)
         self.addCleanup(proxy.close)
@@ -235,6 +238,7 @@ class Running(etcd.EtcdTest):
         for task in (*workers, *servers):
             self.assert_ends(task, cluster.GOOD)
 
+    @cluster.long("MembershipTest; run_test and loss_test with other launchers")
     def test_workers_come_and_go(self):
         for mode in ("async", "sync"):
             with self.subTest(mode=mode):
@@ -253,6 +257,7 @@ class Running(etcd.EtcdTest):
                 self.stop((workers[0], added, again), (ps,))
                 self.assertEqual(self.etcd.registered(), {})
 
+    @cluster.long("Built/ClientBackup and ClientRejoin.AServerThatComesBackElsewhereIsFound")
     def test_a_ps_that_moves(self):
         for ps in (1, 2):
             with self.subTest(ps=ps):
@@ -272,6 +277,7 @@ class Running(etcd.EtcdTest):
                 self.stop(workers, servers)
                 self.assert_says(workers[0], r"Path: shard \d at 127\.0\.0\.2:", r"Rejoined: 1 times")
 
+    @cluster.long("EtcdClientTest, ClaimTest and LeaseKeeperTest get the same answers from an etcd in their process")
     def test_etcd_goes_away_and_comes_back(self):
         (ps,), workers = self.start("--mode", "sync")
         was = self.etcd.registered()
@@ -307,6 +313,7 @@ class Running(etcd.EtcdTest):
         self.etcd.kill()
         self.stop(workers, servers)
 
+    @cluster.long("EtcdClientTest, ClaimTest and LeaseKeeperTest get the same answers from an etcd in their process")
     def test_a_ps_that_fails_while_etcd_is_away(self):
         flags = ("--mode", "sync", "--checkpoint_dir", self.folder / "saved", "--save_steps", 50)
         (ps,), workers = self.start(*flags)
@@ -322,6 +329,7 @@ class Running(etcd.EtcdTest):
             worker.wait_for(r"all parameter servers are back", EXPIRED + cluster.START)
         self.stop(workers, (ps,))
 
+    @cluster.long("EtcdClientTest, ClaimTest and LeaseKeeperTest get the same answers from an etcd in their process")
     def test_a_ps_that_stood_still_while_etcd_was_away(self):
         (ps,), workers = self.start("--mode", "sync", "--heartbeat-timeout", 60)
         self.etcd.kill()
@@ -333,6 +341,7 @@ class Running(etcd.EtcdTest):
             worker.wait_for(r"all parameter servers are back", cluster.START)
         self.stop(workers, (ps,))
 
+    @cluster.long("EtcdClientTest, ClaimTest and LeaseKeeperTest get the same answers from an etcd in their process")
     def test_an_etcd_that_talks_nonsense_for_a_while(self):
         proxy = etcd.Proxy(self.etcd)
         self.addCleanup(proxy.close)
@@ -359,6 +368,7 @@ class Running(etcd.EtcdTest):
         cluster.wait_until(lambda: self.etcd.registered() == was, NOTICED, self.etcd.registered)
         self.stop(workers, servers)
 
+    @cluster.long("EtcdClientTest, ClaimTest and LeaseKeeperTest get the same answers from an etcd in their process")
     def test_a_place_that_another_took_meanwhile_is_his(self):
         (ps,), workers = self.start()
         workers[1].signal(signal.SIGSTOP)
@@ -402,6 +412,7 @@ class Backups(etcd.EtcdTest):
             self.assert_ends(task, cluster.GOOD, 4 * cluster.FINISH)
         self.assert_says(workers[0], rf"^Global-Step: {self.epochs * 550}$")
 
+    @cluster.long("Built/ClientBackup and ClientRejoin.AServerThatComesBackElsewhereIsFound")
     def test_a_replacement_on_another_host_takes_the_place_of_the_lost_ps(self):
         (primary, backup), workers = self.start()
         self.kill(primary, workers)
@@ -413,6 +424,7 @@ class Backups(etcd.EtcdTest):
         self.assert_says(workers[0], r"its backup \(127\.0\.0\.2:\d+\) has taken over")
         self.assert_complete(workers, [back])
 
+    @cluster.long("Built/ClientBackup and ClientRejoin.AServerThatComesBackElsewhereIsFound")
     def test_a_takeover_needs_no_etcd(self):
         (primary, backup), workers = self.start()
         self.etcd.kill()

@@ -75,6 +75,7 @@ class FirstContact(unittest.TestCase):
         self.assertTrue(any(step.startswith("fact: ") for step in steps), steps)
         self.assertRegex(said, r"part a: \d+ steps, 0 failed, \d+ s, simulated driver")
 
+    @cluster.long("facts; gpu_parameters_test and gpu_direct_test run the same programs")
     def test_figures(self):
         # The second time with the sizes of a GPU, and a driver that computes nothing: the time of the script itself.
         for flags in ((), ("--null",)):
@@ -87,6 +88,7 @@ class FirstContact(unittest.TestCase):
             self.assertRegex(record["rows"][4]["note"], r"^shm gpu-direct\(ipc\): \d+ GB/s \(goal 300\)")
             self.assertLess(record["seconds"], MOST_SECONDS * cluster.PATIENCE)
 
+    @cluster.long("facts; gpu_parameters_test and gpu_direct_test run the same programs")
     def test_training(self):
         _, record = self.part("c")
         steps = [row["step"] for row in record["rows"]]
@@ -110,6 +112,7 @@ class FirstContact(unittest.TestCase):
         self.assertFalse(record["rows"][0]["good"], said)
         self.assertIn("libnone", record["rows"][0]["note"])
 
+    @cluster.long("facts; gpu_parameters_test and gpu_direct_test run the same programs")
     def test_a_gpu_without_cublas_is_a_failure(self):
         alone = self.folder / "alone"
         alone.mkdir()

@@ -29,6 +29,7 @@ class NicGpuTransfer(cluster.ClusterTest):
         self.assert_ends(task, cluster.GOOD, 4 * cluster.FINISH)
         return task
 
+    @cluster.long("ClientGpu.BitsAreTheSameWhicheverWay, ClientGpu.SaysWhichWayAndWhyNoOther, ClientGpuMove")
     def test_bits_are_the_same_whichever_way(self):
         for optimizer in ("sgd", "adam"):
             hashes = set()
@@ -47,6 +48,7 @@ class NicGpuTransfer(cluster.ClusterTest):
                     hashes.add(cluster.hash_of(task))
             self.assertEqual(len(hashes), 1)
 
+    @cluster.long("ClientGpu.BitsAreTheSameWhicheverWay, ClientGpu.SaysWhichWayAndWhyNoOther, ClientGpuMove")
     def test_a_run_that_loses_its_card_equals_the_undisturbed_one(self):
         flags = ["--workers", 2, "--towers", 1, "--mode", "sync", "--bucket_kib", 64, "--failback_secs", 0.1]
         undisturbed = self.finished(*flags, "--transport", "shm")
@@ -73,6 +75,7 @@ class NicGpuTransfer(cluster.ClusterTest):
                     hashes.add(cluster.hash_of(task))
             self.assertEqual(len(hashes), 1)
 
+    @cluster.long("ClientGpu.BitsAreTheSameWhicheverWay, ClientGpu.SaysWhichWayAndWhyNoOther, ClientGpuMove")
     def test_what_is_forced_and_cannot_be_had_is_refused(self):
         for words, flags, on in (
                 (r"gradients cannot leave the GPU as --gpu-direct requires: dmabuf: tcp moves host memory only",

@@ -70,20 +70,24 @@ class GpuLibraries(cluster.ClusterTest):
     def assert_all(self, hashes):
         self.assertEqual({self.staged(), *hashes}, {next(iter(hashes))})
 
+    @cluster.long("gpu_conformance with the same libraries")
     def test_libfabric_by_dma_buf(self):
         self.run_through(preload=HMEM / "libsimulated_hmem_ofi.so")
         self.assert_all(list(self.assert_direct(
             "dmabuf", "--transport", "ofi", "--ofi_provider", "tcp", "--plugin_dir", TESTS / "plugins_1_20",
             GRADRAIL_SIMULATED_LIBFABRIC="1.20")))
 
+    @cluster.long("gpu_conformance with the same libraries")
     def test_libfabric_by_peer_memory(self):
         self.run_through(preload=HMEM / "libsimulated_hmem_ofi.so", module=True)
         self.assert_all(list(self.assert_direct("peermem", "--transport", "ofi", "--ofi_provider", "tcp")))
 
+    @cluster.long("gpu_conformance with the same libraries")
     def test_ucx_by_peer_memory(self):
         self.run_through(preload=HMEM / "libsimulated_hmem_ucx.so", module=True)
         self.assert_all(list(self.assert_direct("peermem", "--transport", "ucx", UCX_TLS="tcp")))
 
+    @cluster.long("gpu_conformance with the same libraries")
     def test_a_network_device_by_peer_memory(self):
         self.run_through(module=True)
         self.assert_all(list(self.assert_direct("peermem", "--transport", "simnic", "--plugin_dir",

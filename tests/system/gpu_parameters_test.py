@@ -28,6 +28,7 @@ class ParametersOnGpus(cluster.ClusterTest):
         self.assert_ends(task, cluster.GOOD, 4 * cluster.FINISH)
         return task
 
+    @cluster.long("ClientGpu.BitsAreTheSameWhicheverWay and DeviceNetworks in one process")
     def test_bits_do_not_depend_on_where_parameters_and_gradients_lie(self):
         for optimizer in ("sgd", "adam"):
             hashes = set()
@@ -44,6 +45,7 @@ class ParametersOnGpus(cluster.ClusterTest):
                     hashes.add(cluster.hash_of(task))
             self.assertEqual(len(hashes), 1)
 
+    @cluster.long("ClientGpu.BitsAreTheSameWhicheverWay and DeviceNetworks in one process")
     def test_a_push_in_bf16_has_the_same_bits_on_each_path(self):
         sync = ["--workers", 2, "--mode", "sync", "--bucket_kib", 64]
         hashes = set()
@@ -58,6 +60,7 @@ class ParametersOnGpus(cluster.ClusterTest):
         self.assertEqual(len(hashes), 1)
         self.assertNotIn(cluster.hash_of(self.finished(*sync)), hashes)
 
+    @cluster.long("ClientGpu.BitsAreTheSameWhicheverWay and DeviceNetworks in one process")
     def test_gradients_leave_during_the_backward_pass(self):
         """The timeline shows it: the host waits for no whole pass. An operation of the simulated GPU takes 5 ms."""
         self.data[self.data.index("--batch_size") + 1] = 220  # few steps: each has 311 updates
@@ -102,6 +105,7 @@ class ParametersOnGpus(cluster.ClusterTest):
             with self.subTest(words=words):
                 self.refused(cluster.CONFIGURATION, [words], *self.data, "--workers", 1, *flags, environment=gpus())
 
+    @cluster.long("ClientGpu.BitsAreTheSameWhicheverWay and DeviceNetworks in one process")
     def test_checkpoints_move_between_host_and_gpu(self):
         hashes = set()
         for first, second in (("host", "host"), ("gpu:0", "host"), ("host", "gpu:1"), ("gpu:1", "gpu:0")):

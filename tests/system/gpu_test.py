@@ -29,6 +29,7 @@ class Gpu(cluster.ClusterTest):
     def number(self, task, what):
         return float(task.wait_for(rf"^{what}: (-?\d+\.\d+)$").group(1))
 
+    @cluster.long("DeviceNetworks.TwentyStepsLeadWhereTheTwinGoes")
     def test_models_learn_as_on_cpus(self):
         # For the cnn, early losses are compared: later, rounding separates both runs while the loss falls fastest.
         for model, flags, early in (("mlp", ["--epochs", 4, "--optimizer", "adam"], r"Step: 31, .* Cost: (\d\.\d+)"),

@@ -72,6 +72,7 @@ class UnauthenticatedConnections(cluster.ClusterTest):
         self.assert_unimpressed(ps, workers)
         self.assert_terse(ps)
 
+    @cluster.long("tcp_ports; ShmHostile in one process")
     def test_unix_sockets(self):
         ps, workers = self.running("--transport", "shm")
         names = cluster.abstract_listeners(ps.pid)

@@ -178,6 +178,7 @@ class Backups(LaunchTest):
     def assert_takes_over(self, worker, ps=0):
         worker.wait_for(rf"parameter server {ps} .* its backup .* has taken over at step \d+, no step of this worker lost", cluster.START)
 
+    @cluster.long("ps_lite_with_a_backup; backup_test")
     def test_a_backup_replaces_the_ps_that_is_killed_under_mpirun(self):
         undisturbed = self.under_mpirun(4, "--ps", "2", *self.flags)
         self.assert_ends(undisturbed, cluster.GOOD)

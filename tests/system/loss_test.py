@@ -128,6 +128,7 @@ class Stalled(cluster.ClusterTest):
             worker.wait_for(r"Step: \d+")
         return ps, started
 
+    @cluster.long("ClientLoss and MembershipTest; a_silent_worker_is_lost_within_five_seconds")
     def test_async_declares_a_silent_worker_lost(self):
         for transport in ("shm", "tcp"):
             with self.subTest(transport=transport):
@@ -141,6 +142,7 @@ class Stalled(cluster.ClusterTest):
                                  says=[r"worker 1 .*(declared lost|no heartbeat)"])
                 self.assert_goes_on(workers[0])
 
+    @cluster.long("ClientLoss and MembershipTest; a_silent_worker_is_lost_within_five_seconds")
     def test_a_silent_worker_joins_again(self):
         for mode, transport, backups in (("async", "shm", 0), ("async", "tcp", 1), ("sync", "tcp", 0), ("sync", "shm", 1)):
             with self.subTest(mode=mode, transport=transport, backups=backups):
@@ -200,6 +202,7 @@ class Stalled(cluster.ClusterTest):
         workers[2].signal(signal.SIGCONT)
         self.assert_ends(workers[2], cluster.retry_worthy, SILENCE + NOTICED)
 
+    @cluster.long("ClientLoss and MembershipTest; a_silent_worker_is_lost_within_five_seconds")
     def test_workers_end_when_their_ps_stalls(self):
         ps, workers = self.running(workers=2)
         ps.signal(signal.SIGSTOP)

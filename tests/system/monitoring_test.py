@@ -206,6 +206,7 @@ class Summaries(Monitored):
         self.assertEqual(step, final)
         self.assertAlmostEqual(scalars["accuracy"] * count, round(scalars["accuracy"] * count), 3)
 
+    @cluster.long("summaries_test in one process")
     def test_the_graph_of_each_model(self):
         relu = "softmax_linear/Relu"
         for model, names in (("mlp", {"images", "labels", "W1", "b2", "hidden/Sigmoid", "logits/add", "cost/Mean"}),

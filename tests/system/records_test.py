@@ -76,6 +76,7 @@ class Streamed(cluster.ClusterTest):
         if not cluster.instrumented():  # a sanitizer keeps what was freed
             self.assertLess(peak, MEMORY_LIMIT_MB)
 
+    @cluster.long("StreamedRecords.EachStepCanBeReturnedTo")
     def test_return_to_a_checkpoint_ends_with_the_same_bits(self):
         def start(name):
             return self.train("--data_dir", self.records, "--ps", 1, "--workers", 1, "--mode", "sync", "--epochs", 2,

@@ -84,6 +84,7 @@ class Restarted(cluster.ClusterTest):
         self.assert_ends(run, cluster.GOOD)
         self.assertEqual(cluster.hash_of(run), whole)
 
+    @cluster.long("MembershipTest has the limits; loss_test.local_cluster_without_a_worker")
     def test_a_local_cluster_ends_after_too_many_losses(self):
         for restarts in (0, 1):
             with self.subTest(restarts=restarts):
@@ -97,6 +98,7 @@ class Restarted(cluster.ClusterTest):
                         run.wait_for("all parameter servers are back", cluster.START)
                 self.assert_ends(run, cluster.RETRY)
 
+    @cluster.long("MembershipTest has the limits; loss_test.local_cluster_without_a_worker")
     def test_a_local_cluster_ends_if_a_worker_that_it_waits_for_never_joined(self):
         for mode, worker in (("async", 0), ("sync", 0), ("sync", 1), ("ssp:2", 1)):
             with self.subTest(mode=mode, worker=worker):
@@ -105,6 +107,7 @@ class Restarted(cluster.ClusterTest):
                 self.assert_ends(run, cluster.RETRY, cluster.START, [
                     rf"worker/{worker} ended before it joined, and the run waits for it; .*start it again"])
 
+    @cluster.long("MembershipTest has the limits; loss_test.local_cluster_without_a_worker")
     def test_a_local_cluster_goes_on_without_a_worker_that_it_does_not_wait_for(self):
         for mode in ("async", "backup:1"):
             with self.subTest(mode=mode):
@@ -112,6 +115,7 @@ class Restarted(cluster.ClusterTest):
                 os.kill(int(run.wait_for(r"^# worker/1: pid (\d+)").group(1)), signal.SIGKILL)
                 self.assert_ends(run, cluster.RETRY, cluster.FINISH, [r"(?m)^done", r"Exchange: 550 exchanges"])
 
+    @cluster.long("ClientRejoin; recovery_test.a_killed_ps_restarts; run_test starts servers and workers again")
     def test_sync_ends_in_the_same_bits(self):
         whole = None
         for transport in ("shm", "tcp"):
@@ -136,6 +140,7 @@ class Restarted(cluster.ClusterTest):
                     self.assertRegex(workers[0].text(), r"Rejoined: 1 times .*, \d+ steps done once more")
                     self.assertEqual(cluster.hash_of(workers[0]), whole)
 
+    @cluster.long("ClientRejoin; recovery_test.a_killed_ps_restarts; run_test starts servers and workers again")
     def test_a_worker_that_left_meanwhile_is_not_waited_for(self):
         """The restarted ps has no record of the worker. Neither it nor the other ps waits for the worker."""
         servers, workers = self.start("--mode", "sync", "--optimizer", "adam", ps=2, workers=3)
@@ -155,6 +160,7 @@ class Restarted(cluster.ClusterTest):
             self.assert_ends(task, cluster.GOOD, 2 * cluster.FINISH)
         cluster.hash_of(workers[1])
 
+    @cluster.long("ClientRejoin; recovery_test.a_killed_ps_restarts; run_test starts servers and workers again")
     def test_other_modes_go_on_too(self):
         for mode in ("async", "ssp:3", "backup:1"):
             with self.subTest(mode=mode):
@@ -170,6 +176,7 @@ class Restarted(cluster.ClusterTest):
                     self.assert_ends(task, cluster.GOOD, 2 * cluster.FINISH)
                 cluster.hash_of(workers[0])
 
+    @cluster.long("ClientRejoin; recovery_test.a_killed_ps_restarts; run_test starts servers and workers again")
     def test_without_a_checkpoint_the_chiefs_parameters_go_on(self):
         (ps,), workers = self.start("--mode", "sync", saves=False)
         reached = position(workers[0])
@@ -195,6 +202,7 @@ class Restarted(cluster.ClusterTest):
         self.assert_goes_on(workers[0])
         self.assertTrue(servers[0].has("no complete set"), servers[0].transcript())
 
+    @cluster.long("ClientRejoin; recovery_test.a_killed_ps_restarts; run_test starts servers and workers again")
     def test_one_that_was_stopped_loses_nothing(self):
         (ps,), workers = self.start("--mode", "sync", "--optimizer", "adam", "--heartbeat-timeout", 60)
         ps.signal(signal.SIGSTOP)
@@ -207,6 +215,7 @@ class Restarted(cluster.ClusterTest):
         for task in (*workers, ps):
             self.assert_ends(task, cluster.GOOD, 2 * cluster.FINISH)
 
+    @cluster.long("ClientRejoin; recovery_test.a_killed_ps_restarts; run_test starts servers and workers again")
     def test_a_short_stall_of_the_ps_loses_no_worker(self):
         """The stall is longer than the heartbeat timeout, and too short for all workers to notice."""
         (ps,), workers = self.start("--mode", "sync", "--min_workers", 2)
@@ -218,6 +227,7 @@ class Restarted(cluster.ClusterTest):
                 self.assert_goes_on(worker)
         self.assert_stop(workers, ps)
 
+    @cluster.long("ClientRejoin; recovery_test.a_killed_ps_restarts; run_test starts servers and workers again")
     def test_a_new_worker_may_join_before_the_others_return(self):
         (ps,), workers = self.start("--mode", "sync")
         self.wait_for_a_checkpoint()

@@ -210,6 +210,7 @@ class Run(cluster.ClusterTest):
         self.assert_ends(task, cluster.GOOD, says=[r"worker/1 is started again \(1 of 1 restarts\)"])
         self.assert_says(task, r"\[worker/1\] task 1 step")
 
+    @cluster.long("MembershipTest has the limits; a_killed_worker_is_started_again")
     def test_a_worker_that_is_started_again_too_late_is_stopped(self):
         for death, code in (("os._exit(7)", 7), ("os.kill(os.getpid(), 9)", 137)):
             with self.subTest(code=code):
@@ -283,6 +284,7 @@ class Run(cluster.ClusterTest):
         os.kill(pid, signal.SIGKILL)
         self.assert_ends(task, cluster.RETRY, says=[r"ps/0 is not started again: 0 of 0 restarts are used \(--restarts\)"])
 
+    @cluster.long("MembershipTest has the limits; a_killed_worker_is_started_again")
     def test_a_lost_pair_of_servers_asks_for_a_restart(self):
         task = self.run_program("--workers", 2, "--ps", 2, "--backup-ps", 1, steps=10 ** 9)
         pids = [int(task.wait_for(rf"^# ps/{i}: pid (\d+)", cluster.START).group(1)) for i in range(2)]

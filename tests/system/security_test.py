@@ -336,6 +336,7 @@ class UnauthenticatedConnections(Secured):
             self.assert_ends(task, cluster.GOOD, 5 * cluster.FINISH)
         return cluster.hash_of(workers[0]), ps
 
+    @cluster.long("Gate and ConnectionProof refuse each of them in one process")
     def test_bad_handshakes_and_replays_change_nothing(self):
         def probe_often(ps, recorder):
             ports = ports_of(ps.pid)
@@ -361,6 +362,7 @@ class UnauthenticatedConnections(Secured):
         self.assertEqual(disturbed, undisturbed)
         self.assertNotRegex(ps.text(), "was lost|not admitted")
 
+    @cluster.long("Gate.AFloodOfSilentConnectionsClosesNoOther; hostile_test counts the lines of a flood")
     def test_floods_take_no_memory(self):
         def flood(ps, _):
             ports = ports_of(ps.pid)
@@ -403,6 +405,7 @@ class UnauthenticatedConnections(Secured):
         self.assertEqual(disturbed, undisturbed)
         self.assertNotRegex(ps.text(), "was lost|not admitted")
 
+    @cluster.long("Gate.AFloodOfSilentConnectionsClosesNoOther; hostile_test counts the lines of a flood")
     def test_silent_connections_are_closed_and_cost_little(self):
         count = 200  # on each port
 

@@ -58,9 +58,11 @@ class Flood(cluster.ClusterTest):
         self.assert_ends(task, cluster.GOOD, says=["Stopped after"])
         self.assertGreater(count, 100)
 
+    @cluster.long("while_it_trains and while_it_starts")
     def test_cnn_computes_through_a_flood_of_signals(self):
         self.flood("cnn", 5)
 
+    @cluster.long("while_it_trains and while_it_starts")
     def test_mlp_computes_through_a_flood_of_signals(self):
         self.flood("mlp", 5)
 
@@ -219,6 +221,7 @@ class Stop(StoppedRun):
                 way(task)
                 self.assert_stopped(task)
 
+    @cluster.long("while_it_trains and while_it_starts")
     def test_timeout_of_coreutils(self):
         # timeout signals its child and then its process group.
         for _ in range(2):
@@ -319,6 +322,7 @@ class Stop(StoppedRun):
 
 
 class Stress(StoppedRun):
+    @cluster.long("while_it_trains and while_it_starts")
     def test_start_train_stop_at_random_moments(self):
         seed = int(os.environ.get("GRADRAIL_SEED", random.SystemRandom().randrange(2**32)))
         print(f"GRADRAIL_SEED={seed}", flush=True)

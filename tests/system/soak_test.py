@@ -333,6 +333,7 @@ class Soak(faults.Faults):
         # In async a restarted worker makes all its steps, so that the round takes longer.
         return max(2, round(ROUND * (0.6 if mode == "async" else 0.9) * slowest / BATCHES))
 
+    @cluster.long("recovery_test and backup_test have one fault each; simulation has thousands")
     def test_rounds_end_complete(self):
         began = time.monotonic()
         try:
@@ -451,6 +452,7 @@ class Compared(faults.Faults):
 class SameBits(Compared):
     SHORT = 2
 
+    @cluster.long("recovery_test and backup_test have one fault each; simulation has thousands")
     def test_sync_ends_in_the_bits_of_an_undisturbed_run(self):
         flags = ["--mode", "sync", "--optimizer", "adam"]
         list_of_faults = [self.garbage, self.stop, self.kill_ps, self.link_down, self.slow]  # kill_ps needs a checkpoint
@@ -465,6 +467,7 @@ class Accuracy(Compared):
     SHORT = 2
     AS_GOOD = 0.015  # share of the test set: about the difference between runs without faults
 
+    @cluster.long("recovery_test and backup_test have one fault each; simulation has thousands")
     def test_async_learns_as_well_with_faults_as_without(self):
         flags = ["--mode", "async", "--optimizer", "adam"]
         disturbing = [self.kill, self.stop, self.garbage, self.kill_ps, self.link_down, self.slow]

@@ -56,6 +56,7 @@ class ByHand(cluster.ClusterTest):
                          cluster.GOOD)
         self.assert_ends(ps, cluster.GOOD)
 
+    @cluster.long("a_ps_says_for_which_worker_it_waits; sigterm_while_waiting_for_the_ps")
     def test_sync_workers_name_the_tasks_they_wait_for(self):
         flags = ["--mode", "sync", "--cluster", self.write_json(self.spec(2))]
         self.train(*RUN, *flags, "--job_name", "ps", "--task_index", 0, name="ps/0")
@@ -137,6 +138,7 @@ class Stop(cluster.ClusterTest):
         line = next(line for line in worker.lines() if line.text == waiting.string)
         self.assertLess(line.time - worker.started, 6 * cluster.PATIENCE, "the worker printed nothing for ten seconds")
 
+    @cluster.long("a_ps_says_for_which_worker_it_waits; sigterm_while_waiting_for_the_ps")
     def test_sigterm_ends_a_waiting_ps(self):
         ps = self.train(*RUN, *self.addresses(1), "--job_name", "ps", "--task_index", 0, name="ps/0")
         ps.wait_for(r"waiting for worker 0", 12 + cluster.START)

@@ -23,6 +23,7 @@ class Towers(cluster.ClusterTest):
     def accuracy(self, task):
         return float(task.wait_for(r"^Test-Accuracy: (\d\.\d{4})$").group(1))
 
+    @cluster.long("tower_sum_test and worker_model_test; a_server_changes_no_bit")
     def test_without_a_server_they_learn(self):
         task = self.run_cnn("--ps", 0, "--towers", 2, "--epochs", 6, "--learning_rate", 0.05)
         self.assertGreater(self.accuracy(task), 0.9, task.transcript())
@@ -36,6 +37,7 @@ class Towers(cluster.ClusterTest):
             self.assertTrue(task.has(words), f"{words}\n{task.transcript()}")
         self.assertFalse(task.has(r"pid|Path:|Exchange:"), task.transcript())
 
+    @cluster.long("tower_sum_test and worker_model_test; a_server_changes_no_bit")
     def test_two_workers_of_two_towers_learn(self):
         task = self.run_cnn("--ps", 1, "--workers", 2, "--towers", 2, "--mode", "sync", "--epochs", 6,
                             "--learning_rate", 0.05)
@@ -52,6 +54,7 @@ class Towers(cluster.ClusterTest):
                 self.assertEqual(alone, cluster.hash_of(served))
                 self.assertNotEqual(alone, cluster.hash_of(self.run_cnn(*flags, "--ps", 0, "--towers", 3)))
 
+    @cluster.long("tower_sum_test and worker_model_test; a_server_changes_no_bit")
     def test_sync_workers_must_have_as_many(self):
         flags = ["--mode", "sync", "--epochs", 100000, *self.addresses(2), "--model", "linear"]
         self.train(*flags, "--job_name", "ps", "--task_index", 0, name="ps/0")
