@@ -18,7 +18,7 @@ uint64_t fill_queue(const Operation& operation) {
     const TimePoint start = Clock::now();
     const absl::Status status = operation(i);
     // Generous: what a busy machine takes away from us is not the transport's.
-    EXPECT_LT(seconds_since(start), 2.0) << "post " << i << " blocked";
+    EXPECT_LT(seconds_since(start), 10.0) << "post " << i << " blocked";
     if (status.code() == absl::StatusCode::kResourceExhausted) return i;
     if (!status.ok()) throw Broken("post: " + status.ToString());
   }

@@ -67,7 +67,7 @@ TEST_P(Conformance, waiting_blocks_until_the_deadline_without_burning_a_core) {
   const double cpu_start = thread_cpu_seconds();
   EXPECT_EQ(waits.wait(absl::MakeSpan(out), start + std::chrono::milliseconds(300)), 0u);
   EXPECT_GE(seconds_since(start), 0.3);
-  EXPECT_LT(seconds_since(start), 2.0);
+  EXPECT_LT(seconds_since(start), 10.0);
   EXPECT_LT(thread_cpu_seconds() - cpu_start, 0.06) << "more than 20 % of the wait";
   peer->channel().send("end");
   peer->join();

@@ -10,7 +10,6 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "ps/launcher/launcher.h"
 #include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/exchange_layout.h"
 #include "tools/exit_codes.h"
@@ -69,7 +68,7 @@ void add_run_flags(CLI::App& command, RunFlags& flags) {
   command
       .add_option("--rendezvous", cluster.rendezvous,
                   "tcp://HOST:PORT: address of the first task of srun, mpirun or torchrun; default: from the launcher")
-      ->transform(accepted_by(ps::parse_tcp_rendezvous))
+      ->transform(accepted_by(check_rendezvous_url))
       ->take_last();
   command.add_option("--bind", cluster.bind, "address on which a ps listens; default: its address in the cluster")
       ->transform(accepted_by(ps::parse_host_port))

@@ -33,7 +33,7 @@ void try_list(std::string_view text) {
 
 void try_rendezvous(std::string_view text) {
   const absl::StatusOr<std::string> address = parse_tcp_rendezvous(text);
-  if (!address.ok()) return fuzz::check_refusal(address.status(), absl::StatusCode::kInvalidArgument, "--rendezvous");
+  if (!address.ok()) return fuzz::check_refusal(address.status(), absl::StatusCode::kInvalidArgument, "tcp://HOST");
   GRADRAIL_CHECK(is_tcp_rendezvous(text) && parse_host_port(*address).ok());
 }
 

@@ -11,7 +11,7 @@ namespace {
 
 void try_url(std::string_view text) {
   const absl::StatusOr<RendezvousUrl> url = parse_rendezvous(text);
-  if (!url.ok()) return fuzz::check_refusal(url.status(), absl::StatusCode::kInvalidArgument, "--rendezvous");
+  if (!url.ok()) return fuzz::check_refusal(url.status(), absl::StatusCode::kInvalidArgument, "etcd://HOST");
   GRADRAIL_CHECK(!url->endpoints.empty() && !url->job.empty() && url->job.size() <= 128 && url->text == text);
   GRADRAIL_CHECK(url->job.find('/') == std::string::npos);
   for (const std::string& endpoint : url->endpoints) GRADRAIL_CHECK(endpoint.starts_with("http"));
