@@ -134,6 +134,7 @@ TEST_F(DeviceComputeTest, NothingIsNothing) {
   EXPECT_TRUE(compute_->finish().ok());
 }
 
+/// The memory returns to its device at the end, which a compute of its own would have closed: a crash.
 TEST_F(DeviceComputeTest, MemoryMayOutliveItsCompute) {
   const std::unique_ptr<Memory> memory = upload({1, 2, 3});
   compute_.reset();

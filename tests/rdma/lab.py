@@ -24,7 +24,7 @@ from suites import SUITES, Suite
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SKIPPED = 77
-WHOLE_SECONDS = 900  # all suites of `make test` take 235 s on two idle cores
+WHOLE_SECONDS = 900  # all suites of `make test-all` take 235 s on two idle cores
 FULL_SECONDS = 3600
 KEPT_RUNS = 5
 
