@@ -1,10 +1,14 @@
 """Rehearses tools/dev/first_contact on the simulated driver, with the bundle that tools/dev/device_bundle makes of this
 build. The bundle also runs in a root folder that has the C library alone."""
+import argparse
+import importlib.machinery
+import importlib.util
 import json
 import os
 import pathlib
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -54,7 +58,7 @@ class FirstContact(unittest.TestCase):
     def part(self, name, *flags, code=0, bundle=None, **environment):
         """The script of the bundle, from its folder, with nothing else of this tree in its environment: on a host of
         another name, and without a network."""
-        out = self.folder / f"out-{name}"
+        out = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
         elsewhere = ["unshare", "-run", "sh", "-c", 'hostname elsewhere && ip link set lo up && exec "$@"', "-"]
         tried = subprocess.run([*elsewhere, "true"], capture_output=True, text=True, check=False)
         if tried.returncode != 0:  # some containers forbid it: the rest of the test remains
@@ -69,6 +73,8 @@ class FirstContact(unittest.TestCase):
 
     def test_facts(self):
         said, record = self.part("a")
+        version = subprocess.run([cluster.binary(), "--version"], capture_output=True, text=True, check=True).stdout
+        self.assertIn(f"commit {record['commit']},", version)
         steps = [row["step"] for row in record["rows"]]
         for step in ("ldd bin/gradrail", "info", "doctor", "compute_test", "gpu_real_test", "worker_model_test"):
             self.assertIn(step, steps)
@@ -81,11 +87,11 @@ class FirstContact(unittest.TestCase):
         for flags in ((), ("--null",)):
             _, record = self.part("b", *flags)
             steps = [row["step"] for row in record["rows"]]
-            self.assertEqual(steps[:7], ["apply", "staged, pieces of 1 MiB", "staged, pieces of 256 KiB", "staged, pieces of 4 MiB",
+            self.assertEqual(steps[:8], ["GPU", "apply", "staged, pieces of 1 MiB", "staged, pieces of 256 KiB", "staged, pieces of 4 MiB",
                                          "exchange, push fp32", "exchange, push bf16", "paths"])
             self.assertEqual(len([step for step in steps if step.startswith("ncu gradrail_update_")]), 5)
-            self.assertRegex(record["rows"][0]["note"], r"sgd, 1 gradient fp32, 0 targets: \d+ % of copy \(goal 90\), \d+ GB/s")
-            self.assertRegex(record["rows"][4]["note"], r"^shm gpu-direct\(ipc\): \d+ GB/s \(goal 300\)")
+            self.assertRegex(record["rows"][1]["note"], r"sgd, 1 gradient fp32, 0 targets: \d+ % of copy \(goal 90\), \d+ GB/s")
+            self.assertRegex(record["rows"][5]["note"], r"^shm gpu-direct\(ipc\): \d+ GB/s \(goal 300\)")
             self.assertLess(record["seconds"], MOST_SECONDS * cluster.PATIENCE)
 
     @cluster.long("facts; gpu_parameters_test and gpu_direct_test run the same programs")
@@ -101,16 +107,17 @@ class FirstContact(unittest.TestCase):
         broken = self.folder / "broken"
         shutil.copytree(self.bundle, broken)
         manifest = json.loads((broken / "bundle.json").read_text())
-        program = broken / "bin/gradrail"
+        program = broken / "tests/compute_test"
         content = program.read_bytes()
         name = next(path.name.encode() for path in (broken / "lib").iterdir() if path.name.encode() in content)
         # A name of a library that no folder of this host has.
         program.write_bytes(content.replace(name, b"libnone" + name[7:]))
-        manifest["tests"] = []
+        manifest["tests"] = [test for test in manifest["tests"] if test["program"] == "tests/compute_test"]
         (broken / "bundle.json").write_text(json.dumps(manifest))
         said, record = self.part("a", bundle=broken, code=1)
-        self.assertFalse(record["rows"][0]["good"], said)
-        self.assertIn("libnone", record["rows"][0]["note"])
+        found = next(row for row in record["rows"] if row["step"] == "ldd tests/compute_test")
+        self.assertFalse(found["good"], said)
+        self.assertIn("libnone", found["note"])
 
     @cluster.long("facts; gpu_parameters_test and gpu_direct_test run the same programs")
     def test_a_gpu_without_cublas_is_a_failure(self):
@@ -145,6 +152,152 @@ class FirstContact(unittest.TestCase):
                               check=False, env={"LD_LIBRARY_PATH": "/bundle/lib"})
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("gradrail", done.stdout)
+
+
+STUB = """#!/bin/sh
+# In the place of the program: its first call is the step that tries the GPU.
+test -e {folder}/started || {{ touch {folder}/started; exec true; }}
+sleep 300 &
+echo $! > {folder}/child.new && mv {folder}/child.new {folder}/child
+wait
+"""
+
+
+class Script(unittest.TestCase):
+    """The script in a bundle without tests. The program is that of this build, or one that sleeps."""
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.bundle, self.out = self.folder / "bundle", self.folder / "out"
+        for name in ("bin", "mnist"):
+            (self.bundle / name).mkdir(parents=True)
+        digits.write(self.bundle / "mnist")
+        (self.bundle / "bundle.json").write_text(json.dumps({"commit": "0", "kernels": [], "tests": []}))
+        shutil.copy(ROOT / "tools/dev/first_contact", self.bundle)
+        self.program = self.bundle / "bin/gradrail"
+        self.program.symlink_to(cluster.binary())
+        self.environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(self.folder)}
+
+    def module(self):
+        loader = importlib.machinery.SourceFileLoader("first_contact", str(self.bundle / "first_contact"))
+        module = importlib.util.module_from_spec(importlib.util.spec_from_loader("first_contact", loader))
+        sys.modules["first_contact"] = module  # dataclasses look there
+        loader.exec_module(module)
+        return module
+
+    def command(self, part, *flags, out=None):
+        return [sys.executable, self.bundle / "first_contact", part, "--out", self.out if out is None else out,
+                "--rehearse", DRIVER, *flags]
+
+    def ends(self, code, words, *arguments, **options):
+        """Starts a part that ends with this code. Returns the lines of its standard error."""
+        done = subprocess.run(self.command(*arguments, **options), capture_output=True, text=True, check=False, cwd=self.folder,
+                              env=self.environment)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        self.assertNotIn("Traceback", done.stderr)
+        self.assertRegex(done.stdout + done.stderr, words)
+        return done.stderr.splitlines()
+
+    def test_what_cannot_start_is_refused_in_one_line(self):
+        (self.folder / "file").write_text("")
+        (self.folder / "empty").mkdir()
+        (self.folder / "full").mkdir()
+        (self.folder / "full/figures.json").write_text("of another run")
+        for words, arguments, options in (
+                ("--out: the name is empty: name a folder", ["a"], {"out": ""}),
+                ("--out .*/file: File exists: name a folder", ["a"], {"out": self.folder / "file"}),
+                ("--out .*/file/x: Not a directory: name a folder", ["a"], {"out": self.folder / "file/x"}),
+                ("--out /proc/x: No such file or directory: name a folder", ["a"], {"out": "/proc/x"}),
+                ("/full/figures.json exists: name another folder with --out", ["b"], {"out": self.folder / "full"}),
+                ("/empty has no libcuda.so.1: name the folder of the simulated driver", ["a", "--rehearse", self.folder / "empty"],
+                 {}),
+                ("--null: part a verifies results", ["a", "--null"], {})):
+            with self.subTest(words=words):
+                self.assertEqual(len(self.ends(2, words, *arguments, **options)), 1)
+        self.assertEqual((self.folder / "full/figures.json").read_text(), "of another run")
+        self.assertFalse(self.out.exists())
+
+    def test_a_missing_prerequisite_stops_the_part(self):
+        for words, on in (("no GPU 0: the driver reports none", "devices=0"), (r"supports CUDA 11\.2", "driver=11020")):
+            with self.subTest(words=words):
+                self.environment["GRADRAIL_SIMULATED_GPU"] = on
+                self.ends(1, rf"part b: .*{words}", "b", out=self.folder / on)
+                rows = json.loads((self.folder / on / "b.json").read_text())["rows"]
+                self.assertEqual([(row["step"], row["good"]) for row in rows], [("GPU", False)])
+        (self.bundle / "mnist/t10k-labels-idx1-ubyte").unlink()
+        self.ends(1, "part c: .*/mnist has no t10k-labels-idx1-ubyte: unpack the archive again", "c")
+
+    def test_a_signal_stops_the_children_and_leaves_the_table(self):
+        self.program.unlink()
+        self.program.write_text(STUB.format(folder=self.folder))
+        self.program.chmod(0o755)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            with self.subTest(signal=number.name):
+                for name in ("started", "child"):
+                    (self.folder / name).unlink(missing_ok=True)
+                out = self.folder / number.name
+                process = subprocess.Popen(self.command("c", out=out), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                                           env=self.environment)
+                cluster.wait_until((self.folder / "child").exists, cluster.START, lambda: "no child of the program")
+                process.send_signal(number)
+                said, _ = process.communicate(timeout=cluster.FINISH)
+                self.assertEqual(process.returncode, 128 + number, said)
+                self.assertNotIn("Traceback", said)
+                words = f"interrupted by {number.name} in the step mlp, no ps, CPUs, few steps"
+                self.assertIn(f"part c: {words}", said)
+                self.assertIn(words, (out / "c.txt").read_text())
+                self.assertEqual(json.loads((out / "c.json").read_text())["stopped"], words)
+                child = pathlib.Path("/proc", (self.folder / "child").read_text().strip(), "stat")
+                cluster.wait_until(lambda: not child.exists() or child.read_text().split()[2] == "Z", cluster.START,
+                                   lambda: "the child of the program runs")
+                self.assertEqual(list(self.folder.glob("tmp*")), [])
+
+    def test_a_full_disk(self):
+        # A file system of this test alone, with four pages.
+        alone = ["unshare", "-rm", "sh", "-c", 'mount -t tmpfs -o size=16k none "$0" && cd "$0" && exec "$@"', self.out]
+        self.out.mkdir()
+        if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode != 0:
+            cluster.skip("this host does not let a process mount a file system")
+        self.program.unlink()
+        self.program.write_text("#!/bin/sh\nyes | head -c 30000\n")
+        self.program.chmod(0o755)
+        for code, before in ((1, ""), (2, "head -c 16000 /dev/zero > filled; ")):
+            with self.subTest(code=code):
+                done = subprocess.run([*alone, "sh", "-c", f'{before}"$@"; echo "exit code $?"; ls', "-", *self.command("b", out=".")],
+                                      capture_output=True, text=True, check=False, env=self.environment)
+                self.assertEqual(done.stderr, "first_contact: --out .: No space left on device: name a folder on a disk with space "
+                                 "that you can write\n")
+                self.assertTrue(done.stdout.endswith(f"exit code {code}\n" + ("filled\n" if before else "")), done.stdout)
+
+    def test_judgements(self):
+        """Judgements of results that no simulated driver gives."""
+        module = self.module()
+        self.assertEqual(module.equality(["1"] * 5), (True, "5 of 5 equal"))
+        self.assertEqual(module.equality(["1", "2", "1"]), (False, "2 of 3 equal"))
+        self.assertEqual(module.equality(["1", None]), (False, "1 of 2 equal"))
+        self.assertEqual(module.equality([None, None]), (False, "not compared: no run ended"))
+        rows = [{"path": "gpu:0 ipc", "size": 4, "failed": "no GPU 0", "alg_bw": 0, "bus_bw": 0}]
+        goals = [("shm staged", lambda row: row["alg_bw"], 0, "GB/s")]
+        self.assertEqual(module.judge_figures(rows, goals, 4, False), (False, "shm staged: not measured"))
+        rows.append({"path": "shm staged, gpu:0", "size": 4, "failed": "", "alg_bw": 3, "bus_bw": 6})
+        self.assertEqual(module.judge_figures(rows, goals, 4, False), (True, "shm staged: 3 GB/s, 6 GB/s"))
+
+    def test_the_part_ends_at_its_limit(self):
+        module = self.module()
+        module.PART_SECONDS = 0.5
+        self.out.mkdir()
+        flags = argparse.Namespace(part="c", out=self.out, rehearse=None, null=False)
+        part = module.Part(flags, self.bundle)
+        part.step("long", ["sleep", "60"], 60)
+        part.step("next", ["true"], 60)
+        self.assertEqual(part.end(), 1)
+        rows = json.loads((self.out / "c.json").read_text())["rows"]
+        self.assertEqual([row["note"] for row in rows], ["stopped: time is over; last line: ", "not run: time is over"])
+        flags.null = True
+        part.compare("equal", False, "0 of 2 equal")
+        self.assertEqual((part.rows[-1].good, part.rows[-1].note), (True, "not judged: the null driver computes nothing"))
 
 
 if __name__ == "__main__":
