@@ -46,9 +46,15 @@ void add_on_flag(CLI::App& app, Options& options) {
       ->capture_default_str();
 }
 
-void add_staged_flags(CLI::App& app, Options& options) {
+/// For suites that need a GPU. All suites share the options: the other default holds in this subcommand alone.
+void add_gpu_flag(CLI::App& app, Options& options, const std::string& about) {
   app.option_defaults()->group("GPU");
-  app.add_option("--on", options.on, "gpu:N; default: gpu:0")->transform(accepted_by(check_device_name));
+  app.add_option("--on", options.on, about + ", gpu:N; default: gpu:0")->transform(accepted_by(gpu_ordinal));
+  app.preparse_callback([&options](size_t) { options.on = "gpu:0"; });
+}
+
+void add_staged_flags(CLI::App& app, Options& options) {
+  add_gpu_flag(app, options, "GPU of the copies to and from host memory");
   app.add_option("--bucket_kib", options.bucket_kib, "size of a copied unit in KiB; 0: the default of the client")
       ->transform(NumberIn(0u, kMaxBucketKib));
 }
@@ -73,9 +79,7 @@ void add_exchange_suite_flags(CLI::App& app, Options& options) {
 
 void add_paths_flags(CLI::App& app, Options& options) {
   add_distributed_flags(app, options);
-  app.option_defaults()->group("GPU");
-  app.add_option("--on", options.on, "GPU of the rows in GPU memory, gpu:N; default: gpu:0")
-      ->transform(accepted_by(check_device_name));
+  add_gpu_flag(app, options, "GPU of the rows in GPU memory");
 }
 
 void add_replay_flags(CLI::App& app, Options& options) {

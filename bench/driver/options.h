@@ -73,7 +73,7 @@ struct Options {
   bool no_return = false;
   bool encrypt_data = false;
   bool block = false;
-  std::string on = "host";  ///< apply: "host" or "gpu:N"
+  std::string on = "host";  ///< "host" or "gpu:N"; staged, paths: "gpu:N"
   std::string file;         ///< replay: "" with a matrix
   std::string matrix;       ///< replay: file of a traffic matrix; "": none
   double line_gbit = 0;     ///< replay of a matrix: rate of a link in each direction; 0: not given

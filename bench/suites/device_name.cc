@@ -17,11 +17,12 @@ absl::StatusOr<int> gpu_ordinal(const std::string& on) {
     const std::optional<int> ordinal = parse_number<int>(std::string_view(on).substr(kPrefix.size()));
     if (ordinal && *ordinal >= 0) return *ordinal;
   }
-  return absl::InvalidArgumentError(fmt::format("{}: must be host or gpu:N, as in gpu:0", on));
+  return absl::InvalidArgumentError(fmt::format("{}: must be the name of a GPU, gpu:N, as in gpu:0", on));
 }
 
 absl::Status check_device_name(const std::string& on) {
-  return on == "host" ? absl::OkStatus() : gpu_ordinal(on).status();
+  if (on == "host" || gpu_ordinal(on).ok()) return absl::OkStatus();
+  return absl::InvalidArgumentError(fmt::format("{}: must be host or gpu:N, as in gpu:0", on));
 }
 
 absl::StatusOr<std::unique_ptr<gpu::Compute>> open_compute(const std::string& on) {

@@ -11,7 +11,7 @@ namespace gradrail::bench {
 /// N of "gpu:N". Errors  INVALID_ARGUMENT: not such a name.
 absl::StatusOr<int> gpu_ordinal(const std::string& on);
 
-/// The same for a text that may also be "host".
+/// Errors  INVALID_ARGUMENT: neither "host" nor "gpu:N".
 absl::Status check_device_name(const std::string& on);
 
 /// "host" or "gpu:N". Errors  INVALID_ARGUMENT: neither. Else as gpu::open_device().

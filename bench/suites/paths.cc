@@ -10,8 +10,6 @@
 namespace gradrail::bench {
 
 absl::StatusOr<int> run_paths_suite(const Options& options) {
-  const std::string gpu = options.on == "host" ? "gpu:0" : options.on;
-  GRADRAIL_RETURN_IF_ERROR(gpu_ordinal(gpu).status());
   GRADRAIL_ASSIGN_OR_RETURN(const ExchangeLoad load, load_of(options, 1, "sync"));
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "318040", "318040", sizeof(float)));
   GRADRAIL_RETURN_IF_ERROR(check_memory_of_sizes(load, list));
@@ -25,7 +23,8 @@ absl::StatusOr<int> run_paths_suite(const Options& options) {
   report.begin(Layout::sweep);
   std::vector<Contestant> contestants;
   for (const auto& [name, choice] : ways) contestants.push_back(way_contestant(name, load, choice));
-  for (Contestant& row : gpu_contestants(load, gpu, can_open(gpu), ways)) contestants.push_back(std::move(row));
+  for (Contestant& row : gpu_contestants(load, options.on, can_open(options.on), ways))
+    contestants.push_back(std::move(row));
   take_turns(options, list, contestants, report);
   // Failed rows are the normal case of this suite: no host has all paths.
   return report.finish(false);

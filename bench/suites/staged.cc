@@ -151,24 +151,23 @@ absl::StatusOr<std::vector<Figure>> measure_one(const Options& options, uint64_t
 }  // namespace
 
 absl::StatusOr<int> run_staged_suite(const Options& options) {
-  Options own = options;
-  if (own.on == "host") own.on = "gpu:0";
-  GRADRAIL_RETURN_IF_ERROR(gpu_ordinal(own.on).status());
-  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(own, "64M", "64M", sizeof(float)));
-  GRADRAIL_RETURN_IF_ERROR(can_open(own.on));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "64M", "64M", sizeof(float)));
+  GRADRAIL_RETURN_IF_ERROR(can_open(options.on));
   GRADRAIL_RETURN_IF_ERROR(
       check_available_memory(fmt::format("gradients of {} bytes: gradients and parameters need", list.back()),
                              2 * static_cast<double>(list.back()), "give a smaller size (-b, -e)"));
-  Report report(own, fmt::format("gradrail bench staged: gradients and parameters between {} and the host", own.on));
+  Report report(options,
+                fmt::format("gradrail bench staged: gradients and parameters between {} and the host", options.on));
   report.note(
       "%plain: time of the plain copy / time of all buckets. first_us: median time until the first bucket can be "
       "sent");
   report.begin(Layout::sweep);
   // Four rows in one process, each as long as another suite's only one.
   const auto measure_isolated = [&](uint64_t bytes) {
-    return isolated_figures(own.on, bytes, 2 * timeout_for(own.seconds), [&] { return measure_one(own, bytes); });
+    return isolated_figures(options.on, bytes, 2 * timeout_for(options.seconds),
+                            [&] { return measure_one(options, bytes); });
   };
-  take_turns(own, list, {{own.on, measure_isolated}}, report);
+  take_turns(options, list, {{options.on, measure_isolated}}, report);
   return report.finish(true);
 }
 

@@ -272,6 +272,8 @@ class Bench(cluster.ClusterTest):
                                  ("--begin: '99999999999G' is no", ["put", "-b", "99999999999G"]),
                                  ("less than -b", ["put", "-b", "64", "-e", "8"]),
                                  ("--on: gpu:x: must be host or gpu:N", ["apply", "--on", "gpu:x"]),
+                                 *(("--on: host: must be the name of a GPU, gpu:N", [suite, "--on", "host"])
+                                   for suite in ("staged", "paths")),
                                  ("-J /none/x: cannot be written: No such file", ["put", "-J", "/none/x"]),
                                  ("-J /proc/x: cannot be written: ", ["put", "-J", "/proc/x"]),
                                  ("-J /sys: cannot be written: it is a folder", ["exchange", "-J", "/sys"]),
