@@ -11,7 +11,9 @@ absl::Status refusal(const PrimaryContext& context, cuda::Result result, size_t 
   size_t total_bytes = 0;
   context.api().cuMemGetInfo_v2(&free_bytes, &total_bytes);
   // The free bytes are read after the refusal. Other processes of the GPU may have changed them.
-  return context.status(result, fmt::format("{} bytes of memory, of {} free of {}", bytes, free_bytes, total_bytes));
+  constexpr double kMib = 1 << 20;
+  return context.status(result, fmt::format("{:.1f} MiB of memory, of {:.1f} MiB free of {:.1f} MiB", bytes / kMib,
+                                            free_bytes / kMib, total_bytes / kMib));
 }
 
 }  // namespace

@@ -47,21 +47,21 @@ absl::Status refusal(const PrimaryContext& context, cuda::Result result) {
   return absl::FailedPreconditionError(fmt::format("{}: {}", message_of(status), remedy(context, result)));
 }
 
-/// Before the driver sees the image: an older driver could also fail later, or name another cause.
-absl::Status check_version(const PrimaryContext& context) {
-  if (context.driver().version() >= kernel_image_version()) return absl::OkStatus();
-  const int major = kernel_image_version() / 1000;
-  return absl::FailedPreconditionError(fmt::format(
-      "{}: the kernels of this build require a driver for CUDA {}.0 (driver {}), and this one supports CUDA "
-      "{}: update the driver, or build with nvcc {}",
-      context.label(), major, major >= 13 ? 580 : 525, context.driver().version_text(),
-      context.driver().version() / 1000));
-}
-
 }  // namespace
 
+absl::Status check_kernels(const Driver& driver) {
+  if (driver.version() >= kernel_image_version()) return absl::OkStatus();
+  const int major = kernel_image_version() / 1000;
+  return absl::FailedPreconditionError(
+      fmt::format("the kernels of this build require a driver for CUDA {}.0 (driver {}), and this one supports CUDA "
+                  "{}: update the driver, or build with nvcc {}",
+                  major, major >= 13 ? 580 : 525, driver.version_text(), driver.version() / 1000));
+}
+
 absl::StatusOr<Module> Module::load(SharedContext context) {
-  GRADRAIL_RETURN_IF_ERROR(check_version(*context));
+  // Before the driver sees the image: an older driver could also fail later, or name another cause.
+  if (const absl::Status fits = check_kernels(context->driver()); !fits.ok())
+    return absl::FailedPreconditionError(fmt::format("{}: {}", context->label(), message_of(fits)));
   context->make_current();
   cuda::Module handle = nullptr;
   // The driver chooses the code of this device from the image, or compiles its PTX (seconds, once per user and driver).

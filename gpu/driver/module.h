@@ -9,6 +9,9 @@
 
 namespace gradrail::gpu {
 
+/// Errors  FAILED_PRECONDITION: the driver is older than the kernels of this build.
+absl::Status check_kernels(const Driver& driver);
+
 /// The kernels of this build on one device.
 class Module {
  public:

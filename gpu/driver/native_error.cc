@@ -57,7 +57,7 @@ std::string_view remedy(cuda::Result result) {
     case cuda::kLaunchFailed:
       return " (Xid 79 in dmesg: the GPU has fallen off the bus; otherwise a kernel failed: please report it)";
     case cuda::kOutOfMemory:
-      return " (smaller batch, fewer towers on this GPU, or stop other processes on it: nvidia-smi)";
+      return " (smaller batch or size, fewer towers on this GPU, or stop other processes on it: nvidia-smi)";
     case cuda::kNotPermitted:
       return " (a container or MPS forbids it)";
     default:

@@ -482,7 +482,8 @@ absl::StatusOr<StoreMaker> store_maker(const std::string& device) {
   if (!gpu) return StoreMaker(make_host_store);
   const int ordinal = *gpu;
   // At the start of the task: else the first join would find out.
-  GRADRAIL_RETURN_IF_ERROR(gpu::open_device(ordinal).status());
+  if (const absl::Status opens = gpu::open_device(ordinal).status(); !opens.ok())
+    return absl::Status(opens.code(), fmt::format("--ps_device {}: {}", device, message_of(opens)));
   return StoreMaker([ordinal](const OptimizerConfig& optimizer, size_t count,
                               const MemoryBinder& place) -> absl::StatusOr<std::unique_ptr<ParameterStore>> {
     GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<gpu::Compute> opened, gpu::open_device(ordinal));

@@ -237,10 +237,10 @@ class GpuPaths(BenchTest):
                 for way in ("ipc", "dmabuf", "peermem", "staged"):
                     self.assert_why(rows, f"{on} {way}", why)
                 self.assertEqual(len(rows), 5)
-        self.assertRegex(self.bench("paths", "--on", "gpu:x", code=cluster.USAGE), "--on: gpu:x: must be host or gpu:N")
+        self.assertRegex(self.bench("paths", "--on", "gpu:x", code=cluster.USAGE), "--on: gpu:x: must be the name of a GPU")
 
     def test_a_gpu_that_fails_lets_no_process_wait(self):
-        for words, path, why in (("memory=1M", "tcp, gpu:0 staged", "2097152 bytes of memory"),
+        for words, path, why in (("memory=1M", "tcp, gpu:0 staged", "2\.0 MiB of memory, of 1\.0 MiB free"),
                                  ("lose=0@2", "tcp, gpu:0 ipc", "GPU was lost")):
             with self.subTest(words=words):
                 rows = self.paths(words, "--transport", "tcp", code=cluster.FAILED)

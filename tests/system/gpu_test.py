@@ -78,7 +78,7 @@ class Gpu(cluster.ClusterTest):
                          r"^Towers: 0 on GPU 0 .*, 1 on CPUs \(no GPU remains for it\), averaged by host$")
         self.refused(cluster.CONFIGURATION, ["2 towers were to be on GPUs, and 1 can be used"], *flags,
                      "--no-soft-placement", environment=gpus())
-        self.refused(cluster.CONFIGURATION, ["averaged by NCCL: tower 1 computes on CPUs"], *flags, "--reduce", "nccl",
+        self.refused(cluster.CONFIGURATION, ["--reduce nccl: tower 1 computes on CPUs: leave --reduce out"], *flags, "--reduce", "nccl",
                      environment=gpus())
 
     def test_without_a_gpu_towers_go_on_cpus(self):
@@ -130,6 +130,15 @@ class Gpu(cluster.ClusterTest):
                  ["--model", "cnn"], gpus("memory=16M"))):
             with self.subTest(words=words):
                 self.refused(code, [words], *self.data, "--ps", 0, "--model", "mlp", *flags, environment=on)
+        self.refused(cluster.CONFIGURATION, ["--ps_device gpu:7: no GPU 7: there is GPU 0"], *self.data, "--model", "mlp",
+                     "--ps_device", "gpu:7", environment=gpus())
+
+    def test_refusals_are_those_of_info(self):
+        info = self.launch("info", [cluster.binary(), "info"], environment=gpus("driver=12040"))
+        self.assert_ends(info, cluster.GOOD)
+        needs_13 = info.has("^  kernels .*for drivers of CUDA 13")  # those of nvcc 12 run
+        self.assertEqual(info.has("NOT usable: the kernels of this build require .*supports CUDA 12.4: update the driver"), needs_13,
+                         info.transcript())
 
     def start_workers(self, on, *flags):
         """Starts a ps and two workers, each on its own GPU. One of the GPUs fails later."""

@@ -11,6 +11,7 @@
 #include "gpu/compute/blas.h"
 #include "gpu/direct/peer_memory.h"
 #include "gpu/driver/device.h"
+#include "gpu/driver/module.h"
 #include "gpu/kernels/image.h"
 #include "gpu/reduce/nccl.h"
 #include "ps/optimizer/optimizer.h"
@@ -95,6 +96,10 @@ void print_gpus() {
   const int version = gpu::kernel_image_version();
   fmt::print("  {:9} {}{}\n", "kernels", gpu::kernel_image_description(),
              version == 0 ? "" : fmt::format(", for drivers of CUDA {}.0 and newer", version / 1000));
+  if (driver.ok()) {
+    if (const absl::Status fits = gpu::check_kernels(**driver); !fits.ok())
+      fmt::print("  {:9} NOT usable: {}\n", "", message_of(fits));
+  }
   fmt::print("  {:9} {}\n", "cuBLAS",
              words(gpu::blas_library(), [](const gpu::BlasLibrary* library) { return library->name; }));
   fmt::print("  {:9} {}\n", "NCCL",

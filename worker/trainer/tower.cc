@@ -156,11 +156,14 @@ absl::Status Towers::choose_sum(gpu::Reduce reduce) {
   if (on_cpus != devices.end()) {
     if (reduce != gpu::Reduce::nccl) return absl::OkStatus();
     return absl::FailedPreconditionError(
-        fmt::format("gradients cannot be averaged by NCCL: tower {} computes on CPUs", on_cpus - devices.begin()));
+        fmt::format("--reduce nccl: tower {} computes on CPUs: leave --reduce out, or have a GPU for each tower "
+                    "(gradrail info)",
+                    on_cpus - devices.begin()));
   }
   absl::StatusOr<std::unique_ptr<gpu::TowerSum>> sum = gpu::tower_sum(devices, {.reduce = gpu::Reduce::nccl});
   if (!sum.ok()) {
-    if (reduce == gpu::Reduce::nccl) return sum.status();
+    if (reduce == gpu::Reduce::nccl)
+      return absl::Status(sum.status().code(), fmt::format("--reduce nccl: {}", message_of(sum.status())));
     spdlog::info("the towers' gradients are averaged by the host: {}", message_of(sum.status()));
     return absl::OkStatus();
   }
