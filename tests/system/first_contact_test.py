@@ -271,6 +271,13 @@ class Script(unittest.TestCase):
                                  "that you can write\n")
                 self.assertTrue(done.stdout.endswith(f"exit code {code}\n" + ("filled\n" if before else "")), done.stdout)
 
+    def test_a_rehearsal_trains_few_steps(self):
+        self.program.unlink()
+        self.program.write_text("#!/bin/sh\n")
+        self.program.chmod(0o755)
+        self.ends(1, "mlp, equal sync hashes +FAIL .* not compared: no run ended", "c")
+        self.assertNotIn(str(self.bundle / "mnist"), (self.out / "c.txt").read_text())
+
     def test_judgements(self):
         """Judgements of results that no simulated driver gives."""
         module = self.module()
