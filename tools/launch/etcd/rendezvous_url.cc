@@ -39,10 +39,10 @@ absl::StatusOr<std::string> endpoint(const std::string& scheme, const std::strin
 
 absl::StatusOr<RendezvousUrl> parse_rendezvous(std::string_view text) {
   const auto bad = [&](std::string_view why) {
-    return absl::InvalidArgumentError(fmt::format(
-        "{}: {}; right is etcd://HOST:2379/JOB, with several HOST:PORT separated by commas, or "
-        "etcds:// for TLS, or tcp://HOST:PORT for the tasks of srun, mpirun or torchrun",
-        text, why));
+    return absl::InvalidArgumentError(
+        fmt::format("{}: {}; right is etcd://HOST:2379/JOB, with several HOST:PORT separated by commas, or "
+                    "etcds:// for TLS, or tcp://HOST:PORT for the tasks of srun, mpirun or torchrun",
+                    text, why));
   };
   const size_t colon = text.find("://");
   const std::string scheme = colon == text.npos ? "" : scheme_of(text.substr(0, colon));
