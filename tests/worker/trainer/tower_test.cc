@@ -193,7 +193,7 @@ TEST_F(TowersTest, NcclNeedsAGpuForEachTower) {
   EXPECT_TRUE(make_with(gpu::Reduce::host).ok());
   const absl::Status refused = make_with(gpu::Reduce::nccl);
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
-  EXPECT_THAT(refused.ToString(), HasSubstr("averaged by NCCL: tower 0 computes on CPUs"));
+  EXPECT_THAT(refused.ToString(), HasSubstr("--reduce nccl: tower 0 computes on CPUs"));
 }
 
 TEST_F(TowersTest, OneTowerIsThePlainWorkload) {
