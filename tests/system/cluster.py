@@ -54,23 +54,38 @@ def sanitizer_runtime(path):
     return " ".join(re.search(rf"{name}\.so\S* => (\S+)", loaded).group(1) for name in ("lib[at]san", r"libstdc\+\+"))
 
 
+PORTS = range(10000, 32000)  # below the range of source ports, so that they stay free for a while
+BLOCK = 50
+reserved = {}  # first port of a block, and the socket whose name reserves it
+
+
 def free_ports(count):
-    """Returns ports without a listener. They are below the range of source ports, so that they stay free for a while."""
+    """Returns ports without a listener. No other test program of this network namespace gets them."""
     held = []
-    start = 10000 + (os.getpid() * 37) % 20000
-    for port in range(start, start + 2000):
-        probe = socket.socket()
-        try:
-            probe.bind(("127.0.0.1", port))
-            held.append(probe)
-        except OSError:
-            probe.close()
-        if len(held) == count:
-            break
-    ports = [probe.getsockname()[1] for probe in held]
-    for probe in held:
-        probe.close()
-    return ports
+    first = os.getpid() * 37 % (len(PORTS) // BLOCK)
+    blocks = list(PORTS[::BLOCK])
+    for block in [*reserved, *blocks[first:], *blocks[:first]]:
+        if block not in reserved:
+            name = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+            try:
+                name.bind(f"\0gradrail-test-ports-{block}")
+            except OSError:
+                name.close()
+                continue
+            reserved[block] = name
+        for port in range(block, block + BLOCK):
+            probe = socket.socket()
+            try:
+                probe.bind(("127.0.0.1", port))
+                held.append(probe)
+            except OSError:
+                probe.close()
+            if len(held) == count:
+                ports = [probe.getsockname()[1] for probe in held]
+                for probe in held:
+                    probe.close()
+                return ports
+    raise AssertionError(f"no {count} free ports from {PORTS.start} to {PORTS.stop}")
 
 
 class Task:
