@@ -61,7 +61,8 @@ class EachCall(unittest.TestCase):
                     self.fail(f"{kind} {number}: no end within {LIMIT} s\n{output}")
                 self.assertEqual(processes_of(run.pid), [], output)
             # Other tests have folders there meanwhile.
-            new = [name for name in set(os.listdir("/dev/shm")) - before if not name.startswith("gradrail-test-")]
+            others = ("gradrail-test-", "gradrail-simulation-")
+            new = [name for name in set(os.listdir("/dev/shm")) - before if not name.startswith(others)]
             self.assertEqual([name for name in new if "gradrail" in name], [], output)
             left = [name for name in os.listdir(folder) if name != "counter" and "flight" not in name]
             self.assertEqual(left, [], output)
