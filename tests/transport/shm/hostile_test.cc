@@ -364,14 +364,14 @@ class ShmHostileOwner : public ::testing::Test {
     return key;
   }
 
-  void answer_fetch(const RegionKey& key, std::vector<int> descriptors) {
+  void answer_fetch(const RegionKey& key, const std::vector<int>& descriptors) {
     ASSERT_TRUE(connection_->import(encode(key)).ok());
     EXPECT_EQ(connection_->map(RemoteRegion(0)).status().code(), absl::StatusCode::kResourceExhausted);
     EXPECT_EQ(peer_->hear(*context_).message.kind, ControlKind::fetch);
     ControlMessage answer;
     answer.kind = ControlKind::region;
     answer.key = key;
-    peer_->say(answer, std::move(descriptors));
+    peer_->say(answer, descriptors);
   }
 
   std::unique_ptr<Context> context_ = open_context();
