@@ -382,11 +382,18 @@ refused(gradrail.FailedPrecondition, "has left its run", diloco.__enter__)
 
 
 class DiLoCoTest(torch_test.TorchTest):
-    def test_the_steps_are_those_of_the_reference(self):
-        for outer in ("nesterov", "sgd", "adam", "delayed", "schedule"):
+    def same_steps(self, *outers):
+        for outer in outers:
             with self.subTest(outer):
                 task = self.good_run(SAME_STEPS, environment={"OUTER": outer})
                 self.assertEqual(task.text().count("difference"), 2)
+
+    def test_the_steps_are_those_of_the_reference(self):
+        self.same_steps("delayed")
+
+    @cluster.long("the_steps_are_those_of_the_reference; optimizer_test has the formulae")
+    def test_the_steps_of_the_other_outer_optimizers_are_those_of_the_reference(self):
+        self.same_steps("nesterov", "sgd", "adam", "schedule")
 
     def test_a_delayed_merge_keeps_the_steps_in_between(self):
         self.good_run(SAME_STEPS, environment={"OUTER": "nesterov", "DELAY": "3"})
