@@ -160,7 +160,7 @@ assert len(set(runs)) == 3, runs
         reader.wait_for("has 8 ")
         publisher.signal(signal.SIGKILL)
         publisher.code()
-        publisher = start("2 3")  # a restart from a checkpoint: the numbers are lower
+        publisher = start("3")  # a restart from a checkpoint: the number is lower
         reader.wait_for("has 3 .*'full_versions': 2")
         publisher.signal(signal.SIGKILL)
         publisher.code()
