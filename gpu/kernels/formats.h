@@ -203,7 +203,7 @@ struct Blocks {
     return has_quads ? pack_quads(quads(gradient), quads(rest), codes) : pack_singles(gradient, rest, codes, in_block);
   }
   GRADRAIL_DEVICE static bool is_aligned(const float* first) {
-    return __builtin_bit_cast(Count, first) % sizeof(Quad<float>) == 0;
+    return reinterpret_cast<Count>(first) % sizeof(Quad<float>) == 0;
   }
 
   /// A whole block stays in registers: all of its indexes are constants.
