@@ -24,7 +24,7 @@ help:
 	@echo 'make prove     all states of small clusters, then mutations of the protocol that the search must find'
 	@echo 'make fuzz      each decoder with libFuzzer, one minute each (ARGS= flags and names of decoders, such as --help)'
 	@echo 'make bench     one gradient exchange beside its peers, in one run (ARGS= flags of gradrail bench peers)'
-	@echo 'make check     style (format, includes, columns, headers, documents), clang-tidy on changes since BASE='
+	@echo 'make check     format, documents, locks, clang-tidy on changes since BASE='
 	@echo 'make asan      make test under the address and undefined-behaviour sanitizers'
 	@echo 'make tsan      make test under the thread sanitizer'
 	@echo 'make report    sizes of folders, classes and functions, shares of comments: to read, not to meet'

@@ -1,7 +1,6 @@
 """Parts that all rules of tools/dev/check share: the files of the repository and the report."""
 import argparse
 import json
-import os
 import pathlib
 import re
 import shlex
@@ -10,7 +9,6 @@ import subprocess
 SOURCE_SUFFIXES = (".cc", ".h", ".cu", ".cuh", ".proto")
 CPP_SUFFIXES = (".cc", ".h", ".cu", ".cuh")
 INCLUDED_SOURCE = re.compile(r'^#include "(/[^"]+\.cc)"$', re.M)
-SHOWN_PENDING = 3  # violations of a pending rule that are printed; VERBOSE=1 prints all
 
 
 def parse_root(description):
@@ -63,26 +61,18 @@ def folder_of(name):
 
 
 class Report:
-    """Prints one line for each rule, and its violations. A rule that tools/dev/check_pending lists only warns."""
+    """Prints one line for each rule, and its violations."""
 
-    def __init__(self, root):
-        self._pending = set(read_entries(root / "tools/dev/check_pending"))
-        self._verbose = os.environ.get("VERBOSE") == "1"
+    def __init__(self):
         self.failed = False
 
     def rule(self, name, text, violations, measured=""):
         """Reports a rule. `text` states the rule; `measured` is the value of this tree."""
-        pending = name in self._pending
-        state = "ok" if not violations else f"pending {len(violations)}" if pending else f"FAIL {len(violations)}"
+        state = f"FAIL {len(violations)}" if violations else "ok"
         print(f"check: {state:<12} {name:<18} {text}" + (f" ({measured})" if measured else ""))
-        shown = violations[:SHOWN_PENDING] if pending and not self._verbose else violations
-        for violation in shown:
+        for violation in violations:
             print(f"    {violation}")
-        if len(shown) < len(violations):
-            print(f"    … {len(violations) - len(shown)} more; VERBOSE=1 prints all")
-        if pending and not violations:
-            print(f"    the rule holds: remove {name} from tools/dev/check_pending")
-        self.failed |= bool(violations) and not pending
+        self.failed |= bool(violations)
 
     def exit_status(self):
         return 1 if self.failed else 0

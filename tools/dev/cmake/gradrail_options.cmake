@@ -28,7 +28,7 @@ mark_as_advanced(GRADRAIL_MOLD)
 if(GRADRAIL_MOLD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 12.1)
   add_link_options(-fuse-ld=mold)
 endif()
-target_include_directories(gradrail_options INTERFACE ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR})
+target_include_directories(gradrail_options INTERFACE ${PROJECT_BINARY_DIR}) # generated headers
 
 # gradrail_library(<folder> SOURCES … [PUBLIC libs…] [PRIVATE libs…]) defines gradrail::<folder> for one folder.
 function(gradrail_library name)
@@ -36,7 +36,6 @@ function(gradrail_library name)
   add_library(gradrail_${name} STATIC ${ARG_SOURCES})
   add_library(gradrail::${name} ALIAS gradrail_${name})
   target_link_libraries(gradrail_${name} PUBLIC ${ARG_PUBLIC} PRIVATE gradrail_options ${ARG_PRIVATE})
-  target_include_directories(gradrail_${name} PUBLIC ${PROJECT_SOURCE_DIR})
 endfunction()
 
 # gradrail_umbrella(<name> <folder targets>…) defines gradrail::<name>, which links all of these targets.
