@@ -50,8 +50,6 @@ CommandLine::CommandLine() {
   bench::add_bench_flags(add("bench", "measure the gradient exchange on this host or cluster"), bench);
   bench::predict::add_predict_flags(
       add("predict", "predict the step time of a described cluster, and the resource that limits it"), predict);
-  CLI::App& pages = *add("pages", "manual pages and shell completions").group("");  // hidden
-  pages.add_option("FOLDER", pages_folder, "like share/ of an installation")->required();
   refuse_unusable_values(app);
 }
 

@@ -34,7 +34,6 @@ struct CommandLine {
   CheckpointFlags checkpoint;
   bench::BenchFlags bench;
   bench::predict::PredictFlags predict;
-  std::string pages_folder;
 };
 
 /// One line for an error of the parser, whatever the arguments contain.

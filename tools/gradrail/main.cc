@@ -17,7 +17,6 @@
 #include "tools/exit_codes.h"
 #include "tools/gradrail/command_line.h"
 #include "tools/gradrail/info.h"
-#include "tools/gradrail/pages/pages.h"
 #include "tools/supervise/local_cluster.h"
 #include "tools/train/etcd_task.h"
 #include "tools/train/host_plan.h"
@@ -178,8 +177,7 @@ int run(int argc, char** argv) {
   if (command == "bench") return bench::run_bench(line.bench, argc, argv);
   if (command == "predict") return predict(line.predict);
   if (command == "top") return finish(run_top(line.top));
-  if (command == "topo") return show_topology(line.topo);
-  return finish(write_pages(line.app, line.pages_folder));
+  return show_topology(line.topo);
 }
 
 }  // namespace

@@ -19,10 +19,6 @@ foreach(component IN LISTS CPACK_COMPONENTS_ALL)
   if(texts)
     execute_process(COMMAND ${GZIP} -9 --no-name --force ${texts} COMMAND_ERROR_IS_FATAL ANY)
   endif()
-  # zsh of Debian reads site-functions below /usr/local only.
-  if(EXISTS ${prefix}/share/zsh/site-functions)
-    file(RENAME ${prefix}/share/zsh/site-functions ${prefix}/share/zsh/vendor-completions)
-  endif()
 
   file(GLOB candidates ${prefix}/bin/* ${prefix}/${CPACK_GRADRAIL_LIBDIR}/*.so.* ${prefix}/${CPACK_GRADRAIL_LIBDIR}/gradrail/*.so)
   set(objects)

@@ -9,7 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "tools/gradrail/command_line.h"
-#include "tools/gradrail/pages/reference.h"
+#include "tests/tools/gradrail/reference.h"
 
 namespace gradrail::tools {
 namespace {

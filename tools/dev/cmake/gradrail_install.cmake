@@ -31,6 +31,15 @@ install(FILES ${PROJECT_BINARY_DIR}/gradrail.pc DESTINATION ${CMAKE_INSTALL_LIBD
 
 if(TARGET gradrail)
   install(TARGETS gradrail RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
+  install(FILES tools/gradrail/completion.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME gradrail
+          COMPONENT program)
+  find_program(GRADRAIL_HELP2MAN help2man)
+  mark_as_advanced(GRADRAIL_HELP2MAN)
+  if(GRADRAIL_HELP2MAN)
+    install(CODE "execute_process(COMMAND ${PROJECT_SOURCE_DIR}/tools/package/man_pages $<TARGET_FILE:gradrail>
+                                          \$ENV{DESTDIR}\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_MANDIR}/man1
+                                  COMMAND_ERROR_IS_FATAL ANY)" COMPONENT program)
+  endif()
 endif()
 if(EXISTS ${PROJECT_SOURCE_DIR}/worker/data/mnist)
   install(DIRECTORY worker/data/mnist DESTINATION ${CMAKE_INSTALL_DATADIR}/gradrail COMPONENT program)

@@ -18,8 +18,4 @@ function(gradrail_install_wheel)
   install(DIRECTORY worker/data/mnist DESTINATION gradrail/share/gradrail COMPONENT wheel)
   install(DIRECTORY ${PROJECT_BINARY_DIR}/bench/layers DESTINATION gradrail/share/gradrail COMPONENT wheel)
   install(FILES worker/python/gradrail_program.py DESTINATION . COMPONENT wheel)
-  if(SKBUILD_DATA_DIR)
-    # Manual pages and shell completions, below the prefix of Python.
-    install(DIRECTORY ${PROJECT_BINARY_DIR}/share DESTINATION ${SKBUILD_DATA_DIR} COMPONENT wheel PATTERN mnist EXCLUDE)
-  endif()
 endfunction()

@@ -1,4 +1,4 @@
-#include "tools/gradrail/pages/reference.h"
+#include "tests/tools/gradrail/reference.h"
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_join.h"

@@ -11,7 +11,7 @@ class App;
 namespace gradrail::tools {
 
 /// An option or a positional argument of a command, as its definition states it.
-/// Pages and completions come from the parser itself, so that they cannot miss a flag.
+/// It comes from the parser itself, so that a test cannot miss a flag.
 struct ReferenceOption {
   std::vector<std::string> names;  ///< "--batch_size", "--batch-size", "-b"; of a positional: its name
   std::string value;               ///< "0..64", "mlp|cnn|linear", "TEXT"; "": a flag without a value
