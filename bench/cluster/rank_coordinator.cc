@@ -9,14 +9,14 @@
 #include "bench/cluster/load_json.h"
 #include "bench/driver/subprocess.h"
 #include "fmt/format.h"
+#include "launch/rendezvous/rank_join.h"
 #include "nlohmann/json.hpp"
 #include "ps/protocol/cluster_spec.h"
-#include "ps/rendezvous/rank_join.h"
 
 namespace gradrail::bench {
 namespace {
 
-using ps::proto::RankMessage;
+using launch::proto::RankMessage;
 
 constexpr Duration kGather = std::chrono::seconds(60);
 constexpr Duration kShort = std::chrono::seconds(10);
@@ -24,13 +24,13 @@ constexpr int kMaxMessageBytes = 64 << 20;  // the largest message has sixteen t
 
 void say(const std::string& text) { fmt::print(stderr, "gradrail bench: {}\n", text); }
 
-absl::Status send(ps::RankStream& stream, const nlohmann::json& json, TimePoint deadline) {
+absl::Status send(launch::RankStream& stream, const nlohmann::json& json, TimePoint deadline) {
   RankMessage message;
   message.set_json(text_of(json));
   return stream.send(std::move(message), deadline);
 }
 
-absl::StatusOr<nlohmann::json> receive(ps::RankStream& stream, TimePoint deadline) {
+absl::StatusOr<nlohmann::json> receive(launch::RankStream& stream, TimePoint deadline) {
   GRADRAIL_ASSIGN_OR_RETURN(const RankMessage message, stream.receive(RankMessage::kJson, deadline));
   nlohmann::json json = nlohmann::json::parse(message.json(), nullptr, false);
   if (!json.is_object()) return absl::UnavailableError("a rank sent a malformed message");
@@ -41,7 +41,7 @@ absl::StatusOr<nlohmann::json> receive(ps::RankStream& stream, TimePoint deadlin
 class RemoteMember final : public Member {
  public:
   /// `end` outlives it.
-  RemoteMember(ps::RankStreamPtr stream, std::string host, const absl::Status& end)
+  RemoteMember(launch::RankStreamPtr stream, std::string host, const absl::Status& end)
       : stream_(std::move(stream)), host_(std::move(host)), end_(end) {}
 
   absl::StatusOr<std::string> serve(const ExchangeLoad& load, uint32_t task, TimePoint deadline) override {
@@ -94,14 +94,14 @@ class RemoteMember final : public Member {
     return receive(*stream_, deadline);
   }
 
-  const ps::RankStreamPtr stream_;
+  const launch::RankStreamPtr stream_;
   const std::string host_;
   const absl::Status& end_;
   uint64_t reports_ = 0;
 };
 
-ps::proto::RankHello hello_of(const Place& place, const std::string& address) {
-  ps::proto::RankHello hello = ps::hello_of(fmt::format("bench of {}", place.from), place.size, place.servers);
+launch::proto::RankHello hello_of(const Place& place, const std::string& address) {
+  launch::proto::RankHello hello = launch::hello_of(fmt::format("bench of {}", place.from), place.size, place.servers);
   hello.set_rank(place.rank);
   hello.set_address(address);
   return hello;
@@ -151,21 +151,22 @@ absl::StatusOr<std::unique_ptr<RankCoordinator>> RankCoordinator::open(const Pla
   // A cluster names this host. With a launcher, the other ranks show at which address they reach it.
   const ps::HostPort meet = ps::parse_host_port(place.rendezvous).value_or(ps::HostPort{});
   const std::string address = bind_host.empty() && !place.by_launcher ? meet.host : bind_host;
-  GRADRAIL_ASSIGN_OR_RETURN(coordinator->ranks_, ps::RankServer::gather({.address = place.rendezvous,
-                                                                         .hello = hello_of(place, address),
-                                                                         .timeout = kGather,
-                                                                         .max_message_bytes = kMaxMessageBytes,
-                                                                         .say = say}));
-  const ps::AssignmentTable& table = coordinator->ranks_->assignments();
-  for (const ps::proto::RankHello& hello : table.hellos()) {
+  GRADRAIL_ASSIGN_OR_RETURN(coordinator->ranks_, launch::RankServer::gather({.address = place.rendezvous,
+                                                                             .hello = hello_of(place, address),
+                                                                             .timeout = kGather,
+                                                                             .max_message_bytes = kMaxMessageBytes,
+                                                                             .say = say}));
+  const launch::AssignmentTable& table = coordinator->ranks_->assignments();
+  for (const launch::proto::RankHello& hello : table.hellos()) {
     Host& host = coordinator->hosts_[hello.host_id()];
     // Launchers bind each rank to cores of its own.
     host.cpus = host.cpus | topology::CpuSet::parse(hello.cpus()).value_or(topology::CpuSet{});
     ++(hello.rank() < place.servers ? host.servers : host.workers);
   }
   coordinator->places_.resize(place.size);
-  for (const ps::proto::RankHello& hello : table.hellos()) coordinator->places_[hello.rank()].host_id = hello.host_id();
-  const ps::proto::RankAssignment first = table.assignment_of({"ps", 0});
+  for (const launch::proto::RankHello& hello : table.hellos())
+    coordinator->places_[hello.rank()].host_id = hello.host_id();
+  const launch::proto::RankAssignment first = table.assignment_of({"ps", 0});
   coordinator->bind_host_ = first.ps_hosts(0);
   for (uint32_t i = 0; i < place.size; ++i) {
     const bool serves = i < place.servers;
@@ -174,7 +175,7 @@ absl::StatusOr<std::unique_ptr<RankCoordinator>> RankCoordinator::open(const Pla
   }
   coordinator->members_.resize(place.size);
   coordinator->members_[0] = std::make_unique<RankMember>();
-  for (ps::RankServer::JoinedRank& joined : coordinator->ranks_->joined()) {
+  for (launch::RankServer::JoinedRank& joined : coordinator->ranks_->joined()) {
     const bool serves = joined.task.job == "ps";
     const int index = static_cast<int>(joined.task.index);
     coordinator->members_[joined.task.index + (serves ? 0 : place.servers)] = std::make_unique<RemoteMember>(
@@ -208,9 +209,9 @@ bool RankCoordinator::oversubscribed(uint32_t shards) const {
 }
 
 absl::Status serve_rank(const Place& place, const std::string& bind_host) {
-  GRADRAIL_ASSIGN_OR_RETURN(const ps::RankStreamPtr stream,
-                            ps::join_first_rank(place.rendezvous, "", hello_of(place, bind_host),
-                                                Clock::now() + kGather, kMaxMessageBytes, say));
+  GRADRAIL_ASSIGN_OR_RETURN(const launch::RankStreamPtr stream,
+                            launch::join_first_rank(place.rendezvous, "", hello_of(place, bind_host),
+                                                    Clock::now() + kGather, kMaxMessageBytes, say));
   RankMember member;
   while (true) {
     GRADRAIL_ASSIGN_OR_RETURN(const nlohmann::json request, receive(*stream, TimePoint::max()));

@@ -9,7 +9,7 @@
 #include "bench/cluster/member.h"
 #include "bench/cluster/rank_matrix.h"
 #include "bench/cluster/ranks.h"
-#include "ps/rendezvous/rank_server.h"
+#include "launch/rendezvous/rank_server.h"
 #include "topology/cpu_set.h"
 
 namespace gradrail::bench {
@@ -18,7 +18,7 @@ namespace gradrail::bench {
 /// Threads  One, beside those of gRPC: child processes must not be plain forks.
 class RankCoordinator {
  public:
-  /// Waits for all others. Errors  those of ps::RankServer.
+  /// Waits for all others. Errors  those of launch::RankServer.
   static absl::StatusOr<std::unique_ptr<RankCoordinator>> open(const Place& place, const std::string& bind_host);
 
   /// By rank, as members().
@@ -47,12 +47,12 @@ class RankCoordinator {
   std::string bind_host_;
   std::map<std::string, Host> hosts_;
   std::vector<RankPlace> places_;
-  std::unique_ptr<ps::RankServer> ranks_;
+  std::unique_ptr<launch::RankServer> ranks_;
   std::vector<std::unique_ptr<Member>> members_;  ///< by rank
 };
 
-/// Any other rank: does what rank 0 asks for until the run is over. Errors  those of ps::join_first_rank() and
-/// ps::RankStream.
+/// Any other rank: does what rank 0 asks for until the run is over. Errors  those of launch::join_first_rank() and
+/// launch::RankStream.
 absl::Status serve_rank(const Place& place, const std::string& bind_host);
 
 }  // namespace gradrail::bench

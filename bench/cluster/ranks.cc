@@ -4,7 +4,7 @@
 
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/launcher/launcher.h"
+#include "launch/launcher/launcher.h"
 #include "ps/protocol/cluster_spec.h"
 
 namespace gradrail::bench {
@@ -35,9 +35,9 @@ absl::StatusOr<Place> from_cluster(const Options& o) {
 
 /// The place in the environment; size 1 where it has none. Roles of ps-lite mean nothing to a measurement.
 absl::StatusOr<Place> from_launcher() {
-  const absl::StatusOr<std::optional<ps::Launch>> launch = ps::read_launcher();
+  const absl::StatusOr<std::optional<launch::Launch>> launch = launch::read_launcher();
   if (!launch.ok()) return launch.status();
-  if (!launch->has_value() || (*launch)->role != ps::Launch::Role::by_rank) return Place{};
+  if (!launch->has_value() || (*launch)->role != launch::Launch::Role::by_rank) return Place{};
   return Place{
       .rank = *(*launch)->rank, .size = (*launch)->size, .rendezvous = (*launch)->rendezvous, .from = (*launch)->job};
 }
@@ -56,7 +56,7 @@ absl::StatusOr<Place> place_of(const Options& o) {
   place->servers = o.servers;
   place->by_launcher = true;
   if (!o.rendezvous.empty()) {
-    GRADRAIL_ASSIGN_OR_RETURN(place->rendezvous, ps::parse_tcp_rendezvous(o.rendezvous));
+    GRADRAIL_ASSIGN_OR_RETURN(place->rendezvous, launch::parse_tcp_rendezvous(o.rendezvous));
   }
   if (place->rendezvous.empty()) {
     return absl::InvalidArgumentError(

@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "bench/cluster/rank_coordinator.h"
 #include "fmt/format.h"
-#include "ps/launcher/launcher.h"
+#include "launch/launcher/launcher.h"
 #include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/training.h"
 #include "topology/pin.h"
@@ -73,7 +73,7 @@ void add_cluster_flags(CLI::App& app, Options& options) {
       ->transform(NumberIn<int64_t>(0));
   app.add_option("--rendezvous", options.rendezvous,
                  "under mpirun: tcp://HOST:PORT of rank 0, which coordinates the ranks")
-      ->transform(accepted_by(ps::parse_tcp_rendezvous));
+      ->transform(accepted_by(launch::parse_tcp_rendezvous));
   app.add_option("--ps", options.servers,
                  "under srun, mpirun, torchrun: number of ranks that are servers; the others are workers")
       ->transform(NumberIn(1u, 64u))

@@ -17,9 +17,9 @@
 #include "base/flags/text_value.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "launch/etcd/membership.h"
 #include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/control.pb.h"
-#include "tools/launch/etcd/membership.h"
 #include "tools/monitor/top_table.h"
 #include "worker/client/session/control_link.h"
 
@@ -135,8 +135,8 @@ absl::StatusOr<std::vector<std::string>> ps_addresses(const TopFlags& flags) {
     return absl::InvalidArgumentError(
         "top: name the cluster: a file, as for train --cluster, or --ps_hosts, or etcd://…");
   if (is_rendezvous(flags)) {
-    const absl::StatusOr<RendezvousUrl> where = parse_rendezvous(flags.cluster);
-    return where.ok() ? find_ps(*where) : where.status();
+    const absl::StatusOr<launch::RendezvousUrl> where = launch::parse_rendezvous(flags.cluster);
+    return where.ok() ? launch::find_ps(*where) : where.status();
   }
   // cluster_from_hosts() wants both lists; the entry for the workers is never used.
   GRADRAIL_ASSIGN_OR_RETURN(const ps::ClusterSpec cluster, flags.cluster.empty()

@@ -5,8 +5,8 @@
 #include "base/net_address.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "launch/etcd/membership.h"
 #include "tools/exit_codes.h"
-#include "tools/launch/etcd/membership.h"
 #include "tools/train/backup_ps.h"
 #include "tools/train/task.h"
 
@@ -22,26 +22,26 @@ absl::StatusOr<std::string> bind_host(const TrainFlags& flags) {
   return is_any_host(bind->host) ? std::string() : bind->host;
 }
 
-absl::StatusOr<std::unique_ptr<Membership>> take_place(const TrainOptions& options) {
+absl::StatusOr<std::unique_ptr<launch::Membership>> take_place(const TrainOptions& options) {
   const TrainFlags& flags = options.flags;
-  GRADRAIL_ASSIGN_OR_RETURN(RendezvousUrl where, parse_rendezvous(flags.rendezvous));
+  GRADRAIL_ASSIGN_OR_RETURN(launch::RendezvousUrl where, launch::parse_rendezvous(flags.rendezvous));
   GRADRAIL_ASSIGN_OR_RETURN(const std::string host, bind_host(flags));
-  MembershipRequest request{.where = std::move(where),
-                            .job = flags.job_name,
-                            .index = std::nullopt,
-                            .sizes = std::nullopt,
-                            .host = host,
-                            .timeout = std::chrono::seconds(flags.join_timeout_seconds),
-                            .say = print_comment};
+  launch::MembershipRequest request{.where = std::move(where),
+                                    .job = flags.job_name,
+                                    .index = std::nullopt,
+                                    .sizes = std::nullopt,
+                                    .host = host,
+                                    .timeout = std::chrono::seconds(flags.join_timeout_seconds),
+                                    .say = print_comment};
   if (flags.task_index >= 0) request.index = static_cast<uint32_t>(flags.task_index);
   // check_rendezvous() has made sure that both numbers are given or none.
   if (flags.ps_given) request.sizes = {.ps = flags.ps, .workers = flags.workers};
-  return Membership::join(request);
+  return launch::Membership::join(request);
 }
 
 /// The options of a task of that place: only our own address is known.
-absl::Status settle(TrainOptions& options, const Membership& membership) {
-  const Sizes& sizes = membership.sizes();
+absl::Status settle(TrainOptions& options, const launch::Membership& membership) {
+  const launch::Sizes& sizes = membership.sizes();
   // check_train_flags() could not check this: the number of workers was unknown then.
   options.mode.worker_count = sizes.workers;
   GRADRAIL_RETURN_IF_ERROR(ps::check_bound(options.mode));
@@ -85,11 +85,12 @@ std::string explain_place(const TrainOptions& options) {
 }  // namespace
 
 bool uses_etcd(const TrainFlags& flags) {
-  return !flags.rendezvous.empty() && !ps::is_tcp_rendezvous(flags.rendezvous);
+  return !flags.rendezvous.empty() && !launch::is_tcp_rendezvous(flags.rendezvous);
 }
 
 absl::Status check_rendezvous_url(const std::string& url) {
-  return ps::is_tcp_rendezvous(url) ? ps::parse_tcp_rendezvous(url).status() : parse_rendezvous(url).status();
+  return launch::is_tcp_rendezvous(url) ? launch::parse_tcp_rendezvous(url).status()
+                                        : launch::parse_rendezvous(url).status();
 }
 
 absl::Status check_rendezvous(TrainOptions& options) {
@@ -119,7 +120,7 @@ absl::Status check_rendezvous(TrainOptions& options) {
 }
 
 absl::Status run_with_etcd(TrainOptions options, SignalThread& signals) {
-  GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<Membership> membership, take_place(options));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<launch::Membership> membership, take_place(options));
   GRADRAIL_RETURN_IF_ERROR(settle(options, *membership));
   // Another task may have stated the number of ps tasks.
   GRADRAIL_RETURN_IF_ERROR(check_backup_ps(options));

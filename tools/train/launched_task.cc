@@ -4,16 +4,16 @@
 
 #include "base/status.h"
 #include "fmt/format.h"
+#include "launch/rendezvous/rendezvous.h"
 #include "ps/protocol/security.h"
 #include "tools/exit_codes.h"
-#include "tools/launch/rendezvous.h"
 #include "tools/train/backup_ps.h"
 #include "tools/train/task.h"
 
 namespace gradrail::tools {
 namespace {
 
-absl::Status check_counts(const TrainFlags& flags, const ps::Launch& launch, uint32_t ps_count) {
+absl::Status check_counts(const TrainFlags& flags, const launch::Launch& launch, uint32_t ps_count) {
   if (launch.ps_count && flags.ps_given && flags.ps != *launch.ps_count)
     return absl::InvalidArgumentError(
         fmt::format("--ps {}: {} has {} (DMLC_NUM_SERVER): omit the flag, or use --local for a separate cluster",
@@ -42,12 +42,12 @@ std::string host_name() {
 
 /// "worker/1 of 3, with 1 ps: rank 2 of 4 of Slurm job 17 step 0, node n2".
 std::string explain(const TrainOptions& options) {
-  const ps::Launch& launch = *options.launch;
+  const launch::Launch& launch = *options.launch;
   const bool is_ps = options.task.job == "ps";
   const size_t ps_count = options.cluster.ps.size(), workers = options.cluster.workers.size();
   const std::string others =
       is_ps ? fmt::format("{} worker{}", workers, workers == 1 ? "" : "s") : fmt::format("{} ps", ps_count);
-  const std::string from = launch.role == ps::Launch::Role::by_rank
+  const std::string from = launch.role == launch::Launch::Role::by_rank
                                ? fmt::format("rank {} of {} of {}", *launch.rank, launch.size, launch.job)
                                : launch.job;
   // Slurm names its nodes; other launchers give no name, so the host's own is used.
@@ -56,7 +56,7 @@ std::string explain(const TrainOptions& options) {
                      launch.node.empty() ? host_name() : launch.node);
 }
 
-void take_assignment(TrainOptions& options, const ps::proto::RankAssignment& assignment) {
+void take_assignment(TrainOptions& options, const launch::proto::RankAssignment& assignment) {
   options.task = {.job = assignment.job(), .index = assignment.index()};
   options.own_cpus = assignment.own_cpus();
   options.place_on_host = static_cast<uint16_t>(assignment.place_on_host());
@@ -67,7 +67,7 @@ void take_assignment(TrainOptions& options, const ps::proto::RankAssignment& ass
   options.cluster.workers = {assignment.worker_hosts().begin(), assignment.worker_hosts().end()};
 }
 
-absl::Status run_launched_ps(const TrainOptions& options, Rendezvous& others, SignalThread& signals) {
+absl::Status run_launched_ps(const TrainOptions& options, launch::Rendezvous& others, SignalThread& signals) {
   absl::Status published;
   const absl::Status ended = run_ps(options, signals, [&](uint16_t port) {
     published = others.publish(port);
@@ -85,7 +85,7 @@ absl::Status check_launch(TrainOptions& options) {
                                     : absl::InvalidArgumentError(fmt::format(
                                           "--rendezvous {}: --local and --ps 0 have no other tasks", flags.rendezvous));
   }
-  absl::StatusOr<std::optional<ps::Launch>> launch = ps::read_launcher();
+  absl::StatusOr<std::optional<launch::Launch>> launch = launch::read_launcher();
   // Variables of an earlier launcher can be left over in a shell: the message names the way out.
   if (!launch.ok())
     return absl::InvalidArgumentError(fmt::format("{}; --local ignores such variables", message_of(launch.status())));
@@ -99,7 +99,7 @@ absl::Status check_launch(TrainOptions& options) {
   const uint32_t ps_count = (*launch)->ps_count.value_or(flags.ps);
   GRADRAIL_RETURN_IF_ERROR(check_counts(flags, **launch, ps_count));
   if (!flags.rendezvous.empty()) {
-    absl::StatusOr<std::string> address = ps::parse_tcp_rendezvous(flags.rendezvous);
+    absl::StatusOr<std::string> address = launch::parse_tcp_rendezvous(flags.rendezvous);
     if (!address.ok()) return usage_error(address.status());
     // The flag replaces the address that the launcher's variables give.
     (*launch)->rendezvous = *std::move(address);
@@ -132,15 +132,16 @@ absl::Status run_launched(TrainOptions options, SignalThread& signals) {
   }
   // Facts from there are not proven: any process that reaches this host can connect to the rendezvous.
   GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(options.security, options.launch->rendezvous));
-  GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<Rendezvous> others,
-                            Rendezvous::join({.launch = *options.launch,
-                                              .secret = options.security.secret,
-                                              .ps_count = options.flags.ps,
-                                              .backup_ps = options.flags.backup_ps != 0,
-                                              .bind_host = bind_host,
-                                              .timeout = std::chrono::seconds(options.flags.join_timeout_seconds),
-                                              .say = print_comment}));
-  if (options.launch->role == ps::Launch::Role::scheduler) {
+  GRADRAIL_ASSIGN_OR_RETURN(
+      const std::unique_ptr<launch::Rendezvous> others,
+      launch::Rendezvous::join({.launch = *options.launch,
+                                .secret = options.security.secret,
+                                .ps_count = options.flags.ps,
+                                .backup_ps = options.flags.backup_ps != 0,
+                                .bind_host = bind_host,
+                                .timeout = std::chrono::seconds(options.flags.join_timeout_seconds),
+                                .say = print_comment}));
+  if (options.launch->role == launch::Launch::Role::scheduler) {
     print_comment(fmt::format("scheduler of {}: {} ps and {} workers have joined", options.launch->job,
                               options.flags.ps, options.launch->size - options.flags.ps));
     // The scheduler of ps-lite has no port of its own, but passes on those of the ps.

@@ -12,8 +12,8 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "launch/etcd/rendezvous_url.h"
 #include "ps/server.h"
-#include "tools/launch/etcd/rendezvous_url.h"
 #include "tools/monitor/model_graph.h"
 #include "tools/monitor/task_monitor.h"
 #include "tools/train/affinity_binder.h"
@@ -109,7 +109,7 @@ std::string run_name(const TrainOptions& options) {
   // Their tasks have no addresses before they listen, and others after a return through etcd.
   if (options.launch.has_value()) return fmt::format("{} at {}", options.launch->job, options.launch->rendezvous);
   if (uses_etcd(options.flags)) {
-    const absl::StatusOr<RendezvousUrl> where = parse_rendezvous(options.flags.rendezvous);
+    const absl::StatusOr<launch::RendezvousUrl> where = launch::parse_rendezvous(options.flags.rendezvous);
     return fmt::format("etcd job {}", where.ok() ? where->job : options.flags.rendezvous);
   }
   return fmt::format("ps hosts {}", fmt::join(options.cluster.ps, ","));

@@ -466,8 +466,8 @@ absl::Status check_encrypted_transports(const TrainFlags& flags, const std::vect
 bool may_be_chief(const TrainOptions& options) {
   if (options.local) return true;
   if (!options.launch) return options.task.job == "worker" && options.task.index == 0;
-  const uint32_t first_worker = options.launch->role == ps::Launch::Role::by_rank ? options.flags.ps : 0;
-  return options.launch->role != ps::Launch::Role::ps && options.launch->rank == first_worker;
+  const uint32_t first_worker = options.launch->role == launch::Launch::Role::by_rank ? options.flags.ps : 0;
+  return options.launch->role != launch::Launch::Role::ps && options.launch->rank == first_worker;
 }
 
 /// A ps that does not know the others cannot share a folder with them, or replace one of them.

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "gpu/reduce/tower_sum.h"
-#include "ps/launcher/launcher.h"
+#include "launch/launcher/launcher.h"
 #include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/mode.h"
 #include "ps/protocol/optimizer_settings.h"
@@ -111,11 +111,11 @@ struct TrainOptions {
   ps::Security security;
   ps::ClusterSpec cluster;
   ps::TaskId task;
-  std::string local_run;             ///< local cluster: its name; differs from that of each other one
-  std::vector<std::string> program;  ///< the command of a worker; empty: `gradrail train` itself
-  std::optional<ps::Launch> launch;  ///< the cluster is known once all tasks have met: launched_task.h
-  bool own_cpus = false;             ///< a launcher has bound us to cpus that are not those of the other tasks here
-  std::string why_unbound;           ///< not to be bound to cpus, and why; "": as the plan says
+  std::string local_run;                 ///< local cluster: its name; differs from that of each other one
+  std::vector<std::string> program;      ///< the command of a worker; empty: `gradrail train` itself
+  std::optional<launch::Launch> launch;  ///< the cluster is known once all tasks have met: launched_task.h
+  bool own_cpus = false;                 ///< a launcher has bound us to cpus that are not those of the other tasks here
+  std::string why_unbound;               ///< not to be bound to cpus, and why; "": as the plan says
   /// Where a ps is now; empty: where the cluster says. Called from one thread of the task.
   std::function<absl::StatusOr<std::string>(uint32_t ps_index)> ps_address;
   uint16_t place_on_host = 0;  ///< among the tasks here, where a launcher has started them

@@ -13,7 +13,7 @@
 #include "base/log.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "ps/launcher/launcher.h"
+#include "launch/launcher/launcher.h"
 #include "ps/protocol/cluster_spec.h"
 #include "tools/train/backup_ps.h"
 #include "tools/train/signal_thread.h"
@@ -32,8 +32,8 @@ void count_workers_only(const TrainOptions& options) {
   std::vector<std::string> hosts;
   for (const std::string& worker : options.cluster.workers) hosts.push_back(host_of(worker));
   for (const auto& [name, value] :
-       ps::worker_variables([](const char* variable) -> const char* { return std::getenv(variable); },
-                            options.task.index, hosts, host_of(options.cluster.ps.front())))
+       launch::worker_variables([](const char* variable) -> const char* { return std::getenv(variable); },
+                                options.task.index, hosts, host_of(options.cluster.ps.front())))
     setenv(name.c_str(), value.c_str(), 1);
 }
 

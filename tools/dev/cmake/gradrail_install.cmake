@@ -45,7 +45,7 @@ if(EXISTS ${PROJECT_SOURCE_DIR}/worker/data/mnist)
   install(DIRECTORY worker/data/mnist DESTINATION ${CMAKE_INSTALL_DATADIR}/gradrail COMPONENT program)
 endif()
 # Examples: scripts, a unit, manifests.
-install(DIRECTORY tools/launch/scripts/ DESTINATION ${CMAKE_INSTALL_DATADIR}/gradrail/launch COMPONENT program
+install(DIRECTORY launch/scripts/ DESTINATION ${CMAKE_INSTALL_DATADIR}/gradrail/launch COMPONENT program
         USE_SOURCE_PERMISSIONS)
 install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT license) # packages have a file `copyright`
 

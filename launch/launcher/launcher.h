@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "launch/launcher/pmix.h"
+
+namespace gradrail::launch {
+
+/// The part of this process in a job, as a launcher describes it by environment variables.
+struct Launch {
+  enum class Role { by_rank, scheduler, ps, worker };
+  Role role = Role::by_rank;         ///< by_rank: the first ranks are ps tasks, as many as a flag says
+  std::optional<uint32_t> rank;      ///< by_rank: below size; ps or worker: its task index, if the launcher gives one
+  uint32_t size = 1;                 ///< ps tasks and workers together
+  std::optional<uint32_t> ps_count;  ///< if the launcher gives it
+  std::string rendezvous;            ///< host:port of the first rank or the scheduler; "": unknown
+  std::string why_unknown;           ///< for people: why the rendezvous is unknown
+  std::string job;                   ///< for people; differs between jobs that run side by side
+  std::string node;                  ///< the launcher's name of this host; "": none
+};
+
+/// The environment: name → value or null.
+using Variables = std::function<const char*(const char*)>;
+
+/// query_pmix(), or its replacement in a test.
+using PmixQuery = std::function<absl::StatusOr<PmixJob>()>;
+
+/// Reads the variables of torchrun, ps-lite, Open MPI, Slurm and other launchers that serve PMIx. The innermost one
+/// counts: srun may start mpirun or torchrun, and its variables are then still set. Nothing without a launcher, or for
+/// a single process. PMIx is queried only where the variables do not name the host of rank 0.
+/// Errors  INVALID_ARGUMENT: variables that are incomplete, contradict each other or are not numbers; names those to
+///         set or to unset.
+absl::StatusOr<std::optional<Launch>> read_launcher(const Variables& variable, const PmixQuery& query);
+absl::StatusOr<std::optional<Launch>> read_launcher();
+
+/// The variables of the launcher with other values for a program of worker `index`, because the launcher counts the ps
+/// tasks too: rank and size, also on this host and by hosts, and MASTER_ADDR where worker 0 is not on `first_host`,
+/// that of the first ps. Only variables that are set. `hosts`: of all workers, by index.
+std::vector<std::pair<std::string, std::string>> worker_variables(const Variables& variable, uint32_t index,
+                                                                  const std::vector<std::string>& hosts,
+                                                                  const std::string& first_host);
+
+/// Whether the value of --rendezvous names the host of a launcher's first task. Other values name an etcd.
+bool is_tcp_rendezvous(std::string_view url);
+
+/// The HOST:PORT of --rendezvous tcp://HOST:PORT. Errors  INVALID_ARGUMENT: the cause and the correct form.
+absl::StatusOr<std::string> parse_tcp_rendezvous(std::string_view url);
+
+/// Slurm's "node[03-05,9],x7": node03 node04 node05 node9 x7.
+/// Errors  INVALID_ARGUMENT: not such a list, more than 65,536 hosts, or names of more than 255 characters.
+absl::StatusOr<std::vector<std::string>> expand_nodes(std::string_view nodes);
+
+}  // namespace gradrail::launch
