@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "tools/gradrail/command_line.h"
 #include "tests/tools/gradrail/reference.h"
+#include "tools/gradrail/command_line.h"
 
 namespace gradrail::tools {
 namespace {
