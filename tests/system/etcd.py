@@ -78,10 +78,10 @@ class Etcd:
         return f"etcd://127.0.0.1:{self.port}/{job}"
 
     def registered(self, job="job"):
-        """Returns the registered tasks: {"ps/0": {"address": …}}."""
+        """Returns the registered addresses: {"ps/0": "127.0.0.1:4000"}."""
         prefix = f"/gradrail/{job}/"
         found = self.ask("kv/range", {"key": encoded(prefix), "range_end": encoded(prefix[:-1] + "0")}).get("kvs", [])
-        return {base64.b64decode(kv["key"]).decode().removeprefix(prefix): json.loads(base64.b64decode(kv["value"]))
+        return {base64.b64decode(kv["key"]).decode().removeprefix(prefix): base64.b64decode(kv["value"]).decode()
                 for kv in found}
 
     def remove(self, key, job="job"):
@@ -149,16 +149,20 @@ class EtcdTest(cluster.ClusterTest):
         self.etcd = Etcd(self.folder)
         self.addCleanup(self.etcd.kill)
 
-    def task(self, job, *flags, url=None, name=None, environment=None):
-        return self.train("--rendezvous", url or self.etcd.url(), "--job_name", job, *self.flags, *flags,
-                          name=name or job, environment=environment)
+    def task(self, place, *flags, ps=1, workers=2, url=None, name=None, environment=None):
+        """Starts the task of a place such as "ps/0"."""
+        job, index = place.split("/")
+        return self.train("--rendezvous", url or self.etcd.url(), "--job_name", job, "--task_index", index, "--ps", ps,
+                          "--workers", workers, *self.flags, *flags, name=name or place, environment=environment)
 
-    def place_of(self, task):
-        return task.wait_for(r"^# ((?:ps|worker)/\d+)").group(1)
+    def tasks(self, *flags, ps=1, workers=2, **options):
+        """Starts all tasks of a run: the ps tasks, then the workers."""
+        places = [f"ps/{i}" for i in range(ps)] + [f"worker/{i}" for i in range(workers)]
+        return [self.task(place, *flags, ps=ps, workers=workers, **options) for place in places]
 
     def wait_for_registered(self, *names, within=cluster.START):
-        """Waits until exactly these tasks are registered, each ps with its port."""
+        """Waits until exactly these ps tasks are registered with their ports."""
         def there():
             found = self.etcd.registered()
-            return set(found) == set(names) and all(":" in found[name]["address"] for name in names if "ps" in name)
+            return set(found) == set(names) and all(":" in address for address in found.values())
         cluster.wait_until(there, within, lambda: f"{self.etcd.registered()} instead of {names}")

@@ -17,7 +17,7 @@
 #include "base/flags/text_value.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "launch/etcd/membership.h"
+#include "launch/etcd/ps_lookup.h"
 #include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/control.pb.h"
 #include "tools/monitor/top_table.h"

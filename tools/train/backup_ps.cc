@@ -20,9 +20,7 @@ uint32_t peer_index(const TrainOptions& options) {
 
 absl::Status check_backup_ps(const TrainOptions& options) {
   if (options.flags.backup_ps == 0) return absl::OkStatus();
-  // Another task may give the size of the run: run_with_etcd() repeats this check.
-  if (uses_etcd(options.flags) && options.cluster.ps.empty() && !options.flags.ps_given) return absl::OkStatus();
-  // A local cluster has no list of addresses yet: its tasks are still to be started. Nor has a run with etcd.
+  // A local cluster has no list of addresses yet: its tasks are still to be started.
   const size_t tasks = options.cluster.ps.empty() ? options.flags.ps : options.cluster.ps.size();
   if (tasks >= 2 && tasks % 2 == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(

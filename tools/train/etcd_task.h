@@ -14,10 +14,10 @@ bool uses_etcd(const TrainFlags& flags);
 /// The form of the value of --rendezvous. Errors  INVALID_ARGUMENT: what would be right.
 absl::Status check_rendezvous_url(const std::string& url);
 
-/// Flags that go with --rendezvous. Errors  INVALID_ARGUMENT: those that do not.
+/// Checks the flags beside --rendezvous etcd://, and sets task and size of the run. Errors  INVALID_ARGUMENT.
 absl::Status check_rendezvous(TrainOptions& options);
 
-/// Runs one task that finds the others through etcd. etcd assigns its job and its index.
+/// Runs one task that finds the ps tasks through etcd.
 absl::Status run_with_etcd(TrainOptions options, SignalThread& signals);
 
 }  // namespace gradrail::tools

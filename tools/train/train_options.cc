@@ -77,7 +77,6 @@ absl::Status check_size_of_tf_config(const TrainFlags& flags, const ps::ClusterS
 }
 
 absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
-  // First: with etcd the flags may leave out both the index of the task and the size of the run.
   if (uses_etcd(flags)) return check_rendezvous(options);
   const bool hosts = !flags.ps_hosts.empty() || !flags.worker_hosts.empty();
   if (flags.local && (!flags.cluster.empty() || hosts))
@@ -235,8 +234,8 @@ void add_cluster_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   add("task_index", flags.task_index, "index of this task in its job, from 0", NumberIn<int64_t>(0));
   add("rendezvous", flags.rendezvous,
       "tcp://HOST:PORT: address of the first task of srun, mpirun or torchrun; default: from the launcher. "
-      "etcd://HOST:2379/JOB or etcds://: etcd stores the addresses; --task_index is optional; one task must have --ps "
-      "and --workers",
+      "etcd://HOST:2379/JOB or etcds://: etcd stores the addresses; each task has --task_index, --ps and "
+      "--workers",
       accepted_by(check_rendezvous_url));
   command.add_flag("--local,--alone", flags.local,
                    "start a cluster on this host; ignore TF_CONFIG and the variables of launchers");
