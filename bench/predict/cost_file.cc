@@ -84,9 +84,6 @@ Costs recorded_costs(ps::PushFormat push) {
     case ps::PushFormat::bf16:
       costs.pack_ns_per_byte = 0.108;
       break;
-    case ps::PushFormat::fp16:
-      costs.pack_ns_per_byte = 0.168;
-      break;
     case ps::PushFormat::int8:
     case ps::PushFormat::int4:
       costs.pack_ns_per_byte = 0.126;

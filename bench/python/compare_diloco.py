@@ -25,7 +25,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 GRADRAIL = {
-    **{push: {"push": push} for push in ("fp32", "bf16", "fp16", "int8", "int4")},
+    **{push: {"push": push} for push in ("fp32", "bf16", "int8", "int4")},
     **{push: {"push": push, "outer": "SGD"} for push in ("topk:5", "topk:1")},
     **{f"back_{format}": {"push": "int4", "return_format": format} for format in ("bf16", "delta")},
     "fragments": {"push": "int4", "return_format": "bf16", "fragments": 5},

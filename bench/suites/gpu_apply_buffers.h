@@ -11,9 +11,11 @@
 namespace gradrail::bench {
 
 /// The formats of a push that pack gradients.
-inline constexpr ps::PushFormat kPackedFormats[] = {ps::PushFormat::bf16,       ps::PushFormat::fp16,
-                                                    ps::PushFormat::int8,       ps::PushFormat::int4,
-                                                    {ps::PushFormat::topk, 10}, {ps::PushFormat::topk, 100}};
+inline constexpr ps::PushFormat kPackedFormats[] = {ps::PushFormat::bf16,
+                                                    ps::PushFormat::int8,
+                                                    ps::PushFormat::int4,
+                                                    {ps::PushFormat::topk, 10},
+                                                    {ps::PushFormat::topk, 100}};
 
 /// One kind of update that a shard does.
 struct UpdateCase {

@@ -72,7 +72,7 @@ struct ImageShape {
 inline constexpr size_t kMaxBuffers = 64;
 
 /// The elements of a gradient, as ps/protocol/push_format.h draws them. int8 and int4 are whole buckets.
-enum class GradientFormat : uint8_t { fp32, bf16, fp16, int8, int4 };
+enum class GradientFormat : uint8_t { fp32, bf16, int8, int4 };
 
 enum class UpdateRule : uint8_t { sgd, momentum, nesterov, adam, mean, collect, delayed_nesterov };
 

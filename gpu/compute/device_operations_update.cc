@@ -19,11 +19,11 @@ constexpr size_t kQuadsPerThread = 2;  // kQuadsInFlight of kernels/update.cuh
 // In the order of GradientFormat.
 #define GRADRAIL_KERNELS_OF(rule)                                                                      \
   {                                                                                                    \
-    "gradrail_update_" rule "_fp32", "gradrail_update_" rule "_bf16", "gradrail_update_" rule "_fp16", \
-        "gradrail_update_" rule "_int8", "gradrail_update_" rule "_int4"                               \
+    "gradrail_update_" rule "_fp32", "gradrail_update_" rule "_bf16", "gradrail_update_" rule "_int8", \
+        "gradrail_update_" rule "_int4"                                                                \
   }
 // In the order of UpdateRule.
-constexpr std::array<std::array<const char*, 5>, 7> kUpdateKernels = {
+constexpr std::array<std::array<const char*, 4>, 7> kUpdateKernels = {
     {GRADRAIL_KERNELS_OF("sgd"), GRADRAIL_KERNELS_OF("momentum"), GRADRAIL_KERNELS_OF("nesterov"),
      GRADRAIL_KERNELS_OF("adam"), GRADRAIL_KERNELS_OF("mean"), GRADRAIL_KERNELS_OF("collect"),
      GRADRAIL_KERNELS_OF("delayed_nesterov")}};
@@ -105,8 +105,7 @@ void DeviceCompute::sum(absl::Span<const float* const> sources, size_t count, fl
 }
 
 absl::StatusOr<cuda::Function> DeviceCompute::pack_kernel(GradientFormat format) {
-  constexpr const char* kPackKernels[] = {"gradrail_pack_bf16", "gradrail_pack_fp16", "gradrail_pack_int8",
-                                          "gradrail_pack_int4"};
+  constexpr const char* kPackKernels[] = {"gradrail_pack_bf16", "gradrail_pack_int8", "gradrail_pack_int4"};
   GRADRAIL_CHECK(format != GradientFormat::fp32);
   return module_.find(kPackKernels[static_cast<size_t>(format) - 1]);
 }

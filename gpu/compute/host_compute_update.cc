@@ -43,8 +43,6 @@ void sum_gradients(const UpdateArguments& a, size_t first, size_t count, float* 
       return sum_elements<kernels::F32>(a, first, count, target);
     case GradientFormat::bf16:
       return sum_elements<kernels::Bf16>(a, first, count, target);
-    case GradientFormat::fp16:
-      return sum_elements<kernels::F16>(a, first, count, target);
     case GradientFormat::int8:
       return sum_blocks<127>(a, first, count, target);
     case GradientFormat::int4:

@@ -146,9 +146,6 @@ class HostCopies final : public StagedCopies {
       case GradientFormat::bf16:
         pack_elements<kernels::Bf16>(count, gradient, rest, packed);
         break;
-      case GradientFormat::fp16:
-        pack_elements<kernels::F16>(count, gradient, rest, packed);
-        break;
       case GradientFormat::int8:
         pack_blocks<127>(count, gradient, rest, packed);
         break;
@@ -170,8 +167,7 @@ absl::StatusOr<std::unique_ptr<StagedCopies>> staged_copies(Compute& compute) {
   auto* device = dynamic_cast<DeviceCompute*>(&compute);
   if (device == nullptr) return std::make_unique<HostCopies>();
   PackKernels pack_kernels = {};
-  for (const GradientFormat format :
-       {GradientFormat::bf16, GradientFormat::fp16, GradientFormat::int8, GradientFormat::int4}) {
+  for (const GradientFormat format : {GradientFormat::bf16, GradientFormat::int8, GradientFormat::int4}) {
     GRADRAIL_ASSIGN_OR_RETURN(pack_kernels[static_cast<size_t>(format)], device->pack_kernel(format));
   }
   // A stream for each direction: a GPU has a copy engine for each of them.

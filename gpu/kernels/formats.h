@@ -34,41 +34,15 @@ struct F32 {
 struct Bf16 {
   Bits16 bits;
 };
-struct F16 {
-  Bits16 bits;
-};
 
 GRADRAIL_DEVICE inline float widen(F32 element) { return element.value; }
 GRADRAIL_DEVICE inline float widen(Bf16 element) { return float_of(static_cast<Bits32>(element.bits) << 16); }
-GRADRAIL_DEVICE inline float widen(F16 element) {
-  const Bits32 magnitude = static_cast<Bits32>(element.bits & 0x7fff) << 13;
-  const bool is_finite = (element.bits & 0x7c00) != 0x7c00;
-  // 2^112 moves the exponent from the bias of fp16 to that of fp32, for subnormal numbers as well.
-  const Bits32 wide = is_finite ? bits_of(float_of(magnitude) * 0x1p112f) : magnitude | kInfinityBits;
-  return float_of(wide | static_cast<Bits32>(element.bits & 0x8000) << 16);
-}
 
 /// To nearest, ties to even. Each NaN becomes the same one: a sum on a GPU does not keep its bits.
 GRADRAIL_DEVICE inline void narrow(float value, Bf16& element) {
   const Bits32 bits = bits_of(value);
   const Bits32 rounded = value != value ? 0x7fc00000u : bits + 0x7fffu + (bits >> 16 & 1u);
   element.bits = static_cast<Bits16>(rounded >> 16);
-}
-GRADRAIL_DEVICE inline void narrow(float value, F16& element) {
-  const Bits32 bits = bits_of(value);
-  const Bits32 magnitude = bits & kMagnitude;
-  Bits32 rounded;
-  if (magnitude > kInfinityBits) {
-    rounded = 0x7e00;
-  } else if (magnitude >= bits_of(65520.0f)) {
-    rounded = 0x7c00;
-  } else if (magnitude < 113u << 23) {
-    // The last bit of 0.5 has the weight of the smallest subnormal number, so that the addition rounds to it.
-    rounded = bits_of(float_of(magnitude) + 0.5f) - bits_of(0.5f);
-  } else {
-    rounded = (magnitude + 0xfffu + (magnitude >> 13 & 1u) - (112u << 23)) >> 13;
-  }
-  element.bits = static_cast<Bits16>(rounded | (bits >> 16 & 0x8000u));
 }
 
 /// Rounds gradient + rest, and keeps what the rounding leaves out.

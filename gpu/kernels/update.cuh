@@ -250,7 +250,6 @@ __device__ void update(const UpdateArguments& a) {
 #define GRADRAIL_UPDATE_KERNELS(name, Rule)                \
   GRADRAIL_UPDATE_KERNEL(name, fp32, Rule, Elements<F32>)  \
   GRADRAIL_UPDATE_KERNEL(name, bf16, Rule, Elements<Bf16>) \
-  GRADRAIL_UPDATE_KERNEL(name, fp16, Rule, Elements<F16>)  \
   GRADRAIL_UPDATE_KERNEL(name, int8, Rule, InBlocks<127>)  \
   GRADRAIL_UPDATE_KERNEL(name, int4, Rule, InBlocks<7>)
 

@@ -55,9 +55,6 @@ __device__ void pack_blocks(const PackArguments& a) {
 extern "C" __global__ GRADRAIL_KERNEL_BOUNDS void gradrail_pack_bf16(const __grid_constant__ PackArguments a) {
   pack_elements<Bf16>(a);
 }
-extern "C" __global__ GRADRAIL_KERNEL_BOUNDS void gradrail_pack_fp16(const __grid_constant__ PackArguments a) {
-  pack_elements<F16>(a);
-}
 extern "C" __global__ GRADRAIL_KERNEL_BOUNDS void gradrail_pack_int8(const __grid_constant__ PackArguments a) {
   pack_blocks<127>(a);
 }

@@ -12,7 +12,6 @@
 #include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/control_channel.h"
-#include "ps/protocol/training.h"
 
 namespace gradrail::ps {
 namespace {
@@ -172,13 +171,11 @@ void HeartbeatHandler::declare_non_finite() {
   }
   if (agreed == nullptr) return;  // no shard is set up without an agreement
   const Schema schema = schema_from_proto(*agreed);
-  const absl::StatusOr<Training> training = from_proto(agreed->training());
-  if (!training.ok()) return;  // the shards were set up by it
   {
     MutexLock lock(context_.state.mutex);
     context_.state.non_finite = short_text(*first, schema);
   }
-  non_finite_.write(log_text(*first, worker, schema, training->push));
+  non_finite_.write(log_text(*first, worker, schema));
 }
 
 bool HeartbeatHandler::finished() {

@@ -29,11 +29,6 @@ std::string others_text(uint32_t further) {
                         : fmt::format(", and so have {} others", further);
 }
 
-/// The largest finite number of fp16 is 65,504.
-const char* format_text(const NonFinite& first, PushFormat push) {
-  return push == PushFormat::fp16 && std::isinf(first.value) ? " (push fp16 makes infinity of 65,520 and more)" : "";
-}
-
 }  // namespace
 
 std::string short_text(const NonFinite& first, const Schema& schema) {
@@ -43,14 +38,14 @@ std::string short_text(const NonFinite& first, const Schema& schema) {
                      has_worker ? fmt::format(", of worker {}", first.worker) : "");
 }
 
-std::string log_text(const NonFinite& first, const std::string& worker, const Schema& schema, PushFormat push) {
+std::string log_text(const NonFinite& first, const std::string& worker, const Schema& schema) {
   const std::string what = fmt::format("{} in {}", value_text(first.value), place_text(first.element, schema));
   const std::string counted = "later cases are only counted (gradrail top, metric gradrail_non_finite_gradients_total)";
   switch (first.source) {
     case Source::gradient:
       return fmt::format(
-          "{} has pushed {} in step {}{}{}: the parameters of all workers have it since global step {}; {}", worker,
-          what, first.step, others_text(first.further), format_text(first, push), first.version, counted);
+          "{} has pushed {} in step {}{}: the parameters of all workers have it since global step {}; {}", worker, what,
+          first.step, others_text(first.further), first.version, counted);
     case Source::sum:
       return fmt::format(
           "an aggregator has pushed {} in step {}, in the sum of {} and its group: the parameters of all "

@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "ps/protocol/push_format.h"
 #include "ps/protocol/schema.h"
 #include "ps/shard/environment.h"
 
@@ -12,6 +11,6 @@ namespace gradrail::ps {
 std::string short_text(const NonFinite& first, const Schema& schema);
 
 /// The line of the log. `worker`: its name, as Membership::name_of().
-std::string log_text(const NonFinite& first, const std::string& worker, const Schema& schema, PushFormat push);
+std::string log_text(const NonFinite& first, const std::string& worker, const Schema& schema);
 
 }  // namespace gradrail::ps

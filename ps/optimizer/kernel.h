@@ -9,7 +9,7 @@
 namespace gradrail::ps {
 
 /// PushFormat::Kind, in the same order. Its header has inline functions.
-enum class GradientFormat : unsigned char { fp32, bf16, fp16, int8, int4, topk };
+enum class GradientFormat : unsigned char { fp32, bf16, int8, int4, topk };
 
 struct KernelArguments {
   size_t count = 0;

@@ -217,8 +217,6 @@ void sum_strip(const KernelArguments& a, size_t first, size_t count, float* sum)
       return sum_elements<Fp32>(a, first, count, sum);
     case GradientFormat::bf16:
       return sum_elements<Bf16>(a, first, count, sum);
-    case GradientFormat::fp16:
-      return sum_elements<Fp16>(a, first, count, sum);
     case GradientFormat::int8:
       return sum_blocks<Blocks<127>>(a, first, count, sum);
     case GradientFormat::int4:
@@ -336,8 +334,6 @@ void pack(GradientFormat format, unsigned thousandths, const float* gradient, fl
       return;
     case GradientFormat::bf16:
       return pack_elements<Bf16>(gradient, rest, packed, count);
-    case GradientFormat::fp16:
-      return pack_elements<Fp16>(gradient, rest, packed, count);
     case GradientFormat::int8:
       return Blocks<127>::pack(gradient, rest, packed, count);
     case GradientFormat::int4:

@@ -41,30 +41,6 @@ struct Bf16 {
   }
 };
 
-struct Fp16 {
-  using Element = Bits16;
-  static float value(Bits16 element) {
-    const int magnitude = (element & 0x7fff) << 13;
-    // 2^112 moves the exponent from the bias of fp16 to that of fp32, for subnormal numbers as well.
-    const int scaled = bits_of(from_bits(magnitude) * 0x1p112f);
-    const int is_finite = mask_if((element & 0x7c00) != 0x7c00);
-    return from_bits(choose(is_finite, scaled, magnitude | kInfinityBits) | (element & 0x8000) << 16);
-  }
-  static Bits16 round(float exact) {
-    const int bits = bits_of(exact);
-    const int magnitude = bits & kMagnitude;
-    // Unsigned: the sum of a NaN may overflow. It is replaced below.
-    const auto normal = static_cast<int>(
-        (static_cast<unsigned>(magnitude) + 0xfff + (static_cast<unsigned>(magnitude) >> 13 & 1) - (112u << 23)) >> 13);
-    // The last bit of 0.5 has the weight of the smallest subnormal number, so that the addition rounds to it.
-    const int subnormal = bits_of(from_bits(magnitude) + 0.5f) - bits_of(0.5f);
-    int result = choose(mask_if(magnitude < (113 << 23)), subnormal, normal);
-    result = choose(mask_if(magnitude >= bits_of(65520.0f)), 0x7c00, result);
-    result = choose(mask_if(magnitude > kInfinityBits), 0x7e00, result);
-    return static_cast<Bits16>(result | (static_cast<int>(static_cast<unsigned>(bits) >> 16) & 0x8000));
-  }
-};
-
 template <typename Format>
 void pack_elements(const float* __restrict gradient, float* __restrict rest, void* packed, size_t count) {
   Bits16* __restrict const elements = static_cast<Bits16*>(packed);

@@ -65,10 +65,9 @@ struct PushFormat {
   enum Kind : uint8_t {
     fp32 = 0,
     bf16 = 1,  ///< the upper half of an fp32, rounded to nearest even
-    fp16 = 2,  ///< IEEE binary16, rounded to nearest even; values from 65,520 become infinity
-    int8 = 3,  ///< codes from -127 to 127, with a scale for each block of 64 elements
-    int4 = 4,  ///< codes from -7 to 7, with a scale for each block of 64 elements
-    topk = 5,  ///< the elements of the largest magnitude in each chunk of 4096, in bf16 with their indexes
+    int8 = 2,  ///< codes from -127 to 127, with a scale for each block of 64 elements
+    int4 = 3,  ///< codes from -7 to 7, with a scale for each block of 64 elements
+    topk = 4,  ///< the elements of the largest magnitude in each chunk of 4096, in bf16 with their indexes
   };
 
   /// Implicit: a kind without a parameter is a format.
@@ -82,7 +81,7 @@ struct PushFormat {
 /// An index takes as many bytes as a value in bf16. Above a quarter of the elements bf16 has less than twice the bytes.
 inline constexpr uint16_t kMaxThousandths = 250;
 
-/// Names as on the command line: fp32, bf16, fp16, int8, int4, topk:P with P in percent, such as topk:1 or topk:0.5.
+/// Names as on the command line: fp32, bf16, int8, int4, topk:P with P in percent, such as topk:1 or topk:0.5.
 /// Errors  INVALID_ARGUMENT lists the names, or the range of P.
 GRADRAIL_EXPORT absl::StatusOr<PushFormat> parse_push_format(std::string_view name);
 GRADRAIL_EXPORT std::string push_format_name(PushFormat format);

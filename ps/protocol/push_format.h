@@ -49,10 +49,9 @@ constexpr uint64_t cut_elements(PushFormat format) {
 /// A GPU packs gradients in these formats, and parameters on one take them.
 constexpr bool is_for_gpus(PushFormat format) { return format.kind != PushFormat::topk; }
 
-/// The format in which the sum of a group of workers is pushed and applied. It has no rest. fp16 would overflow.
+/// The format in which the sum of a group of workers is pushed and applied. It has no rest.
 constexpr PushFormat sum_format(PushFormat push) {
-  const bool is_exact = push.kind == PushFormat::fp32 || push.kind == PushFormat::fp16;
-  return is_exact ? PushFormat::fp32 : PushFormat::bf16;
+  return push.kind == PushFormat::fp32 ? PushFormat::fp32 : PushFormat::bf16;
 }
 
 /// Bytes of a bucket of `count` elements.
@@ -62,7 +61,6 @@ constexpr uint64_t packed_bytes(uint64_t count, PushFormat format) {
     case PushFormat::fp32:
       break;
     case PushFormat::bf16:
-    case PushFormat::fp16:
       return count * 2;
     case PushFormat::int8:
       return scale_bytes + count;
@@ -77,8 +75,6 @@ constexpr uint64_t packed_bytes(uint64_t count, PushFormat format) {
 
 /// Bytes from the place of an element to that of the next one, where buckets lie behind each other. A short block in
 /// int8 has more bytes than elements, so that such buckets keep the places that they have in fp32. So do those in topk.
-constexpr uint64_t place_bytes(PushFormat format) {
-  return format == PushFormat::bf16 || format == PushFormat::fp16 ? 2 : sizeof(float);
-}
+constexpr uint64_t place_bytes(PushFormat format) { return format == PushFormat::bf16 ? 2 : sizeof(float); }
 
 }  // namespace gradrail::ps

@@ -18,7 +18,7 @@ namespace gradrail::ps {
 namespace {
 
 // In the order of their numbers.
-constexpr std::array<std::string_view, 6> kPushFormatNames = {"fp32", "bf16", "fp16", "int8", "int4", "topk"};
+constexpr std::array<std::string_view, 5> kPushFormatNames = {"fp32", "bf16", "int8", "int4", "topk"};
 constexpr std::string_view kTopk = kPushFormatNames[PushFormat::topk];
 constexpr std::array<std::string_view, 3> kReturnFormatNames = {"fp32", "bf16", "delta"};
 

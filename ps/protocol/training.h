@@ -19,7 +19,7 @@ class Training;
 }  // namespace proto
 
 /// Incremented when control.proto or exchange_layout.h change their meaning. Both ends must have the same.
-constexpr uint32_t kProtocolVersion = 15;
+constexpr uint32_t kProtocolVersion = 16;
 /// The last version without a gate in front of the control plane.
 constexpr uint32_t kLastVersionWithoutGate = 6;
 

@@ -176,8 +176,8 @@ void check_update(Bed& bed, const Case& c) {
   for (size_t i = 0; i < buffers.gradients.size(); ++i) expect_same_bits(bed.read(buffers.gradients[i]), gradients[i]);
 }
 
-constexpr ps::PushFormat kFormats[] = {ps::PushFormat::fp32, ps::PushFormat::bf16, ps::PushFormat::fp16,
-                                       ps::PushFormat::int8, ps::PushFormat::int4};
+constexpr ps::PushFormat kFormats[] = {ps::PushFormat::fp32, ps::PushFormat::bf16, ps::PushFormat::int8,
+                                       ps::PushFormat::int4};
 constexpr UpdateRule kRules[] = {UpdateRule::sgd,  UpdateRule::momentum, UpdateRule::nesterov,        UpdateRule::adam,
                                  UpdateRule::mean, UpdateRule::collect,  UpdateRule::delayed_nesterov};
 

@@ -68,8 +68,8 @@ void draw_options(Random random, Shape& shape) {
   if (random.below(2) == 0) shape.fragments = 1 + static_cast<uint32_t>(random.below(shape.buckets));
   shape.weights = random.below(2) == 0;
   shape.few_slots = random.below(2) == 0;
-  constexpr ps::PushFormat kPushes[] = {ps::PushFormat::fp32, ps::PushFormat::bf16, ps::PushFormat::fp16,
-                                        ps::PushFormat::int8, ps::PushFormat::int4};
+  constexpr ps::PushFormat kPushes[] = {ps::PushFormat::fp32, ps::PushFormat::bf16, ps::PushFormat::int8,
+                                        ps::PushFormat::int4};
   constexpr ps::PushFormat kTopk = {ps::PushFormat::topk, 100};
   constexpr ps::ReturnFormat kReturns[] = {ps::ReturnFormat::fp32, ps::ReturnFormat::bf16, ps::ReturnFormat::delta};
   shape.push = kPushes[random.below(std::size(kPushes))];

@@ -291,7 +291,7 @@ void add_model_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
       "step; quorum:K,grace=S waits at most S seconds longer for it (or grace=auto)",
       accepted_by(ps::parse_mode));
   add("push", flags.push,
-      "elements of a gradient on its way: fp32; bf16, fp16: half; int8, int4: 1/4, 1/8; topk:P: the largest P percent",
+      "elements of a gradient on its way: fp32; bf16: half; int8, int4: 1/4, 1/8; topk:P: the largest P percent",
       accepted_by(ps::parse_push_format));
   add("return", flags.returns, "parameters on their way back: fp32; bf16: half; delta: bf16, what changed alone",
       CLI::IsMember(ps::return_format_names()));

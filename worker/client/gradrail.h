@@ -89,7 +89,7 @@ typedef struct gradrail_options {
   int (*interrupted)(void* context);
   void* context;
   double weight_decay; /* "adamw": of the parameters themselves; others: added to the gradient; "mean" has none */
-  /* Elements of a gradient on its way: "fp32" (default), "bf16", "fp16", "int8", "int4"; equal in all workers. "topk:P"
+  /* Elements of a gradient on its way: "fp32" (default), "bf16", "int8", "int4"; equal in all workers. "topk:P"
    * sends the largest P percent, 0.1 to 25. */
   const char* push;
   /* Elements of parameters on their way back: "fp32" (default), "bf16", "delta"; equal in all workers. */

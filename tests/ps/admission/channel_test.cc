@@ -76,7 +76,7 @@ TEST(Channel, AServerOfAnOlderVersionIsRefusedWithBothVersions) {
   });
   const absl::Status status = open(fmt::format("127.0.0.1:{}", port), 10s);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_THAT(std::string(status.message()), HasSubstr("not gradrail, or protocol version 15 here, 6 or older there"));
+  EXPECT_THAT(std::string(status.message()), HasSubstr("not gradrail, or protocol version 16 here, 6 or older there"));
   server->Shutdown();
   queue->Shutdown();
   accepts.join();
@@ -101,7 +101,7 @@ TEST(Channel, AClientOfAnOlderVersionLearnsBothVersions) {
   ASSERT_TRUE(queue.Next(&tag, &good));
   EXPECT_EQ(status.error_code(), grpc::StatusCode::FAILED_PRECONDITION) << status.error_message();
   EXPECT_EQ(status.error_message(),
-            "not gradrail, or protocol version 15 here, 6 or older there: install the same gradrail on all hosts");
+            "not gradrail, or protocol version 16 here, 6 or older there: install the same gradrail on all hosts");
   queue.Shutdown();
 }
 
@@ -111,7 +111,7 @@ TEST(Channel, AProcessThatClosesOrIsSilentMayBeStarting) {
     const absl::Status status = open(closes.address());
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
     EXPECT_THAT(std::string(status.message()),
-                HasSubstr("not gradrail, or protocol version 15 here, 6 or older there"));
+                HasSubstr("not gradrail, or protocol version 16 here, 6 or older there"));
   }
   const OtherServer silent("", true);
   EXPECT_EQ(open(silent.address()).code(), absl::StatusCode::kDeadlineExceeded);

@@ -160,7 +160,7 @@ TEST_F(Gate, AnHttp2ClientGetsTheReasonAndIsBounded) {
   const std::string end = end_of_call(5, peer_without_gate());
   EXPECT_THAT(
       end,
-      HasSubstr("not gradrail, or protocol version 15 here, 6 or older there: install the same gradrail on all hosts"));
+      HasSubstr("not gradrail, or protocol version 16 here, 6 or older there: install the same gradrail on all hosts"));
   EXPECT_EQ(peer.hear(end.size()), end);
   while (peer.say(std::string(256, 'x'))) {
   }

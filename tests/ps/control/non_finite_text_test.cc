@@ -16,9 +16,7 @@ const Schema kSchema = {{"w", {4, 3}}, {"b", {3}}};
 NonFinite at(NonFinite::Source source, float value = std::numeric_limits<float>::quiet_NaN()) {
   return {.source = source, .worker = 1, .element = 14, .value = value, .step = 7, .version = 19};
 }
-std::string line(const NonFinite& first, PushFormat push = PushFormat::fp32) {
-  return log_text(first, "worker 1 (host)", kSchema, push);
-}
+std::string line(const NonFinite& first) { return log_text(first, "worker 1 (host)", kSchema); }
 
 TEST(NonFiniteText, NamesWorkerTensorElementAndStep) {
   NonFinite first = at(NonFinite::Source::gradient);
@@ -42,8 +40,6 @@ TEST(NonFiniteText, NamesTheCauseThatIsKnown) {
               HasSubstr("infinity in tensor b, element 2 of finite gradients, in the state of the optimizer"));
   EXPECT_THAT(line(at(NonFinite::Source::unknown)), HasSubstr("in the checkpoint, at the former parameter server"));
   EXPECT_EQ(short_text(at(NonFinite::Source::update), kSchema), "NaN in tensor b, element 2, step 7");
-  EXPECT_THAT(line(at(NonFinite::Source::gradient, kInfinity), PushFormat::fp16),
-              HasSubstr("push fp16 makes infinity"));
 }
 
 }  // namespace

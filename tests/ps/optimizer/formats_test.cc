@@ -1,4 +1,4 @@
-// Gradients in fp16, int8 and int4, beside references in float64.
+// Gradients in int8 and int4, beside references in float64.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -20,7 +20,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr PushFormat kFormats[] = {PushFormat::bf16, PushFormat::fp16, PushFormat::int8, PushFormat::int4};
+constexpr PushFormat kFormats[] = {PushFormat::bf16, PushFormat::int8, PushFormat::int4};
 
 struct Packed {
   std::vector<std::byte> bytes;
@@ -82,57 +82,6 @@ std::vector<float> mixed(size_t count, uint64_t seed) {
 }
 
 class Formats : public ::testing::TestWithParam<Isa> {};
-
-/// By IEEE 754: the sign, 5 bits of exponent and 10 bits of fraction.
-double half(uint16_t bits) {
-  const int exponent = bits >> 10 & 31;
-  const int fraction = bits & 1023;
-  const double sign = bits >> 15 != 0 ? -1.0 : 1.0;
-  if (exponent == 31) return fraction == 0 ? sign * kInfinity : double{kNan};
-  return sign * (exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25));
-}
-
-TEST_P(Formats, EveryHalfIsRead) {
-  std::vector<uint16_t> all(1 << 16);
-  for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<uint16_t>(i);
-  std::vector<float> values =
-      updated(GetParam(), OptimizerKind::mean, PushFormat::fp16, all.size(), {bucket(all.data())});
-  for (size_t i = 0; i < all.size(); ++i) {
-    const double expected = half(all[i]);
-    if (std::isnan(expected)) {
-      ASSERT_TRUE(std::isnan(values[i])) << i;
-    } else {
-      ASSERT_EQ(double{values[i]}, expected) << i;
-    }
-  }
-}
-
-TEST_P(Formats, HalvesAreTheNearestOnes) {
-  Random random(31);
-  std::vector<float> gradient = {0.0f,       1.0f + 0x1p-11f, 1.0f + 0x3p-11f, 65504.0f,  65519.996f,
-                                 65520.0f,   -65520.0f,       0x1p-14f,        0x1p-24f,  0x1p-25f,
-                                 0x1.8p-25f, 0x1p-149f,       0x1.ffcp-15f,    kInfinity, kNan};
-  for (int i = 0; i < 100'000; ++i) {
-    gradient.push_back(std::bit_cast<float>(static_cast<uint32_t>(random.next())));
-    gradient.push_back(static_cast<float>(std::ldexp(random.normal(), static_cast<int>(random.next() % 44) - 28)));
-  }
-  const Packed result = packed(GetParam(), PushFormat::fp16, gradient);
-  for (size_t i = 0; i < gradient.size(); ++i) {
-    uint16_t bits = 0;
-    std::memcpy(&bits, &result.bytes[2 * i], 2);
-    const double exact = double{gradient[i]};
-    if (std::isnan(exact)) {
-      ASSERT_EQ(bits & 0x7fff, 0x7e00) << i;
-      continue;
-    }
-    const double magnitude = std::abs(exact);
-    // Distance of the neighbors: 2^-10 of the power of two below, and not less than the smallest subnormal number.
-    const double unit = std::ldexp(1.0, std::max(magnitude > 0 ? std::ilogb(magnitude) : -99, -14) - 10);
-    const double nearest = magnitude >= 65520 ? double{kInfinity} : std::nearbyint(magnitude / unit) * unit;
-    ASSERT_EQ(half(bits), std::copysign(nearest, exact)) << gradient[i];
-    ASSERT_EQ(double{result.rest[i]}, std::isinf(nearest) ? 0.0 : exact - half(bits)) << gradient[i];
-  }
-}
 
 /// The bound of pack().
 TEST_P(Formats, CodesAreWithinHalfAStep) {
@@ -290,9 +239,8 @@ TEST_P(Formats, WeightsAreSharesOfTheSum) {
 
 TEST_P(Formats, AnUpdateTellsWhetherItsParametersAreFinite) {
   constexpr size_t kCount = 1500;  // more than a strip, and a short block at the end
-  for (const PushFormat format :
-       std::vector<PushFormat>{PushFormat::fp32, PushFormat::bf16, PushFormat::fp16, PushFormat::int8, PushFormat::int4,
-                               PushFormat{PushFormat::topk, 500}}) {
+  for (const PushFormat format : std::vector<PushFormat>{PushFormat::fp32, PushFormat::bf16, PushFormat::int8,
+                                                         PushFormat::int4, PushFormat{PushFormat::topk, 500}}) {
     for (int kind = 0; kind <= static_cast<int>(kLastOptimizer); ++kind) {
       for (const size_t place : {size_t{0}, size_t{63}, size_t{700}, kCount - 1}) {
         for (const float value : {1.0f, kNan, kInfinity, -kInfinity}) {

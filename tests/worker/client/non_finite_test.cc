@@ -91,8 +91,8 @@ TEST_P(NonFinite, IsFoundInEachModeAndFormat) {
                             {ModeKind::quorum, 2},
                             {.optimizer = OptimizerKind::adam},
                             {.push = PushFormat::int8, .sum_group = 2}};
-  for (const PushFormat push : std::vector<PushFormat>{PushFormat::bf16, PushFormat::fp16, PushFormat::int8,
-                                                       PushFormat::int4, PushFormat{PushFormat::topk, 100}})
+  for (const PushFormat push :
+       std::vector<PushFormat>{PushFormat::bf16, PushFormat::int8, PushFormat::int4, PushFormat{PushFormat::topk, 100}})
     runs.push_back({.push = push});
   for (const Plan& run : runs) {
     SCOPED_TRACE(::testing::Message() << "mode " << static_cast<int>(run.mode) << ", "

@@ -399,7 +399,7 @@ def join(tensors: Mapping[str, Any], *, fragments: Optional[Mapping[str, Iterabl
         The backup of each parameter server.
     bucket_bytes : int
         Size of the pieces that travel, a multiple of 64 (push "int8", "int4": 256; "topk:P": 16384); 0: by the model.
-    push : "fp32", "bf16", "fp16", "int8", "int4" or "topk:P", the largest P percent; return_format : "fp32", "bf16" or "delta"
+    push : "fp32", "bf16", "int8", "int4" or "topk:P", the largest P percent; return_format : "fp32", "bf16" or "delta"
         The elements of a gradient on its way, and of parameters on their way back. What a push leaves
         out is added to the next one. "delta" gives the values of "bf16" and sends the changed ones only.
     transports : str

@@ -198,7 +198,7 @@ class DiLoCo:
     keep : float
         The share of the local parameters in a merge, 0 to 1. Default: 0 without a delay, else 0.5, so that the inner steps of
         the delay are not lost.
-    push : "fp32", "bf16", "fp16", "int8", "int4" or "topk:P"
+    push : "fp32", "bf16", "int8", "int4" or "topk:P"
         The elements of the difference on its way; "topk:1" sends the largest 1 percent. What a push leaves out is added to
         the next difference.
     return_format : "fp32", "bf16" or "delta"

@@ -139,7 +139,7 @@ TEST_P(ClientFormats, APayloadOfAnotherLengthIsRefused) {
 }
 
 TEST_P(ClientFormats, AHeaderInAnotherFormatIsRefused) {
-  EXPECT_THAT(refusal_of(GetParam(), static_cast<PushFormat::Kind>(6), 400),
+  EXPECT_THAT(refusal_of(GetParam(), static_cast<PushFormat::Kind>(5), 400),
               HasSubstr("the format is not the one of the run"));
 }
 
@@ -158,7 +158,7 @@ TEST_P(ClientFormats, ABucketThatCutsABlockIsRefused) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, ClientFormats,
-                         ::testing::Values(PushFormat::bf16, PushFormat::fp16, PushFormat::int8, PushFormat::int4,
+                         ::testing::Values(PushFormat::bf16, PushFormat::int8, PushFormat::int4,
                                            PushFormat(PushFormat::topk, 10), PushFormat(PushFormat::topk, 250)),
                          [](const auto& each) {
                            std::string name = ps::push_format_name(each.param);
