@@ -127,8 +127,6 @@ class Run {
     switch (mode_.kind) {
       case ps::ModeKind::async:
         return cluster_.workers;
-      case ps::ModeKind::backup:
-        return mode_.bound;
       case ps::ModeKind::quorum:
         return cluster_.workers - mode_.bound;
       case ps::ModeKind::sync:

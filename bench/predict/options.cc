@@ -103,7 +103,7 @@ void add_load_options(CLI::App& app, PredictFlags& flags) {
                  "places for gradients of a worker at a shard; 0: for each bucket")
       ->transform(NumberIn(0u, 1u << 20))
       ->capture_default_str();
-  app.add_option("--mode", flags.mode, "async, sync, ssp:K, backup:B or quorum:K")
+  app.add_option("--mode", flags.mode, "async, sync, ssp:K or quorum:K, as for train")
       ->transform(accepted_by(ps::parse_mode))
       ->capture_default_str();
   app.add_option("--push", flags.push, "elements of a gradient on its way")

@@ -30,7 +30,7 @@ best="--transport rdma --shards 2 --bucket_kib 128"
 sweep workers $best --ps 16 --model 64M $few --sweep workers=4:1024:*4
 sweep oversubscription $part $best $few --sweep oversubscription=1:16:*2
 sweep spread $part $best --steps 10 --compute_ms 200 --sweep compute_sigma=0,0.05,0.1,0.2,0.4
-sweep modes $part $best --steps 10 --compute_ms 200 --compute_sigma 0.2 --sweep mode=sync,backup:8,quorum:248,async
+sweep modes $part $best --steps 10 --compute_ms 200 --compute_sigma 0.2 --sweep mode=sync,quorum:248,async
 sweep formats $part $best $few --sweep push=fp32,bf16,int8,int4 --sweep return=fp32,bf16
 "${PYTHON:-/usr/bin/python3}" -B "$here/plot_sweep.py" -o "$picture" --title "Share of the line rate of the shards' NICs: 256 workers, 16 ps, 4 MiB of the model at each ps" \
   "RDMA, 100 Gbit/s, 1 shard=$folder/rdma.json" "2 shards of a ps=$folder/two-shards.json" \

@@ -111,8 +111,7 @@ void Workers::on_answer(uint32_t message_index, Time now) {
   Bucket& answered = bucket(message.worker, index);
   GRADRAIL_CHECK(answered.is_outstanding && message.step == worker.step);
   worker.was_dropped = worker.was_dropped || message.is_dropped;
-  if (message.is_dropped && description_.load.mode.kind == ps::ModeKind::quorum &&
-      answered.kind == ps::ArrivalKind::push) {
+  if (message.is_dropped && !description_.load.mode.drops_late && answered.kind == ps::ArrivalKind::push) {
     answered.is_late = true;
     ++worker.late_count;
   }

@@ -182,9 +182,10 @@ absl::StatusOr<int> run_straggler_suite(const Options& options) {
   report.note(
       "one slow: one worker is slow in all steps; times and steps_per_s are of the other workers. in turn: the slow");
   report.note("worker changes, one step in ten is slow. of_undisturbed: ratio to the same mode without a slow worker");
-  report.note("dropped_share: in quorum, of gradients that entered a later step");
+  report.note("dropped_share: of late gradients; without late=drop they entered a later step");
   report.begin(Layout::latency);
-  const std::vector<std::string> modes = {"sync", "backup:1", fmt::format("quorum:{}", workers - 1), "ssp:4", "async"};
+  const std::vector<std::string> modes = {"sync", fmt::format("quorum:{}", workers - 1),
+                                          fmt::format("quorum:{},late=drop", workers - 1), "ssp:4", "async"};
   std::vector<Contestant> contestants;
   for (const bool in_turn : {false, true}) {
     for (const std::string& text : modes) {

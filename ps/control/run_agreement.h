@@ -43,7 +43,7 @@ class RunAgreement {
   Mode mode() const;
   /// Buckets of the shard at this index of the task.
   uint32_t bucket_count(size_t shard) const;
-  /// sync, backup: version at which the first step of the run began.
+  /// sync, quorum: version at which the first step of the run began.
   int64_t run_base() const;
   /// The ps processes that the agreement is of (JoinRequest.group).
   uint64_t group() const;

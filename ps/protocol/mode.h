@@ -18,8 +18,7 @@ enum class ModeKind : uint8_t {
   async,   ///< each gradient is applied when it arrives
   sync,    ///< the gradients of a step are averaged and applied once
   ssp,     ///< as async, but no worker runs more than `bound` steps ahead of the slowest one
-  backup,  ///< as sync, but the last `bound` gradients of a step are not waited for: they are dropped
-  quorum,  ///< as sync, but a step waits for `bound` gradients only; a late one is part of the next step
+  quorum,  ///< as sync, but a step waits for `bound` gradients only
 };
 
 /// quorum: how long a step stays open for further gradients, from the moment at which it has enough of them.
@@ -32,14 +31,16 @@ struct Grace {
 };
 
 /// How the gradients of several workers become updates. Both ends compare it when a worker joins.
-/// Source  ssp: Ho et al., NeurIPS 2013 (stale synchronous parallel). backup: Chen et al., ICLR workshop 2016.
+/// Source  ssp: Ho et al., NeurIPS 2013 (stale synchronous parallel). quorum: Chen et al., ICLR workshop 2016 (the
+///         workers that a step does not wait for are backup workers; their gradients are dropped).
 struct Mode {
   ModeKind kind = ModeKind::async;
   /// All modes but async wait for tasks 0 … worker_count-1 from the start. Other tasks may join later. A worker that
   /// has left or was lost is not waited for.
   uint32_t worker_count = 1;
   uint32_t bound = 0;
-  Grace grace{};  ///< quorum only
+  Grace grace{};            ///< quorum only
+  bool drops_late = false;  ///< quorum: a late gradient is lost; false: it is part of the next step
   /// sync: the gradients of workers g × sum_group … (g + 1) × sum_group - 1 are summed first, then the sums of the
   /// groups. Aggregators sum in the same order, so that a run has equal bits with and without them. 0: no groups.
   uint32_t sum_group = 0;
@@ -49,12 +50,9 @@ struct Mode {
   /// A step may wait for other workers.
   bool waits() const { return kind != ModeKind::async; }
   /// A step may leave out the gradient of a worker, which then comes too late.
-  bool drops() const { return kind == ModeKind::backup || kind == ModeKind::quorum; }
+  bool drops() const { return kind == ModeKind::quorum; }
   /// A step does not wait for the gradients of so many workers.
-  uint32_t spared_count() const {
-    if (kind == ModeKind::backup) return bound;
-    return kind == ModeKind::quorum && bound < worker_count ? worker_count - bound : 0;
-  }
+  uint32_t spared_count() const { return kind == ModeKind::quorum && bound < worker_count ? worker_count - bound : 0; }
 };
 
 /// The elements of a gradient on its way to a shard. The worker adds what a push leaves out to its next gradient (error
@@ -100,7 +98,8 @@ GRADRAIL_EXPORT absl::StatusOr<ReturnFormat> parse_return_format(std::string_vie
 GRADRAIL_EXPORT std::string_view return_format_name(ReturnFormat format);
 GRADRAIL_EXPORT std::vector<std::string> return_format_names();
 
-/// As on the command line: async, sync, ssp:K, backup:B, quorum:K, quorum:K,grace=SECONDS, quorum:K,grace=auto.
+/// As on the command line: async, sync, ssp:K, quorum:K. Options of quorum follow with a comma: grace=SECONDS or
+/// grace=auto, late=drop.
 /// worker_count keeps its default.
 /// Errors  INVALID_ARGUMENT lists the modes.
 GRADRAIL_EXPORT absl::StatusOr<Mode> parse_mode(std::string_view text);

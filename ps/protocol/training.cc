@@ -34,7 +34,6 @@ struct BoundedMode {
 };
 constexpr BoundedMode kBoundedModes[] = {
     {"ssp", ModeKind::ssp, 0, "of steps that a worker may be ahead of the slowest: ssp:4"},
-    {"backup", ModeKind::backup, 0, "of gradients of a step that are not waited for: backup:1"},
     {"quorum", ModeKind::quorum, 1, "of gradients for which a step waits: quorum:2"},
 };
 
@@ -51,13 +50,10 @@ std::optional<uint16_t> parse_thousandths(std::string_view percent) {
 /// An outer step takes minutes. An hour covers the slowest of its workers.
 constexpr double kMaxGraceSeconds = 3600.0;
 constexpr std::string_view kGraceOption = "grace=";
+constexpr std::string_view kDropOption = "late=drop";
 
-/// The text behind "quorum:K,". `mode` is the whole one, for errors.
-absl::StatusOr<Grace> parse_grace(std::string_view text, std::string_view mode) {
-  if (text.substr(0, kGraceOption.size()) != kGraceOption) {
-    return absl::InvalidArgumentError(fmt::format("mode '{}': quorum:K has grace=SECONDS and grace=auto", mode));
-  }
-  const std::string_view value = text.substr(kGraceOption.size());
+/// The text behind "grace=". `mode` is the whole one, for errors.
+absl::StatusOr<Grace> parse_grace(std::string_view value, std::string_view mode) {
   if (value == "auto") return Grace{.is_auto = true};
   const std::optional<double> seconds = parse_number<double>(value);
   // false for NaN
@@ -66,6 +62,25 @@ absl::StatusOr<Grace> parse_grace(std::string_view text, std::string_view mode) 
         fmt::format("mode '{}': grace needs a number of seconds from 0 to {}, or auto", mode, kMaxGraceSeconds));
   }
   return Grace{.seconds = *seconds + 0.0};  // -0 becomes 0
+}
+
+/// The options behind "quorum:K,". `text` is the whole mode, for errors.
+absl::Status parse_quorum_options(std::string_view options, std::string_view text, Mode& mode) {
+  bool has_grace = false;
+  for (size_t end = 0; end != std::string_view::npos; options.remove_prefix(std::min(end, options.size() - 1) + 1)) {
+    end = options.find(',');
+    const std::string_view option = options.substr(0, end);
+    if (option == kDropOption && !mode.drops_late) {
+      mode.drops_late = true;
+    } else if (option.substr(0, kGraceOption.size()) == kGraceOption && !has_grace) {
+      has_grace = true;
+      GRADRAIL_ASSIGN_OR_RETURN(mode.grace, parse_grace(option.substr(kGraceOption.size()), text));
+    } else {
+      return absl::InvalidArgumentError(fmt::format(
+          "mode '{}': the options of quorum:K are grace=SECONDS or grace=auto, and late=drop, once each", text));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -96,7 +111,7 @@ absl::StatusOr<Mode> parse_mode(std::string_view text) {
         fmt::format("mode '{}': only quorum:K has options, such as quorum:2,grace=0.5", text));
   }
   if (found == std::end(kBoundedModes)) {
-    return absl::InvalidArgumentError(fmt::format("mode '{}': there are async, sync, ssp:K, backup:B, quorum:K", text));
+    return absl::InvalidArgumentError(fmt::format("mode '{}': there are async, sync, ssp:K, quorum:K", text));
   }
   const size_t colon = text.find(':');
   const std::string_view number = colon < comma ? text.substr(colon + 1, comma - colon - 1) : "";
@@ -108,16 +123,11 @@ absl::StatusOr<Mode> parse_mode(std::string_view text) {
   }
   Mode mode{.kind = found->kind, .bound = *bound};
   if (comma == std::string_view::npos) return mode;
-  GRADRAIL_ASSIGN_OR_RETURN(mode.grace, parse_grace(text.substr(comma + 1), text));
+  GRADRAIL_RETURN_IF_ERROR(parse_quorum_options(text.substr(comma + 1), text, mode));
   return mode;
 }
 
 absl::Status check_bound(const Mode& mode) {
-  // A step needs one gradient at least.
-  if (mode.kind == ModeKind::backup && mode.bound >= mode.worker_count) {
-    return absl::InvalidArgumentError(
-        fmt::format("--mode {}: B must be less than {}, the number of workers", mode_text(mode), mode.worker_count));
-  }
   if (mode.kind == ModeKind::quorum && mode.bound > mode.worker_count) {
     return absl::InvalidArgumentError(fmt::format("--mode {}: K must not be more than {}, the number of workers",
                                                   mode_text(mode), mode.worker_count));
@@ -150,12 +160,13 @@ std::string mode_text(const Mode& mode) {
       return "sync";
     case ModeKind::ssp:
       return fmt::format("ssp:{}", mode.bound);
-    case ModeKind::backup:
-      return fmt::format("backup:{}", mode.bound);
-    case ModeKind::quorum:
-      if (!mode.grace.any()) return fmt::format("quorum:{}", mode.bound);
-      return fmt::format("quorum:{},{}{}", mode.bound, kGraceOption,
-                         mode.grace.is_auto ? "auto" : fmt::format("{}", mode.grace.seconds));
+    case ModeKind::quorum: {
+      std::string text = fmt::format("quorum:{}", mode.bound);
+      if (mode.grace.is_auto) text += fmt::format(",{}auto", kGraceOption);
+      if (mode.grace.seconds > 0) text += fmt::format(",{}{}", kGraceOption, mode.grace.seconds);
+      if (mode.drops_late) text += fmt::format(",{}", kDropOption);
+      return text;
+    }
   }
   GRADRAIL_CHECK(false);
 }

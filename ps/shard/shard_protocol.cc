@@ -220,10 +220,7 @@ std::vector<WorkerIndex> ShardProtocol::waiting_for(uint32_t bucket) const {
 uint32_t ShardProtocol::enough() const {
   if (mode_.kind == ModeKind::sync) return expected_count_;
   // With fewer workers than K the step waits for all of them: a lost worker must not stop the run.
-  if (mode_.kind == ModeKind::quorum) return std::min(expected_count_, mode_.bound);
-  // A lost worker counts as one of the `bound` gradients that a step does not wait for.
-  const uint32_t all = std::max(mode_.worker_count, expected_count_);
-  return std::min(expected_count_, all > mode_.bound ? all - mode_.bound : 1);
+  return std::min(expected_count_, mode_.bound);
 }
 
 /// Expected workers that are members now. A window is not for those that have not joined.

@@ -55,11 +55,11 @@ using Actions = std::vector<Action>;
 ///      after its update, it is answered again.
 ///   2. A worker that is not a member (never added, removed, or an old incarnation) changes nothing.
 ///   3. Per bucket and incarnation, steps are applied in order without gaps: first_step, first_step + 1, …
-///   4. sync, backup: a step of a bucket is applied once, when all expected workers have pushed it. In backup, when all
-///      but `bound` of them have. Contributors ascend. A later gradient of the step is answered and not applied.
-///      quorum: the same, when `bound` of them have, or all of fewer. A late gradient must not wait for the next step:
-///      workers that wait for each other in different buckets would never continue. It is answered, and the worker
-///      pushes it again in the next step, in which it is absent from all other buckets.
+///   4. sync: a step of a bucket is applied once, when all expected workers have pushed it. quorum: when `bound` of
+///      them have, or all of fewer. Contributors ascend. A later gradient of the step is answered and not applied.
+///      A late gradient must not wait for the next step: workers that wait for each other in different buckets would
+///      never continue. Unless late gradients are dropped, the worker pushes it again in the next step, in which it is
+///      absent from all other buckets.
 ///      An absent worker of step s waits until the bucket has the version s. In each of these steps it counts as one
 ///      that has pushed, and is no contributor. A step has a contributor, because one without it could make the
 ///      gradient of another worker late. If all expected workers are absent, the bucket follows to their lowest step.
@@ -73,15 +73,15 @@ using Actions = std::vector<Action>;
 ///      s - bound. The answer is the permission to begin the next step: no worker gets further ahead.
 ///
 /// Steps     async: each incarnation counts from 1. ssp: the same, but a late incarnation begins at the slowest step.
-///           sync, backup, quorum: the steps of the bucket; the next one is its version + 1. Only pushes are counted.
+///           sync, quorum: the steps of the bucket; the next one is its version + 1. Only pushes are counted.
 ///           The step of a pull or an initialise is echoed and may be any number.
 /// Expected  Not in async: workers 0 … worker_count-1 from the start, and each added worker from its first arrival,
 ///           until it is removed. A worker that is added and has no data path yet therefore holds up no other one.
-/// Joining   sync, backup, quorum: a worker that joins late, again or as a new incarnation is expected from the next
+/// Joining   sync, quorum: a worker that joins late, again or as a new incarnation is expected from the next
 ///           step of every bucket. Buckets may be one step apart at that moment. The first arrival is a pull or an
 ///           offer. The answers to it name the step after their versions. The worker begins with the smallest one of
 ///           all shards. Each fragment of the model has a step of its own. From then on each bucket waits for it (in
-///           backup and quorum the others may continue). Where that step is already applied, the push is answered at
+///           quorum the others may continue). Where that step is already applied, the push is answered at
 ///           once and dropped. While the answers' versions are ahead of its step, the worker may continue at their
 ///           smallest + 1.
 ///           ssp: the same, by the slowest worker's steps at the first arrival. The first push of an incarnation may be
@@ -200,7 +200,7 @@ class ShardProtocol {
   struct Bucket {
     uint64_t version = 0;
     bool initialised = false;
-    uint32_t waiting_count = 0;  ///< sync, backup, quorum: workers that take part in step version + 1
+    uint32_t waiting_count = 0;  ///< sync, quorum: workers that take part in step version + 1
     uint32_t push_count = 0;     ///< of them, with a gradient
     uint64_t floor = 0;          ///< ssp: step that all expected workers have pushed; never falls
     Window window{};             ///< quorum: of step version + 1

@@ -182,9 +182,9 @@ constexpr UpdateRule kRules[] = {UpdateRule::sgd,  UpdateRule::momentum, UpdateR
                                  UpdateRule::mean, UpdateRule::collect,  UpdateRule::delayed_nesterov};
 
 TEST_P(ComputeUpdate, SameBitsAsApplyForEveryNumberOfBuffers) {
-  // Each number of gradients in each format; the targets take what the gradients and the rule leave.
+  // Each number of gradients in each format. Five numbers of targets take turns over four formats.
   constexpr size_t kTargets[] = {0, 1, 3, 16, 64};
-  static_assert(std::size(kTargets) == std::size(kFormats));
+  static_assert(std::size(kTargets) == std::size(kFormats) + 1);
   size_t next = 0;
   for (const UpdateRule rule : kRules) {
     for (const size_t gradients : {1, 2, 3, 4, 5, 16, 64}) {

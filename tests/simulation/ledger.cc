@@ -53,11 +53,12 @@ float Shape::weight(uint32_t worker, int64_t position) const {
 }
 
 std::string Shape::text() const {
-  return fmt::format("{} workers {} servers {}x{} buckets {} fragments {} steps {} push {} return {}{}{}{}{}",
-                     ps::mode_text({.kind = mode, .worker_count = workers, .bound = bound, .grace = grace}), workers,
-                     servers, shards_per_server, buckets, fragments, steps, ps::push_format_name(push),
-                     ps::return_format_name(returns), weights ? " weights" : "", few_slots ? " slots" : "",
-                     backups ? " backups" : "", checkpoints ? " checkpoints" : "");
+  return fmt::format(
+      "{} workers {} servers {}x{} buckets {} fragments {} steps {} push {} return {}{}{}{}{}",
+      ps::mode_text({.kind = mode, .worker_count = workers, .bound = bound, .grace = grace, .drops_late = drops_late}),
+      workers, servers, shards_per_server, buckets, fragments, steps, ps::push_format_name(push),
+      ps::return_format_name(returns), weights ? " weights" : "", few_slots ? " slots" : "", backups ? " backups" : "",
+      checkpoints ? " checkpoints" : "");
 }
 
 Ledger::Ledger(const Shape& shape)

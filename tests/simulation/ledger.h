@@ -20,6 +20,7 @@ struct Shape {
   ps::ModeKind mode = ps::ModeKind::sync;
   uint32_t bound = 0;
   ps::Grace grace{};
+  bool drops_late = false;
   uint32_t workers = 1;
   uint32_t servers = 1;
   uint32_t shards_per_server = 1;

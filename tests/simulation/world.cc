@@ -35,21 +35,19 @@ std::string folder_of(int pid) {
   return fmt::format("{}/gradrail-simulation-{}", std::filesystem::exists("/dev/shm") ? "/dev/shm" : "/tmp", pid);
 }
 
-void draw_grace(Random& random, ps::Grace& grace) {
+void draw_quorum(Random& random, Shape& shape) {
   const uint64_t choice = random.below(3);
-  grace.is_auto = choice == 1;
-  if (choice == 2) grace.seconds = 0.001 * static_cast<double>(1 + random.below(random.below(2) == 0 ? 50 : 3000));
+  shape.grace.is_auto = choice == 1;
+  if (choice == 2)
+    shape.grace.seconds = 0.001 * static_cast<double>(1 + random.below(random.below(2) == 0 ? 50 : 3000));
+  shape.drops_late = random.below(3) == 0;
 }
 
 Shape draw_shape(Random& random) {
   Shape shape;
-  shape.mode = static_cast<ps::ModeKind>(random.below(5));
+  shape.mode = static_cast<ps::ModeKind>(random.below(4));
   shape.workers = 1 + static_cast<uint32_t>(random.below(kMaxSimulatedWorkers));
   if (random.below(3) == 0) shape.mode = ps::ModeKind::sync;
-  if (shape.mode == ps::ModeKind::backup) {
-    shape.workers = std::max(shape.workers, 2u);
-    shape.bound = 1;
-  }
   if (shape.mode == ps::ModeKind::quorum) shape.bound = 1 + static_cast<uint32_t>(random.below(shape.workers));
   if (shape.mode == ps::ModeKind::ssp) shape.bound = static_cast<uint32_t>(random.below(3));
   shape.servers = 1 + static_cast<uint32_t>(random.below(3));
@@ -58,7 +56,7 @@ Shape draw_shape(Random& random) {
   shape.checkpoints = random.below(4) != 0;
   shape.buckets = 1 + static_cast<uint32_t>(random.below(6));
   shape.steps = 10 + static_cast<uint32_t>(random.below(50));
-  if (shape.mode == ps::ModeKind::quorum) draw_grace(random, shape.grace);
+  if (shape.mode == ps::ModeKind::quorum) draw_quorum(random, shape);
   return shape;
 }
 
@@ -85,7 +83,7 @@ void apply(const Stress& stress, Random random, Shape& shape) {
   if (stress.quorum && shape.mode != ps::ModeKind::quorum) {
     shape.mode = ps::ModeKind::quorum;
     shape.bound = 1 + static_cast<uint32_t>(random.below(shape.workers));
-    draw_grace(random, shape.grace);
+    draw_quorum(random, shape);
   }
   if (!stress.few_slots) return;
   shape.few_slots = true;
@@ -224,6 +222,7 @@ absl::Status World::train(uint32_t task) {
   options.mode = shape_.mode;
   options.mode_bound = shape_.bound;
   options.mode_grace = shape_.grace;
+  options.mode_drops_late = shape_.drops_late;
   options.optimizer = {.kind = ps::OptimizerKind::sgd, .learning_rate = 1.0f};
   options.push = shape_.push;
   options.returns = shape_.returns;

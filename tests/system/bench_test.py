@@ -55,7 +55,7 @@ class Bench(cluster.ClusterTest):
                   "incast": ["shm mapped worker/2", "tcp worker/0"], "apply": ["sgd, 1 gradient", "momentum, 1 gradient", "adam, 4 gradients"],
                   "register": ["shm register, fresh", "tcp deregister"], "replay": ["shm", "tcp"],
                   "publish": ["bf16 publish()", "bf16 publish(), 1 suspended", "bf16 lag, full", "bf16 lag, delta"],
-                  "straggler": ["sync, one slow", "backup:1, one slow", "ssp:4, in turn", "async, in turn"],
+                  "straggler": ["sync, one slow", "quorum:3,late=drop, one slow", "ssp:4, in turn", "async, in turn"],
                   "peers": ["bound: memcpy", "gradrail shm", "gradrail tcp", "raw socket"]}
         for suite, paths in wanted.items():
             with self.subTest(suite=suite):
@@ -93,9 +93,9 @@ class Bench(cluster.ClusterTest):
         pace = {path: more["of_undisturbed"] for path, more in rows.items()}
         # Modes are compared with each other: other load on the machine slows them all.
         for waits in ("sync, one slow", "ssp:4, one slow"):  # ssp: at most a few steps ahead of the slow worker
-            for continues in ("backup:1, one slow", "quorum:3, one slow", "async, one slow"):
+            for continues in ("quorum:3,late=drop, one slow", "quorum:3, one slow", "async, one slow"):
                 self.assertLess(2 * pace[waits], pace[continues], rows)
-        for has_late in ("backup:1, one slow", "quorum:3, one slow"):
+        for has_late in ("quorum:3,late=drop, one slow", "quorum:3, one slow"):
             self.assertGreater(rows[has_late]["dropped_share"], 0, rows)
         self.assertGreater(rows["sync, one slow"]["waited_share"], 0.5, rows)
         self.assertEqual(rows["async, one slow"]["waited_share"], 0, rows)

@@ -43,7 +43,7 @@ class Killed(cluster.ClusterTest):
         cluster.hash_of(workers[0])
 
     def test_every_mode_goes_on_without_a_worker(self):
-        for mode in ("sync", "ssp:3", "backup:1"):
+        for mode in ("sync", "ssp:3", "quorum:2"):
             for transport in ("shm", "tcp"):
                 with self.subTest(mode=mode, transport=transport):
                     (ps,), workers = self.running("--mode", mode, "--transport", transport)
@@ -222,7 +222,7 @@ class Stalled(cluster.ClusterTest):
 class Stale(cluster.ClusterTest):
     def test_the_summary_has_the_histogram_what_was_waited_for_and_what_was_dropped(self):
         for mode, has in (("ssp:1", r"^Waited: \d+\.\d\ds for the gradients of other workers"),
-                          ("backup:1", r"^Dropped: \d+ gradients arrived too late for their sum"),
+                          ("quorum:2,late=drop", r"^Dropped: \d+ gradients arrived too late for their sum"),
                           ("quorum:2", r"^Late: \d+ gradients entered a later step")):
             with self.subTest(mode=mode):
                 (ps,), workers = self.start_cluster(3, *LONG, "--mode", mode, "--heartbeat-timeout", 60)
@@ -275,7 +275,7 @@ class Late(cluster.ClusterTest):
         self.assertLess(len(re.findall("already running", ps.text())), 4, ps.transcript())
 
     def test_workers_come_and_go_in_every_mode(self):
-        for mode in ("sync", "ssp:2", "backup:1"):
+        for mode in ("sync", "ssp:2", "quorum:1,late=drop"):
             with self.subTest(mode=mode):
                 (ps,), workers = self.start_cluster(2, *LONG, "--mode", mode)
                 for worker in workers:

@@ -109,7 +109,7 @@ class Restarted(cluster.ClusterTest):
 
     @cluster.long("MembershipTest has the limits; loss_test.local_cluster_without_a_worker")
     def test_a_local_cluster_goes_on_without_a_worker_that_it_does_not_wait_for(self):
-        for mode in ("async", "backup:1"):
+        for mode in ("async", "quorum:1"):
             with self.subTest(mode=mode):
                 run = self.train("--ps", 1, "--workers", 2, "--mode", mode, "--epochs", 1)
                 os.kill(int(run.wait_for(r"^# worker/1: pid (\d+)").group(1)), signal.SIGKILL)
@@ -162,7 +162,7 @@ class Restarted(cluster.ClusterTest):
 
     @cluster.long("ClientRejoin; recovery_test.a_killed_ps_restarts; run_test starts servers and workers again")
     def test_other_modes_go_on_too(self):
-        for mode in ("async", "ssp:3", "backup:1"):
+        for mode in ("async", "ssp:3", "quorum:1,late=drop"):
             with self.subTest(mode=mode):
                 self.folder = self.folder / mode.replace(":", "-")
                 self.folder.mkdir()

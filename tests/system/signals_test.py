@@ -115,7 +115,7 @@ class StoppedTasks(cluster.ClusterTest):
         self.assertEqual(verify(saved), cluster.GOOD)
 
     def test_the_last_worker_saves_what_the_chief_has_not(self):
-        for mode in ("sync", "async", "backup:1"):
+        for mode in ("sync", "async", "quorum:1,late=drop"):
             for pause in (0.3, 0.05, 0):
                 with self.subTest(mode=mode, pause=pause):
                     saved = self.folder / f"saved-{mode.partition(':')[0]}-{pause}"

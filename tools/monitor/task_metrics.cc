@@ -114,22 +114,24 @@ Metrics worker_metrics(const worker::ClientStats& stats, Duration under_way) {
   for (const worker::ClientStats::RailBytes& rail : stats.rail_bytes)
     add_rail(rails, rail.path, rail.address, rail.returned, rail.pushed);
   // The age of the exchange under way lets an alert see one that does not end; a latency is known only afterwards.
-  return {latency(stats.exchange),
-          gauge("gradrail_exchange_under_way_seconds", "Age of the exchange under way; 0 between exchanges.",
-                std::chrono::duration<double>(under_way).count()),
-          std::move(bytes),
-          fp32_bytes_total(stats),
-          std::move(rails),
-          staleness(stats),
-          global_step(stats.global_step),
-          counter("gradrail_fallbacks_total", "Paths lost during the run and replaced by another.",
-                  static_cast<double>(stats.moves)),
-          counter("gradrail_path_returns_total", "Moves back to a better path.", static_cast<double>(stats.returns)),
-          counter("gradrail_wait_seconds_total", "Time spent waiting for slower workers, as the mode requires.",
-                  static_cast<double>(stats.wait_ns) * 1e-9),
-          counter("gradrail_dropped_gradients_total",
-                  "Gradients that arrived too late for their step. quorum: a later step has them.",
-                  static_cast<double>(stats.dropped))};
+  return {
+      latency(stats.exchange),
+      gauge("gradrail_exchange_under_way_seconds", "Age of the exchange under way; 0 between exchanges.",
+            std::chrono::duration<double>(under_way).count()),
+      std::move(bytes),
+      fp32_bytes_total(stats),
+      std::move(rails),
+      staleness(stats),
+      global_step(stats.global_step),
+      counter("gradrail_fallbacks_total", "Paths lost during the run and replaced by another.",
+              static_cast<double>(stats.moves)),
+      counter("gradrail_path_returns_total", "Moves back to a better path.", static_cast<double>(stats.returns)),
+      counter("gradrail_wait_seconds_total", "Time spent waiting for slower workers, as the mode requires.",
+              static_cast<double>(stats.wait_ns) * 1e-9),
+      counter(
+          "gradrail_dropped_gradients_total",
+          "Gradients that arrived too late for their step. They are lost with late=drop, else a later step has them.",
+          static_cast<double>(stats.dropped))};
 }
 
 Metrics ps_metrics(const ps::proto::StatsReply& stats) {

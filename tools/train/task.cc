@@ -370,6 +370,7 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
        .mode = options.mode.kind,
        .mode_bound = options.mode.bound,
        .mode_grace = options.mode.grace,
+       .mode_drops_late = options.mode.drops_late,
        .optimizer = options.optimizer,
        .push = options.push,
        .returns = options.returns,

@@ -286,9 +286,9 @@ void add_model_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   add("weight_decay", flags.weight_decay,
       "adamw: of the parameters; others: times the parameter, added to the gradient", NumberIn(0.0f, kMaxLearningRate));
   add("mode", flags.mode,
-      "async; sync; ssp:K, async with no worker more than K steps ahead of the slowest; backup:B, sync without waiting "
-      "for the last B gradients of a step; quorum:K, sync that waits for K gradients; a late one is part of the next "
-      "step; quorum:K,grace=S waits at most S seconds longer for it (or grace=auto)",
+      "async; sync; ssp:K, async with no worker more than K steps ahead of the slowest; quorum:K, sync that "
+      "waits for K gradients of a step; a late one is part of the next step, or dropped with quorum:K,late=drop; "
+      "quorum:K,grace=S waits at most S seconds longer for it (or grace=auto)",
       accepted_by(ps::parse_mode));
   add("push", flags.push,
       "elements of a gradient on its way: fp32; bf16: half; int8, int4: 1/4, 1/8; topk:P: the largest P percent",

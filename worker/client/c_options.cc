@@ -177,6 +177,7 @@ absl::StatusOr<ClientOptions> to_client_options(const gradrail_options* program)
   options.mode = mode.kind;
   options.mode_bound = mode.bound;
   options.mode_grace = mode.grace;
+  options.mode_drops_late = mode.drops_late;
   options.optimizer.kind = kind;
   options.push = *push;
   options.returns = *returns;

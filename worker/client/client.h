@@ -54,7 +54,7 @@ struct DeviceMemory {
   std::string why_no_key;
 };
 
-/// Options of one worker. All workers of a run must agree on mode, mode_bound, mode_grace, optimizer, push, returns,
+/// Options of one worker. All workers of a run must agree on mode, mode_bound, mode_grace, mode_drops_late, optimizer, push, returns,
 /// bucket_bytes, sum_group and agreement.
 struct ClientOptions {
   // The run.
@@ -62,8 +62,9 @@ struct ClientOptions {
   std::vector<std::string> backups;  ///< "host:port" of each ps task's backup, in the same order; empty: no backups
   uint32_t task_index = 0;           ///< worker 0 is the chief
   ps::ModeKind mode = ps::ModeKind::async;
-  uint32_t mode_bound = 0;  ///< K of ssp:K, B of backup:B, K of quorum:K
-  ps::Grace mode_grace{};   ///< quorum only
+  uint32_t mode_bound = 0;       ///< K of ssp:K, K of quorum:K
+  ps::Grace mode_grace{};        ///< quorum only
+  bool mode_drops_late = false;  ///< quorum only
   ps::OptimizerConfig optimizer;
   /// The elements of a gradient on its way. With another format than fp32, `device` needs room for packed gradients.
   ps::PushFormat push = ps::PushFormat::fp32;
@@ -133,10 +134,11 @@ struct ClientStats {
   std::array<uint64_t, 34> staleness{};
   uint64_t global_step = 0;  ///< as Client::global_step()
   uint64_t wait_ns = 0;      ///< of all exchanges: until the gradients of other workers had arrived
-  /// Exchanges with a gradient, or a bucket of it, that came too late for its step. quorum: a later step has it, unless
-  /// the model has several fragments.
+  /// Exchanges with a gradient, or a bucket of it, that came too late for its step. It is lost if `drops_late`, else a
+  /// later step has it.
   uint64_t dropped = 0;
   ps::ModeKind mode = ps::ModeKind::async;
+  bool drops_late = false;  ///< late gradients are lost: in quorum by late=drop, or if the model has several fragments
   ps::PushFormat push_format = ps::PushFormat::fp32;
   ps::ReturnFormat return_format = ps::ReturnFormat::fp32;
   uint64_t bytes_pushed = 0;
@@ -274,7 +276,7 @@ class GRADRAIL_EXPORT Client {
 
   /// Sets the learning rate of the next steps, in the place of ClientOptions::optimizer.learning_rate. async, ssp: of
   /// this worker's gradients. Otherwise all workers set the same rate for a step: sync refuses a worker with another
-  /// one, and in backup and quorum the rate of the lowest worker counts.
+  /// one, and in quorum the rate of the lowest worker counts.
   /// The call does not look at the run: position() stays, and a lost ps is an error of wait() only.
   /// Errors  INVALID_ARGUMENT: negative, NaN or infinite. FAILED_PRECONDITION: an exchange is under way.
   absl::Status set_learning_rate(float rate);

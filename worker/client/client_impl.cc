@@ -284,6 +284,7 @@ void Client::Impl::log_missing_peers(Exchange::Index fragment) {
 ClientStats Client::Impl::stats() const {
   ClientStats stats = telemetry_.counters();
   stats.global_step = exchange_.global_step();
+  stats.drops_late = !exchange_.repeats_late();
   paths_.describe(stats);
   return stats;
 }

@@ -304,11 +304,9 @@ void Exchange::on_answer(ShardLink& link, uint64_t immediate) {
   Fragment& fragment = fragments_[bucket.fragment];
   fragment.waited_ns = std::max(fragment.waited_ns, header.waited_ns);
   fragment.dropped = fragment.dropped || header.dropped != 0;
-  // With several fragments the worker may be expected in another one, while it waits for the further step of this one.
-  const bool repeats = options_.mode == ps::ModeKind::quorum && fragments_.size() == 1;
   // One bucket stands for all: their staleness differs by the few updates that fall between two of them.
   const bool is_measured = bucket_index == 0 && link.shard_index == 0;
-  if (header.dropped != 0 && repeats && bucket.kind == ps::ArrivalKind::push) {
+  if (header.dropped != 0 && repeats_late() && bucket.kind == ps::ArrivalKind::push) {
     bucket.is_late = true;
     ++fragment.late_count;
     if (is_measured) fragment.late_staleness += header.staleness;

@@ -93,6 +93,11 @@ class Exchange final : public PathEvents {
   }
   /// Whether all gradients of the exchange are complete: only then it ends.
   bool is_declared(Index fragment) const { return fragments_[fragment].undeclared == 0; }
+  /// Whether a gradient that comes too late is pushed again in the next step. With several fragments the worker may be
+  /// expected in another one, while it waits for the further step of this one.
+  bool repeats_late() const {
+    return options_.mode == ps::ModeKind::quorum && !options_.mode_drops_late && fragments_.size() == 1;
+  }
   size_t outstanding(Index fragment) const { return fragments_[fragment].outstanding; }
   bool has_backlog() const { return !backlog_.empty(); }
   ps::ArrivalKind kind(Index fragment) const { return fragments_[fragment].kind; }

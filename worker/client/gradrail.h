@@ -58,7 +58,7 @@ typedef struct gradrail_options {
   const char* worker_hosts; /* "host:port,…", required with ps_hosts; names only, but sync waits for as many workers */
   uint32_t task_index;      /* 0 is the chief, which offers the initial parameters */
   uint32_t bucket_bytes;    /* 0: by the size of the model, 256 KiB to 1 MiB */
-  const char* mode;         /* "async" (default), "sync", "ssp:K", "backup:B", "quorum:K", "quorum:K,grace=S" */
+  const char* mode; /* "async" (default), "sync", "ssp:K", "quorum:K", "quorum:K,grace=S", "quorum:K,late=drop" */
   /* "sgd" (default), "momentum", "nesterov", "adam" (of TensorFlow), "torch_adam" and "adamw" (of PyTorch), "mean" (no
    * optimizer: sync), "delayed_nesterov" (async) */
   const char* optimizer;
@@ -157,7 +157,7 @@ GRADRAIL_API gradrail_status gradrail_pull(gradrail_client* client);
 
 /* Sets the learning rate of the next steps, 0 or more, between wait and exchange. "async", "ssp:K": for the gradients
  * of this worker. Otherwise all workers set the same rate for a step: "sync" refuses a worker with another one, and in
- * "backup:K" and "quorum:K" the rate of the lowest worker counts. */
+ * "quorum:K" the rate of the lowest worker counts. */
 GRADRAIL_API gradrail_status gradrail_set_learning_rate(gradrail_client* client, float rate);
 
 /* Sets the weight of the next gradients in the mean of a step, such as the number of samples. It is more than 0, and at

@@ -121,6 +121,7 @@ bool run_worker(const Arguments& arguments, uint32_t task_index) {
                              .mode = mode->kind,
                              .mode_bound = mode->bound,
                              .mode_grace = mode->grace,
+                             .mode_drops_late = mode->drops_late,
                              .optimizer = {.kind = ps::OptimizerKind::sgd, .learning_rate = 0.5f}});
   if (!accuracy.ok()) return complain(accuracy.status());
   fmt::print("worker {}: accuracy {:.4f}\n", task_index, *accuracy);

@@ -61,10 +61,9 @@ std::vector<std::string> ClientVariables::summary(bool verbose) const {
         fmt::format("Waited: {:.2f}s for the gradients of other workers", static_cast<double>(stats.wait_ns) * 1e-9));
   }
   if (stats.dropped > 0) {
-    // A trainer has one fragment: its late gradients are pushed again (Exchange::repeat_late).
-    lines.push_back(stats.mode == ps::ModeKind::quorum
-                        ? fmt::format("Late: {} gradients entered a later step", stats.dropped)
-                        : fmt::format("Dropped: {} gradients arrived too late for their sum", stats.dropped));
+    lines.push_back(stats.drops_late
+                        ? fmt::format("Dropped: {} gradients arrived too late for their sum", stats.dropped)
+                        : fmt::format("Late: {} gradients entered a later step", stats.dropped));
   }
   for (const std::string& path : stats.paths) lines.push_back(fmt::format("Path: {}", path));
   // One path's bytes are those of the line above.

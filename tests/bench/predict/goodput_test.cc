@@ -83,7 +83,7 @@ TEST(PredictGoodput, ABackupLosesNoStep) {
   d.failures.save_cost_s = 0;
   d.failures.detect_s = 4;
   d.failures.takeover_s = 20;
-  d.load.mode = {.kind = ps::ModeKind::backup, .bound = 1};  // waits for no worker
+  d.load.mode = {.kind = ps::ModeKind::async};  // waits for no worker
   d.failures.runs = 500;
   const Goodput g = goodput_of(d, kStep, true);
   EXPECT_EQ(g.lost_steps, 0);
@@ -118,12 +118,12 @@ TEST(PredictGoodput, ModesThatWaitForLostWorkersStall) {
   const double sync = stalled({.kind = ps::ModeKind::sync});
   EXPECT_NEAR(sync, 66 * 2 * 60.0, 0.02 * sync);
   EXPECT_NEAR(stalled({.kind = ps::ModeKind::ssp, .bound = 2}), sync, 1e-6);
-  for (const ps::Mode mode : {ps::Mode{.kind = ps::ModeKind::async}, ps::Mode{.kind = ps::ModeKind::backup, .bound = 1},
-                              ps::Mode{.kind = ps::ModeKind::quorum, .bound = 63}})
+  for (const ps::Mode mode :
+       {ps::Mode{.kind = ps::ModeKind::async}, ps::Mode{.kind = ps::ModeKind::quorum, .bound = 63}})
     EXPECT_NEAR(stalled(mode), 2 * 2 * 60.0, 60) << ps::mode_text(mode);
   // Two workers of a host fail together.
   d.cluster.workers_per_host = 2;
-  EXPECT_NEAR(stalled({.kind = ps::ModeKind::backup, .bound = 1}), 34 * 2 * 60.0, 0.03 * sync);
+  EXPECT_NEAR(stalled({.kind = ps::ModeKind::quorum, .bound = 63}), 34 * 2 * 60.0, 0.03 * sync);
 }
 
 TEST(PredictGoodput, AbsentWorkersAreMissingStepsInAsync) {

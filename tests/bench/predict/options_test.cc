@@ -32,7 +32,7 @@ TEST(PredictOptions, MistakesNameTheirFlag) {
   EXPECT_THAT(error([](PredictFlags& f) { f.load.slow_workers = 2; }),
               HasSubstr("--slow_workers 2: has no effect without a compute time; give --compute_ms"));
   EXPECT_THAT(error([](PredictFlags& f) { f.load.compute_sigma = 0.5; }), HasSubstr("--compute_sigma 0.5: has no"));
-  EXPECT_THAT(error([](PredictFlags& f) { f.mode = "backup:4"; }), HasSubstr("backup:4"));
+  EXPECT_THAT(error([](PredictFlags& f) { f.mode = "quorum:5"; }), HasSubstr("quorum:5"));
   EXPECT_THAT(error([](PredictFlags& f) { f.mode = "quorum:2,grace=auto"; }), HasSubstr("grace=auto"));
   EXPECT_THAT(error([](PredictFlags& f) { f.cluster.aggregators = 2, f.mode = "async"; }),
               HasSubstr("needs --mode sync"));

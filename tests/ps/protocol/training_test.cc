@@ -15,7 +15,7 @@ namespace {
 using ::testing::HasSubstr;
 
 Training odd_training() {
-  return {.mode = {.kind = ModeKind::backup, .worker_count = 3, .bound = 2},
+  return {.mode = {.kind = ModeKind::quorum, .worker_count = 3, .bound = 2, .drops_late = true},
           .optimizer = {.kind = OptimizerKind::adam,
                         .learning_rate = 0.25f,
                         .momentum = 0.5f,
@@ -29,7 +29,8 @@ Training odd_training() {
 TEST(TrainingOptions, RoundTrip) {
   const absl::StatusOr<Training> back = from_proto(to_proto(odd_training()));
   ASSERT_TRUE(back.ok()) << back.status();
-  EXPECT_EQ(back->mode.kind, ModeKind::backup);
+  EXPECT_EQ(back->mode.kind, ModeKind::quorum);
+  EXPECT_TRUE(back->mode.drops_late);
   EXPECT_EQ(back->mode.worker_count, 3u);
   EXPECT_EQ(back->mode.bound, 2u);
   EXPECT_EQ(back->optimizer, odd_training().optimizer);
@@ -44,8 +45,9 @@ TEST(TrainingOptions, EveryDifferenceIsNamedWithBothValues) {
     change(theirs);
     return difference(odd_training(), theirs);
   };
-  EXPECT_EQ(differs([](Training& t) { t.mode.kind = ModeKind::async; }), "mode backup:2 here, async there");
-  EXPECT_EQ(differs([](Training& t) { t.mode.bound = 1; }), "mode backup:2 here, backup:1 there");
+  EXPECT_EQ(differs([](Training& t) { t.mode.kind = ModeKind::async; }), "mode quorum:2,late=drop here, async there");
+  EXPECT_EQ(differs([](Training& t) { t.mode.bound = 1; }), "mode quorum:2,late=drop here, quorum:1,late=drop there");
+  EXPECT_EQ(differs([](Training& t) { t.mode.drops_late = false; }), "mode quorum:2,late=drop here, quorum:2 there");
   EXPECT_EQ(differs([](Training& t) { t.agreement = "--epochs 3"; }), "options  here, --epochs 3 there");
   EXPECT_EQ(differs([](Training& t) { t.mode.worker_count = 4; }), "") << "a cluster may grow";
   EXPECT_EQ(differs([](Training& t) { t.optimizer.kind = OptimizerKind::sgd; }), "optimizer adam here, sgd there");
@@ -69,7 +71,7 @@ TEST(TrainingOptions, TheMomentumIsUpdatedAfterAGradientOfEachWorker) {
   EXPECT_EQ(every(ModeKind::async, 4, 0), 4u);
   EXPECT_EQ(every(ModeKind::ssp, 4, 0), 4u);
   EXPECT_EQ(every(ModeKind::async, 0, 0), 1u) << "async permits an unknown number of workers";
-  for (const ModeKind mode : {ModeKind::sync, ModeKind::backup, ModeKind::quorum}) EXPECT_EQ(every(mode, 4, 0), 1u);
+  for (const ModeKind mode : {ModeKind::sync, ModeKind::quorum}) EXPECT_EQ(every(mode, 4, 0), 1u);
   EXPECT_EQ(every(ModeKind::async, 4, 7), 7u);
   EXPECT_EQ(every(ModeKind::sync, 4, 7), 7u);
   proto::Training message = to_proto({.optimizer = {.kind = OptimizerKind::delayed_nesterov, .momentum_every = 5}});
@@ -156,14 +158,14 @@ TEST(TrainingOptions, SchemaRoundTrip) {
 }
 
 TEST(TrainingOptions, ModesByName) {
-  for (const char* text : {"async", "sync", "ssp:0", "ssp:17", "backup:3", "quorum:2", "quorum:2,grace=0.5",
-                           "quorum:1,grace=3600", "quorum:3,grace=auto"}) {
+  for (const char* text : {"async", "sync", "ssp:0", "ssp:17", "quorum:2", "quorum:2,grace=0.5", "quorum:2,late=drop",
+                           "quorum:1,grace=auto,late=drop", "quorum:1,grace=3600", "quorum:3,grace=auto"}) {
     const absl::StatusOr<Mode> mode = parse_mode(text);
     ASSERT_TRUE(mode.ok()) << mode.status();
     EXPECT_EQ(mode_text(*mode), text);
   }
-  for (const char* text :
-       {"", "Sync", "ssp", "ssp:", "ssp:x", "ssp:-1", "ssp:1 ", "backup:99999999999", "quorum:0", "quorum", "sync:1"})
+  for (const char* text : {"", "Sync", "ssp", "ssp:", "ssp:x", "ssp:-1", "ssp:1 ", "backup:1", "quorum:99999999999",
+                           "quorum:0", "quorum", "sync:1"})
     EXPECT_FALSE(parse_mode(text).ok()) << text;
 }
 
@@ -173,16 +175,19 @@ TEST(TrainingOptions, AGraceHasALimitAndBelongsToAQuorum) {
   EXPECT_EQ(mode_text(*parse_mode("quorum:2,grace=0.50")), "quorum:2,grace=0.5");
   EXPECT_EQ(parse_mode("quorum:2,grace=0.25")->grace.seconds, 0.25);
   EXPECT_TRUE(parse_mode("quorum:2,grace=auto")->grace.is_auto);
+  EXPECT_EQ(mode_text(*parse_mode("quorum:2,late=drop,grace=1")), "quorum:2,grace=1,late=drop");
   const auto refused = [](std::string_view text) {
     const absl::Status status = parse_mode(text).status();
     EXPECT_TRUE(absl::IsInvalidArgument(status)) << text;
     return std::string(message_of(status));
   };
-  for (const char* text : {"-1", "nan", "inf", "3600.5", "", "0.5s", "Auto", "1,2", " 1", "1e99"})
+  for (const char* text : {"-1", "nan", "inf", "3600.5", "", "0.5s", "Auto", " 1", "1e99"})
     EXPECT_THAT(refused(fmt::format("quorum:2,grace={}", text)), HasSubstr("from 0 to 3600, or auto")) << text;
-  for (const char* text : {"", "wait=1", "grace", "Grace=1", " grace=1"})
-    EXPECT_THAT(refused(fmt::format("quorum:2,{}", text)), HasSubstr("quorum:K has grace=SECONDS and grace=auto"));
-  for (const char* text : {"ssp:1,grace=1", "backup:1,grace=auto", "sync,grace=1", "async,grace=auto"})
+  for (const char* text : {"", "wait=1", "grace", "Grace=1", " grace=1", "late", "late=keep", "late=drop,late=drop",
+                           "grace=1,grace=2", "late=drop,"})
+    EXPECT_THAT(refused(fmt::format("quorum:2,{}", text)),
+                HasSubstr("the options of quorum:K are grace=SECONDS or grace=auto, and late=drop"));
+  for (const char* text : {"ssp:1,grace=1", "ssp:1,late=drop", "sync,grace=1", "async,grace=auto"})
     EXPECT_THAT(refused(text), HasSubstr("only quorum:K has options, such as quorum:2,grace=0.5"));
   for (const char* text : {"quorum,grace=1", "quorum:,grace=1"})
     EXPECT_THAT(refused(text), HasSubstr("quorum needs a number from 1"));

@@ -13,11 +13,11 @@ struct NamedMode {
 constexpr Mode kAsync{ModeKind::async, 2};
 constexpr Mode kSync{ModeKind::sync, 2};
 constexpr Mode kSsp{ModeKind::ssp, 2, 1};
-constexpr Mode kBackup{ModeKind::backup, 2, 1};
+constexpr Mode kDrop{ModeKind::quorum, 2, 1, {}, true};
 constexpr Mode kQuorum{ModeKind::quorum, 2, 1};
 constexpr Mode kGrace{ModeKind::quorum, 2, 1, {.seconds = 1}};
-constexpr NamedMode kModes[] = {{"async", kAsync},   {"sync", kSync},     {"ssp", kSsp},
-                                {"backup", kBackup}, {"quorum", kQuorum}, {"grace", kGrace}};
+constexpr NamedMode kModes[] = {{"async", kAsync}, {"sync", kSync},     {"ssp", kSsp},
+                                {"drop", kDrop},   {"quorum", kQuorum}, {"grace", kGrace}};
 
 }  // namespace
 
@@ -57,8 +57,10 @@ std::vector<Config> quick_configs() {
                  .mode = kSync,
                  .has_backup = true,
                  .faults = {.restarts = 1, .primary_losses = 1}});
-  all.push_back(
-      {.name = "backup-three", .mode = {ModeKind::backup, 3, 1}, .steps = 1, .faults = {.copies = 1, .kills = 1}});
+  all.push_back({.name = "drop-three",
+                 .mode = {ModeKind::quorum, 3, 2, {}, true},
+                 .steps = 1,
+                 .faults = {.copies = 1, .kills = 1}});
   all.push_back({.name = "quorum-late-buckets", .mode = kQuorum, .buckets = 2, .faults = {.copies = 1}});
   all.push_back({.name = "quorum-late-buckets-of-three", .mode = {ModeKind::quorum, 3, 2}, .buckets = 2, .steps = 1});
   all.push_back({.name = "grace-old-windows",

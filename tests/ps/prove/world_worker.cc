@@ -111,7 +111,7 @@ void World::on_answer(WorkerIndex index, const Event& event) {
   seen = std::max(seen, answer.version);
   if (answer.dropped) {
     worker.was_dropped = true;
-    bucket.is_late = config_->mode.kind == ModeKind::quorum && !bucket.is_absent;
+    bucket.is_late = config_->mode.kind == ModeKind::quorum && !config_->mode.drops_late && !bucket.is_absent;
   } else if (worker.phase == Worker::Phase::running) {
     bucket.acknowledged_step = answer.step;
   }

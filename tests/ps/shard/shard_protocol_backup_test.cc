@@ -158,7 +158,7 @@ TEST(BackupProtocol, AnSspWorkerThatJoinsAfterTheTakeoverBeginsAtTheFloor) {
 }
 
 TEST(BackupProtocol, OneThatTakesAllAgainHasWhatThereIsNow) {
-  const Mode mode{ModeKind::backup, 2, 1};
+  const Mode mode{ModeKind::quorum, 2, 1};
   Driver primary = primary_of(mode);
   Driver backup(mode, 1, false);
   copy(primary.protocol, backup.protocol, 0);

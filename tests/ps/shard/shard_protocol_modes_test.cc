@@ -16,12 +16,10 @@ Driver driver_of(Mode mode, uint32_t buckets = 1) {
   return driver;
 }
 
-// ---- backup and quorum: a step may leave a gradient out ----
+// ---- quorum ----
 
-class DroppingProtocol : public ::testing::TestWithParam<ModeKind> {};
-
-TEST_P(DroppingProtocol, TheFirstOnesAreSummedInWorkerOrderAndTheLastIsDropped) {
-  Driver driver = driver_of({GetParam(), 3, GetParam() == ModeKind::backup ? 1u : 2u});
+TEST(QuorumProtocol, TheFirstOnesAreSummedInWorkerOrderAndTheLastIsDropped) {
+  Driver driver = driver_of({ModeKind::quorum, 3, 2});
   EXPECT_THAT(driver.push(2, 1), IsEmpty());
   EXPECT_THAT(driver.push(0, 1),
               ElementsAre("apply b0 v1 by 0,2", "answer w0 b0 s1 v1 stale 0", "answer w2 b0 s1 v1 stale 0"));
@@ -32,8 +30,8 @@ TEST_P(DroppingProtocol, TheFirstOnesAreSummedInWorkerOrderAndTheLastIsDropped) 
               ElementsAre("apply b0 v2 by 1,2", "answer w1 b0 s2 v2 stale 0", "answer w2 b0 s2 v2 stale 0"));
 }
 
-TEST_P(DroppingProtocol, AGrownClusterWaitsForTwoOfThree) {
-  Driver driver = driver_of({GetParam(), 2, GetParam() == ModeKind::backup ? 1u : 2u});
+TEST(QuorumProtocol, AGrownClusterWaitsForAsMany) {
+  Driver driver = driver_of({ModeKind::quorum, 2, 2});
   driver.protocol.add_worker(2, kFirstIncarnation);
   driver.pull(2);
   EXPECT_THAT(driver.push(0, 1), IsEmpty());
@@ -41,30 +39,12 @@ TEST_P(DroppingProtocol, AGrownClusterWaitsForTwoOfThree) {
               ElementsAre("apply b0 v1 by 0,2", "answer w0 b0 s1 v1 stale 0", "answer w2 b0 s1 v1 stale 0"));
 }
 
-INSTANTIATE_TEST_SUITE_P(Each, DroppingProtocol, ::testing::Values(ModeKind::backup, ModeKind::quorum),
-                         [](const auto& each) { return each.param == ModeKind::backup ? "backup" : "quorum"; });
-
-// ---- backup ----
-
-TEST(BackupProtocol, StragglerMayGoOnWhereTheOthersAre) {
-  Driver driver = driver_of({ModeKind::backup, 2, 1});
+TEST(QuorumProtocol, AStragglerMayContinueWhereTheOthersAre) {
+  Driver driver = driver_of({ModeKind::quorum, 2, 1});
   for (uint64_t step = 1; step <= 5; ++step) driver.push(0, step);
   EXPECT_THAT(driver.push(1, 1), ElementsAre("answer w1 b0 s1 v5 stale 5 dropped"));
   EXPECT_THAT(driver.push(1, 6), ElementsAre("apply b0 v6 by 1", "answer w1 b0 s6 v6 stale 0"));
 }
-
-TEST(BackupProtocol, ALostWorkerCountsAsSpared) {
-  Driver driver = driver_of({ModeKind::backup, 4, 1});
-  driver.remove(3);
-  EXPECT_THAT(driver.push(0, 1), IsEmpty());
-  EXPECT_THAT(driver.push(1, 1), IsEmpty()) << "three of the four are still to be had";
-  EXPECT_THAT(driver.remove(2),
-              ElementsAre("apply b0 v1 by 0,1", "answer w0 b0 s1 v1 stale 0", "answer w1 b0 s1 v1 stale 0"));
-  driver.remove(1);
-  EXPECT_THAT(driver.push(0, 2), ElementsAre("apply b0 v2 by 0", "answer w0 b0 s2 v2 stale 0"));
-}
-
-// ---- quorum ----
 
 TEST(QuorumProtocol, FewerWorkersThanTheQuorumContinue) {
   Driver driver = driver_of({ModeKind::quorum, 3, 3});

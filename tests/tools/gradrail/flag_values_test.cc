@@ -36,7 +36,7 @@ const std::map<std::string, Words> kGrammars = {
     {"--cores", with(kOddNumbers, {"3-1"})},
     {"--end", with(kOddNumbers, {"6x"})},
     {"--metrics_bind", with(kOddNumbers, {"here"})},
-    {"--mode", with(kOddNumbers, {"ssp:", "ssp:-1", "backup:nan", "quorum:2,grace=nan"})},
+    {"--mode", with(kOddNumbers, {"ssp:", "ssp:-1", "backup:1", "quorum:nan", "quorum:2,grace=nan"})},
     {"--on", with(kOddNumbers, {"gpu:-1"})},
     {"--ps_device", with(kOddNumbers, {"gpu:", "gpu:-1"})},
     {"--ps_hosts", with(kOddHosts, {","})},

@@ -25,6 +25,7 @@ struct Plan {
   const char* transport = "tcp";
   ModeKind mode = ModeKind::sync;
   uint32_t bound = 0;
+  bool drops_late = false;
   ps::OptimizerConfig optimizer = {.kind = ps::OptimizerKind::sgd, .learning_rate = 1.0f};
   ps::PushFormat push = ps::PushFormat::fp32;
   ps::ReturnFormat returns = ps::ReturnFormat::fp32;
@@ -55,6 +56,7 @@ class BackupRun {
     ClientOptions options = cluster_.options(task);
     options.mode = run.mode;
     options.mode_bound = run.bound;
+    options.mode_drops_late = run.drops_late;
     options.optimizer = run.optimizer;
     set_push(options, run.push);
     options.returns = run.returns;
@@ -141,8 +143,8 @@ TEST_P(ClientBackup, SspAppliesEachGradientOnce) {
   expect_each_gradient_once(BackupRun({.transport = GetParam(), .mode = ModeKind::ssp, .bound = 2}, 1, 23));
 }
 
-TEST_P(ClientBackup, BackupGoesOnAndEndsAlike) {
-  const BackupRun run({.transport = GetParam(), .mode = ModeKind::backup, .bound = 1}, 1, 13);
+TEST_P(ClientBackup, QuorumContinuesAndEndsAlike) {
+  const BackupRun run({.transport = GetParam(), .mode = ModeKind::quorum, .bound = 1, .drops_late = true}, 1, 13);
   EXPECT_EQ(run.takeovers[0], 1u);
   EXPECT_EQ(run.parameters[0], run.parameters[1]);
   EXPECT_GE(run.global_step[0], kSteps);

@@ -67,7 +67,7 @@ class ClientFragments : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(ClientFragments, CountTheirOwnStepsInEachMode) {
-  for (const ModeKind mode : {ModeKind::async, ModeKind::sync, ModeKind::ssp, ModeKind::backup, ModeKind::quorum}) {
+  for (const ModeKind mode : {ModeKind::async, ModeKind::sync, ModeKind::ssp, ModeKind::quorum}) {
     Cluster cluster({.ps_count = 2, .shards_per_ps = 2, .worker_count = 1, .transports = {GetParam()}});
     ClientOptions options = options_of(cluster, 0, mode);
     options.mode_bound = mode == ModeKind::quorum ? 1 : 0;

@@ -55,9 +55,8 @@ TEST_P(ClientMemory, IsShownToTheBinderBeforeItsFirstTouch) {
 /// the program did not write, or to which it added, were pushed with them.
 TEST_P(ClientMemory, OfGradientsBeginsWithZerosAndIsTheTrainersAlone) {
   Watchdog watchdog;
-  for (const auto& [mode, bound] :
-       {std::pair(ps::ModeKind::async, 0u), std::pair(ps::ModeKind::sync, 0u), std::pair(ps::ModeKind::ssp, 1u),
-        std::pair(ps::ModeKind::backup, 1u), std::pair(ps::ModeKind::quorum, 2u)}) {
+  for (const auto& [mode, bound] : {std::pair(ps::ModeKind::async, 0u), std::pair(ps::ModeKind::sync, 0u),
+                                    std::pair(ps::ModeKind::ssp, 1u), std::pair(ps::ModeKind::quorum, 2u)}) {
     for (const ps::PushFormat push : {ps::PushFormat::fp32, ps::PushFormat::bf16}) {
       SCOPED_TRACE(::testing::Message() << "mode " << static_cast<int>(mode) << ", " << ps::push_format_name(push));
       Cluster cluster({.shards_per_ps = 2, .worker_count = 2, .transports = {GetParam()}});

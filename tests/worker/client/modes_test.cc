@@ -19,12 +19,14 @@ absl::Status step(Client& client, uint32_t worker, uint64_t number) {
   return client.wait();
 }
 
-std::vector<std::unique_ptr<Client>> join_all(const Cluster& cluster, uint32_t count, ModeKind mode, uint32_t bound) {
+std::vector<std::unique_ptr<Client>> join_all(const Cluster& cluster, uint32_t count, ModeKind mode, uint32_t bound,
+                                              bool drops_late = false) {
   std::vector<std::unique_ptr<Client>> clients;
   for (uint32_t task = 0; task < count; ++task) {
     ClientOptions options = cluster.options(task);
     options.mode = mode;
     options.mode_bound = bound;
+    options.mode_drops_late = drops_late;
     clients.push_back(join(options, kSmall));
     if (clients.back() == nullptr) return {};
     fill_initial(*clients.back());
@@ -115,9 +117,9 @@ TEST_P(ClientModes, AWorkerThatJoinsAgainFollowsTheRateOfTheOthers) {
   other.join();
 }
 
-TEST_P(ClientModes, BackupDropsTheLateGradientAndLeadsTheStragglerOn) {
+TEST_P(ClientModes, QuorumDropsTheLateGradientAndLeadsTheStragglerOn) {
   Cluster cluster({.shards_per_ps = 2, .worker_count = 2, .transports = {GetParam()}});
-  const auto clients = join_all(cluster, 2, ModeKind::backup, 1);
+  const auto clients = join_all(cluster, 2, ModeKind::quorum, 1, true);
   ASSERT_EQ(clients.size(), 2u);
   for (uint64_t i = 1; i <= 3; ++i) ASSERT_TRUE(step(*clients[0], 0, i).ok());
   EXPECT_EQ(clients[1]->position(), 0u);
@@ -232,9 +234,9 @@ TEST_P(ClientModes, SyncTakesAWorkerBeyondTheWorkerCount) {
 }
 
 TEST_P(ClientModes, NoWorkerWaitsForAWorkerThatHasFinished) {
-  for (const ModeKind mode : {ModeKind::sync, ModeKind::ssp, ModeKind::backup}) {
+  for (const ModeKind mode : {ModeKind::sync, ModeKind::ssp, ModeKind::quorum}) {
     Cluster cluster({.ps_count = 2, .shards_per_ps = 2, .worker_count = 2, .transports = {GetParam()}});
-    const auto clients = join_all(cluster, 2, mode, mode == ModeKind::ssp ? 1 : 0);
+    const auto clients = join_all(cluster, 2, mode, mode == ModeKind::sync ? 0 : mode == ModeKind::ssp ? 1 : 2);
     ASSERT_EQ(clients.size(), 2u);
     std::thread other([&] { EXPECT_TRUE(step(*clients[1], 1, 1).ok()); });
     EXPECT_TRUE(step(*clients[0], 0, 1).ok());
@@ -298,7 +300,7 @@ TEST(ClientChief, ComesBackToALowerWorkerThatJoins) {
 TEST(ClientFence, LatePutsOfALostIncarnationAreNeverApplied) {
   const Watchdog watchdog;
   for (const char* transport : {"shm", "tcp"}) {
-    for (const ModeKind mode : {ModeKind::async, ModeKind::sync, ModeKind::ssp, ModeKind::backup}) {
+    for (const ModeKind mode : {ModeKind::async, ModeKind::sync, ModeKind::ssp}) {
       Cluster cluster({.worker_count = 2, .transports = {transport}});
       ClientOptions options[2] = {cluster.options(0, mode), cluster.options(1, mode)};
       const std::unique_ptr<Client> client = join(options[0], kSmall);

@@ -54,7 +54,6 @@ class NonFinite : public ::testing::TestWithParam<const char*> {
       EXPECT_TRUE(clients_[task]->wait().ok());
     };
     if (run_.mode == ModeKind::sync || run_.mode == ModeKind::quorum) return in_parallel(2, exchange);
-    // backup: the gradient of the second one is late.
     exchange(1);
     exchange(0);
   }
@@ -87,7 +86,6 @@ TEST_P(NonFinite, IsFoundInEachModeAndFormat) {
   std::vector<Plan> runs = {{ModeKind::async},
                             {ModeKind::sync},
                             {ModeKind::ssp, 1},
-                            {ModeKind::backup, 1},
                             {ModeKind::quorum, 2},
                             {.optimizer = OptimizerKind::adam},
                             {.push = PushFormat::int8, .sum_group = 2}};

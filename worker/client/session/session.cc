@@ -171,6 +171,7 @@ ps::proto::JoinRequest Session::join_request(uint32_t first_shard) const {
                                                        .worker_count = static_cast<uint32_t>(names.size()),
                                                        .bound = options_.mode_bound,
                                                        .grace = options_.mode_grace,
+                                                       .drops_late = options_.mode_drops_late,
                                                        .sum_group = options_.sum_group},
                                               .optimizer = options_.optimizer,
                                               .push = options_.push,

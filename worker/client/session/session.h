@@ -80,7 +80,7 @@ class Session {
   void switch_to(uint32_t ps_index, std::unique_ptr<ControlLink> control, bool is_at_backup_address);
 
   // The run.
-  /// sync, backup: a step is applied once, for all workers, and the ps counts it.
+  /// sync, quorum: a step is applied once, for all workers, and the ps counts it.
   bool sums() const { return ps::Mode{.kind = options_.mode}.sums(); }
   uint32_t chief() const { return chief_.load(std::memory_order_relaxed); }
   bool is_chief() const { return chief() == identity_.task_index(); }

@@ -392,7 +392,7 @@ def join(tensors: Mapping[str, Any], *, fragments: Optional[Mapping[str, Iterabl
         "adamw" decays the parameters themselves, the others add weight_decay * parameter to the gradient.
     momentum_every : int
         "delayed_nesterov" updates its momentum in each so many updates; 0: the number of workers, in async and ssp.
-    mode : "async", "sync", "ssp:K", "backup:B", "quorum:K", "quorum:K,grace=SECONDS" or "quorum:K,grace=auto"
+    mode : "async", "sync", "ssp:K" or "quorum:K", with the options ",grace=SECONDS" or ",grace=auto", and ",late=drop"
     ps_hosts, worker_hosts : "host:port,…" or a list
         The cluster, with this worker's `task_index`. Default: the environment, where `gradrail run` has put it.
     backup_hosts : "host:port,…" or a list

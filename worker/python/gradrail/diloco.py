@@ -208,7 +208,7 @@ class DiLoCo:
         worker calls it with the step of the fragment, so that a worker that joins late has the rate of the others.
     clip : float
         Each worker scales its difference of a fragment to this norm, if the norm is larger. None: no clipping.
-    mode : "sync", "async", "ssp:K", "backup:B", "quorum:K", "quorum:K,grace=SECONDS" or "quorum:K,grace=auto"
+    mode : "sync", "async", "ssp:K" or "quorum:K", with the options ",grace=SECONDS" or ",grace=auto", and ",late=drop"
         "async": each worker merges alone; use DelayedNesterov there. "quorum:K": a merge waits for K workers, and with a
         grace window so many seconds longer for the others. A late difference is part of the next merge; with several
         fragments it is dropped.

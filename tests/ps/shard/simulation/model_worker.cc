@@ -48,7 +48,8 @@ void ModelWorker::on_answer(const Answer& answer) {
   bucket->answered = true;
   bucket->version = answer.version;
   bucket->next_step = answer.next_step;
-  bucket->is_late = answer.dropped && plan_.mode.kind == ModeKind::quorum && bucket->kind == ArrivalKind::push;
+  bucket->is_late = answer.dropped && plan_.mode.kind == ModeKind::quorum && !plan_.mode.drops_late &&
+                    bucket->kind == ArrivalKind::push;
   if (--unanswered_count_ == 0) on_all_answered();
 }
 

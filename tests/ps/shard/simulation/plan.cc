@@ -22,8 +22,8 @@ Plan plan_of(uint64_t seed) {
   Plan plan;
   plan.seed = seed;
   plan.worker_count = 1 + static_cast<uint32_t>(random.below(8));
-  constexpr ModeKind kKinds[] = {ModeKind::async, ModeKind::sync, ModeKind::ssp, ModeKind::backup, ModeKind::quorum};
-  plan.mode = {kKinds[random.below(5)], plan.worker_count, static_cast<uint32_t>(random.below(4))};
+  constexpr ModeKind kKinds[] = {ModeKind::async, ModeKind::sync, ModeKind::ssp, ModeKind::quorum};
+  plan.mode = {kKinds[random.below(std::size(kKinds))], plan.worker_count, static_cast<uint32_t>(random.below(4))};
   if (plan.mode.kind == ModeKind::quorum) plan.mode.bound = 1 + plan.mode.bound % plan.worker_count;
   plan.bucket_counts.resize(1 + random.below(4));
   for (uint32_t& count : plan.bucket_counts) count = 1 + static_cast<uint32_t>(random.below(4));
@@ -42,7 +42,10 @@ Plan plan_of(uint64_t seed) {
   plan.false_removals = some(random, 4);
   plan.forgeries = some(random, 4);
   plan.ghosts = some(random, 6);
-  if (plan.mode.kind == ModeKind::quorum && random.below(2) == 0) plan.mode.grace.seconds = 1;
+  if (plan.mode.kind == ModeKind::quorum) {
+    if (random.below(2) == 0) plan.mode.grace.seconds = 1;
+    plan.mode.drops_late = random.below(3) == 0;
+  }
   plan.window_max = 1 + random.below(4 * plan.delay_max);
   return plan;
 }

@@ -85,7 +85,7 @@ TEST_P(ClientSlots, FewPlacesGiveTheSameParameters) {
 TEST(Slots, AnUnansweredBucketKeepsItsPlaceInEachMode) {
   const Watchdog watchdog;
   constexpr uint64_t kBucketBytes = 256;
-  for (const ModeKind mode : {ModeKind::sync, ModeKind::ssp, ModeKind::backup, ModeKind::quorum}) {
+  for (const ModeKind mode : {ModeKind::sync, ModeKind::ssp, ModeKind::quorum}) {
     Cluster cluster({.worker_count = 2, .transports = {"tcp"}, .slot_bytes = 1});
     std::vector<std::unique_ptr<Client>> clients;
     for (uint32_t worker = 0; worker < 2; ++worker) {
@@ -122,7 +122,6 @@ INSTANTIATE_TEST_SUITE_P(Runs, ClientSlots,
                          ::testing::Values(SlotsPlan{.name = "sync"}, SlotsPlan{.name = "shm", .transport = "shm"},
                                            SlotsPlan{.name = "async", .mode = ModeKind::async},
                                            SlotsPlan{.name = "ssp", .mode = ModeKind::ssp, .bound = 1},
-                                           SlotsPlan{.name = "backup", .mode = ModeKind::backup},
                                            SlotsPlan{.name = "quorum", .mode = ModeKind::quorum, .bound = kSlotWorkers},
                                            SlotsPlan{.name = "int8", .push = ps::PushFormat::int8},
                                            SlotsPlan{.name = "checksums", .checksums = true},
