@@ -21,10 +21,10 @@
 #include "tools/train/etcd_task.h"
 #include "tools/train/host_plan.h"
 #include "tools/train/launched_task.h"
-#include "tools/train/renamed_flags.h"
 #include "tools/train/signal_thread.h"
 #include "tools/train/start_guard.h"
 #include "tools/train/task.h"
+#include "tools/train/tutorial_flags.h"
 #include "tools/train/worker_program.h"
 
 namespace gradrail::tools {
@@ -155,10 +155,9 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {  // CLI11's only way to say it
     // 0 means --help or --version, which CLI11 also reports by an exception.
     if (line.app.exit(error) == 0) return kGood;
-    const absl::Span<char* const> arguments(argv, static_cast<size_t>(argc));
-    print_hints(hints_for_renamed_flags(arguments));
     // Their replacements are flags of `train`.
-    if (line.app.got_subcommand("train")) print_hints(hints_for_tutorial_flags(arguments));
+    if (line.app.got_subcommand("train"))
+      print_hints(hints_for_tutorial_flags(absl::MakeSpan(argv, static_cast<size_t>(argc))));
     return kUsage;
   }
   if (absl::Status level = check_log_level(); !level.ok()) return finish(usage_error(level));

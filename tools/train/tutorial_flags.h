@@ -7,9 +7,6 @@
 
 namespace gradrail::tools {
 
-/// One line for each argument that is a flag under its former name: "--meet is now --rendezvous tcp://HOST:PORT".
-std::vector<std::string> hints_for_renamed_flags(absl::Span<char* const> arguments);
-
 /// One line for each argument that is a flag of a tutorial of TensorFlow or Horovod, and has another name in
 /// `gradrail train`.
 std::vector<std::string> hints_for_tutorial_flags(absl::Span<char* const> arguments);

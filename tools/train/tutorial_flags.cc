@@ -1,4 +1,4 @@
-#include "tools/train/renamed_flags.h"
+#include "tools/train/tutorial_flags.h"
 
 #include <algorithm>
 #include <array>
@@ -9,22 +9,13 @@
 namespace gradrail::tools {
 namespace {
 
-struct RenamedFlag {
-  std::string_view old_name;  ///< with underscores; dashes are accepted as well
-  std::string_view new_name;
+struct TutorialFlag {
+  std::string_view name;  ///< with underscores; dashes are accepted as well
+  std::string_view ours;
 };
 
-// The program keeps no aliases: an old script fails at once, with a hint.
-constexpr std::array<RenamedFlag, 5> kRenamedFlags = {{
-    {"--join_timeout_s", "--join-timeout"},
-    {"--meet", "--rendezvous tcp://HOST:PORT"},
-    {"--rejoin_secs", "--rejoin-timeout"},
-    {"--replicas", "--backup-ps"},
-    {"--silence_limit_s", "--heartbeat-timeout"},
-}};
-
 // Flags of the tutorials and examples of TensorFlow and Horovod that have another name here.
-constexpr auto kTutorialFlags = std::to_array<RenamedFlag>({
+constexpr auto kTutorialFlags = std::to_array<TutorialFlag>({
     {"--base_lr", "--learning_rate"},
     {"--checkpoint_format", "--checkpoint_dir"},
     {"--checkpoint_path", "--checkpoint_dir"},
@@ -82,28 +73,17 @@ std::string flag_name(std::string_view argument) {
   return name;
 }
 
-template <size_t kCount>
-std::vector<std::string> hints(absl::Span<char* const> arguments, const std::array<RenamedFlag, kCount>& flags,
-                               std::string_view words) {
-  std::vector<std::string> lines;
-  lines.reserve(arguments.size());
-  for (const char* argument : arguments) {
-    const std::string name = flag_name(argument);
-    const auto found =
-        std::find_if(flags.begin(), flags.end(), [&](const auto& flag) { return flag.old_name == name; });
-    if (found != flags.end()) lines.push_back(fmt::format("{} {} {}", found->old_name, words, found->new_name));
-  }
-  return lines;
-}
-
 }  // namespace
 
-std::vector<std::string> hints_for_renamed_flags(absl::Span<char* const> arguments) {
-  return hints(arguments, kRenamedFlags, "is now");
-}
-
 std::vector<std::string> hints_for_tutorial_flags(absl::Span<char* const> arguments) {
-  return hints(arguments, kTutorialFlags, "is not a flag of gradrail: use");
+  std::vector<std::string> lines;
+  for (const char* argument : arguments) {
+    const auto* const found = std::find_if(kTutorialFlags.begin(), kTutorialFlags.end(),
+                                           [&](const TutorialFlag& flag) { return flag.name == flag_name(argument); });
+    if (found != kTutorialFlags.end())
+      lines.push_back(fmt::format("{} is not a flag of gradrail: use {}", found->name, found->ours));
+  }
+  return lines;
 }
 
 }  // namespace gradrail::tools

@@ -1,4 +1,4 @@
-"""Tests that the former name of a flag, or its name in tutorials, is refused, and that the message names the new flag."""
+"""Tests that the flag of a tutorial is refused, and that the message names the flag of gradrail."""
 import pathlib
 import re
 import subprocess
@@ -7,17 +7,7 @@ import unittest
 import cluster
 
 
-class RenamedFlags(cluster.ClusterTest):
-    def test_a_former_name_is_refused_with_the_new_one(self):
-        for flags, words in (
-                (["--rejoin_secs", 1], "--rejoin_secs is now --rejoin-timeout"),
-                (["--join-timeout-s", 1], "--join_timeout_s is now --join-timeout"),
-                (["--silence_limit_s=1"], "--silence_limit_s is now --heartbeat-timeout"),
-                (["--replicas", 1], "--replicas is now --backup-ps"),
-                (["--meet", "n1:5"], "--meet is now --rendezvous tcp://HOST:PORT")):
-            with self.subTest(flags=flags):
-                self.refused(cluster.USAGE, [words], *flags)
-
+class TutorialFlags(cluster.ClusterTest):
     def test_flags_of_tutorials_are_refused_with_ours(self):
         for flags, words in (
                 (["--num_gpus", 2], "^gradrail: --num_gpus is not a flag of gradrail: use --towers$"),
@@ -41,7 +31,7 @@ class RenamedFlags(cluster.ClusterTest):
         """Compares the table of the program with its help text."""
         help_text = subprocess.run([cluster.binary(), "train", "--help"], capture_output=True, text=True,
                                    check=True).stdout
-        source = (pathlib.Path(__file__).parents[2] / "tools/train/renamed_flags.cc").read_text()
+        source = (pathlib.Path(__file__).parents[2] / "tools/train/tutorial_flags.cc").read_text()
         pairs = re.findall(r'^    \{"(--\w+)", "(--[\w-]+)', source, re.M)
         self.assertGreater(len(pairs), 40)
         for old, new in pairs:
