@@ -23,7 +23,7 @@ OTHER_MODE = """
 refused(gradrail.FailedPrecondition, "mode quorum:1,grace=0.5 in the run, quorum:1 at worker 1", gradrail.join, {"w": np.zeros(5)},
         mode="quorum:1")
 for text, words in (("grace=-1", "from 0 to 3600"), ("grace=nan", "from 0 to 3600"), ("grace=4000", "from 0 to 3600"),
-                    ("window=1", "quorum:K has grace=SECONDS and grace=auto")):
+                    ("window=1", "the options of quorum:K are grace=SECONDS or grace=auto")):
     refused(gradrail.InvalidArgument, words, gradrail.join, {"w": np.zeros(5)}, mode="quorum:1," + text)
 refused(gradrail.InvalidArgument, "only quorum:K has options", gradrail.join, {"w": np.zeros(5)}, mode="ssp:1,grace=1")
 print("ended", flush=True)

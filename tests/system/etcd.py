@@ -155,7 +155,7 @@ class EtcdTest(cluster.ClusterTest):
         return self.train("--rendezvous", url or self.etcd.url(), "--job_name", job, "--task_index", index, "--ps", ps,
                           "--workers", workers, *self.flags, *flags, name=name or place, environment=environment)
 
-    def tasks(self, *flags, ps=1, workers=2, **options):
+    def start_all(self, *flags, ps=1, workers=2, **options):
         """Starts all tasks of a run: the ps tasks, then the workers."""
         places = [f"ps/{i}" for i in range(ps)] + [f"worker/{i}" for i in range(workers)]
         return [self.task(place, *flags, ps=ps, workers=workers, **options) for place in places]

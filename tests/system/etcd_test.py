@@ -16,7 +16,7 @@ class Small(etcd.EtcdTest):
     flags = ("--model", "linear", "--epochs", "2", "--mode", "sync", "--join-timeout", "60")
 
     def test_a_cluster_without_a_list(self):
-        tasks = self.tasks(ps=2, workers=3)
+        tasks = self.start_all(ps=2, workers=3)
         for task in tasks:
             self.assert_ends(task, cluster.GOOD)
         for task in tasks[2:]:
@@ -25,7 +25,7 @@ class Small(etcd.EtcdTest):
         self.assertEqual(self.etcd.registered(), {}, "an ended task has left its key")
 
     def test_jobs_do_not_see_each_other(self):
-        for task in [task for job in ("one", "one.more") for task in self.tasks(url=self.etcd.url(job))]:
+        for task in [task for job in ("one", "one.more") for task in self.start_all(url=self.etcd.url(job))]:
             self.assert_ends(task, cluster.GOOD)
 
     def test_bind_names_the_address_of_a_ps(self):
@@ -53,7 +53,7 @@ class Small(etcd.EtcdTest):
         hung = socket.create_server(("127.0.0.1", 0))  # accepts connections and does not answer
         self.addCleanup(hung.close)
         url = f"etcd://127.0.0.1:{unused},127.0.0.1:{hung.getsockname()[1]},127.0.0.1:{self.etcd.port}/job"
-        for task in self.tasks(url=url):
+        for task in self.start_all(url=url):
             self.assert_ends(task, cluster.GOOD)
 
 
@@ -70,7 +70,7 @@ class Encrypted(etcd.EtcdTest):
         self.url = f"etcds://127.0.0.1:{self.etcd.port}/job"
 
     def test_with_certificates_of_both_sides(self):
-        for task in self.tasks("--join-timeout", "60", url=self.url, environment=self.certificates):
+        for task in self.start_all("--join-timeout", "60", url=self.url, environment=self.certificates):
             self.assert_ends(task, cluster.GOOD)
 
     @cluster.long("EtcdClientTest and RegistrationTest get the same answers from an etcd in their process")
@@ -175,7 +175,7 @@ class Refusals(etcd.EtcdTest):
         self.etcd.put("ps/0", "not an address")
         self.refuses(cluster.retry_worthy, ["ps/0 is not registered at .* with its port"], "worker/0")
         self.etcd.remove("ps/0")
-        for task in self.tasks("--join-timeout", "60"):
+        for task in self.start_all("--join-timeout", "60"):
             self.assert_ends(task, cluster.GOOD)
 
 
@@ -189,7 +189,7 @@ class Running(etcd.EtcdTest):
         self.flags = ("--model", "mlp", "--data_dir", digits.write(self.folder / "data"), "--epochs", "100000")
 
     def start(self, *flags, ps=1, url=None):
-        tasks = self.tasks(*flags, ps=ps, url=url)
+        tasks = self.start_all(*flags, ps=ps, url=url)
         for worker in tasks[ps:]:
             worker.wait_for(r"Step: \d+")
         return tasks[:ps], tasks[ps:]

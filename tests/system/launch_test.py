@@ -14,7 +14,7 @@ import slurm
 
 AS_ROOT = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 SMALL = ("--model", "linear", "--epochs", "2", "--mode", "sync")
-SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "tools" / "launch" / "scripts"
+SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "launch" / "scripts"
 LONG = ("--model", "mlp", "--epochs", "1000")
 
 
@@ -237,7 +237,7 @@ class Backups(LaunchTest):
 
 
 class Manifests(LaunchTest):
-    """Tests the files of tools/launch for service managers, without a service manager."""
+    """Tests the files of launch/scripts for service managers, without a service manager."""
 
     def with_program(self):
         (self.folder / "gradrail").symlink_to(cluster.binary())

@@ -12,7 +12,7 @@ _gradrail() {
     # "  -m,--model TEXT:{mlp,cnn}=mlp"; the description of a flag without a value begins with a small letter.
     line=$(grep -E -- "^  (-[^ ]*,)?${words[-1]}[, ]" <<<"$help")
     if [[ $line =~ ^\ \ [^\ ]+\ +[A-Z]+ ]]; then
-      [[ $line =~ \{([^}]*)\} ]] && mapfile -t COMPREPLY < <(compgen -W "${BASH_REMATCH[1]//,/ }" -- "$current")
+      [[ $line =~ ^\ \ [^\ ]+\ +[A-Z]+:\{([^}]*)\} ]] && mapfile -t COMPREPLY < <(compgen -W "${BASH_REMATCH[1]//,/ }" -- "$current")
       return
     fi
   fi
