@@ -92,6 +92,7 @@ struct Description {
   Costs costs;
   Load load;
   Failures failures;
+  double workers_each = 1;  ///< workers for which one simulated worker stands (groups.h)
 };
 
 /// Errors  INVALID_ARGUMENT names the flag, the value and the range.

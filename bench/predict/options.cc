@@ -125,7 +125,8 @@ void add_load_options(CLI::App& app, PredictFlags& flags) {
   app.add_option("--slowdown", flags.load.slowdown, "factor of their compute time")
       ->transform(NumberIn(1.0, 1000.0))
       ->capture_default_str();
-  app.add_option("--steps", flags.load.steps, "steps of each worker that count")
+  app.add_option("--steps", flags.load.steps,
+                 "steps of each worker that count; at most, with more than 256 equal workers")
       ->transform(NumberIn(1u, 1'000'000u))
       ->capture_default_str();
   app.add_option("--warmup", flags.load.warmup, "steps before them")

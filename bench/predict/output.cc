@@ -93,6 +93,7 @@ nlohmann::json outcome_json(const Description& d, const Outcome& o) {
             {"worker_cpu", o.worker_cpu},
             {"compute", o.compute}}},
           {"critical_path", path},
+          {"simulated_workers", o.simulated_workers},
           {"events", o.events},
           {"simulated_s", o.simulated_s}};
 }

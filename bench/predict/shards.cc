@@ -8,14 +8,26 @@ namespace {
 /// One incarnation of each worker.
 constexpr uint64_t kIncarnation = 1;
 
+/// Each message stands for those of `workers_each` workers.
+Costs server_costs(const Description& description) {
+  Costs costs = description.costs;
+  costs.message_us *= description.workers_each;
+  costs.send_ns_per_byte *= description.workers_each;
+  costs.receive_ns_per_byte *= description.workers_each;
+  costs.gradient_ns_per_byte *= description.workers_each;
+  costs.memory_gb_per_s /= description.workers_each;
+  return costs;
+}
+
 }  // namespace
 
 Shards::Shards(const Description& description, const Plan& plan, EventQueue& events, Network& network)
     : description_(description),
+      costs_(server_costs(description)),
       plan_(plan),
       events_(events),
       network_(network),
-      threads_(description.costs, description.cluster.shard_count(),
+      threads_(costs_, description.cluster.shard_count(),
                description.cluster.shards * description.cluster.ps_per_host) {
   ps::Mode mode = description.load.mode;
   mode.worker_count = description.cluster.fan_in();
@@ -82,15 +94,17 @@ void Shards::perform(uint32_t shard) {
 void Shards::apply(uint32_t shard, const ps::Action& action) {
   if (action.contributors.empty()) return;
   const Cluster& cluster = description_.cluster;
-  const Costs& costs = description_.costs;
   const Plan::Bucket& bucket = plan_.buckets[plan_.index_of(shard, action.bucket)];
   const auto gradients = static_cast<double>(action.contributors.size());
-  ++updates_;
+  // A sum is applied once for all workers, else each push of a group is applied.
+  const double applies = description_.load.mode.sums() ? 1 : description_.workers_each;
+  updates_ += applies;
   // Each gradient is read; parameters are read and written.
-  threads_.work(
-      shard,
-      costs.apply_us * 1e3 + bucket.fp32_bytes * (costs.apply_ns_per_byte + gradients * costs.gradient_ns_per_byte),
-      gradients * (cluster.aggregators > 0 ? bucket.sum_bytes : bucket.push_bytes) + 2 * bucket.fp32_bytes);
+  threads_.work(shard,
+                applies * costs_.apply_us * 1e3 +
+                    bucket.fp32_bytes * (applies * costs_.apply_ns_per_byte + gradients * costs_.gradient_ns_per_byte),
+                gradients * (cluster.aggregators > 0 ? bucket.sum_bytes : bucket.push_bytes) +
+                    2 * bucket.fp32_bytes * applies / description_.workers_each);
 }
 
 void Shards::answer(uint32_t shard, const ps::Action& action) {

@@ -23,7 +23,7 @@ class Shards {
   double cpu_share(Time now) const { return threads_.cpu_share(now); }
   double memory_share(Time now) const { return threads_.memory_share(now); }
   /// Updates since the begin of the measurement, of single buckets.
-  uint64_t updates() const { return updates_ - updates_before_; }
+  double updates() const { return updates_ - updates_before_; }
   double dropped_share() const;
 
  private:
@@ -45,6 +45,7 @@ class Shards {
   void answer(uint32_t shard, const ps::Action& action);
 
   const Description& description_;
+  const Costs costs_;  ///< a message takes the time of those of a whole group
   const Plan& plan_;
   EventQueue& events_;
   Network& network_;
@@ -54,7 +55,8 @@ class Shards {
   ps::Actions actions_;  ///< reused
   Trace trace_;          ///< of the push that the shard processes
   Time arrived_at_ = 0;
-  uint64_t updates_ = 0, answers_ = 0, dropped_ = 0, updates_before_ = 0;
+  double updates_ = 0, updates_before_ = 0;
+  uint64_t answers_ = 0, dropped_ = 0;
 };
 
 }  // namespace gradrail::bench::predict

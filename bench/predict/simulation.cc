@@ -7,6 +7,8 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "bench/predict/aggregators.h"
+#include "bench/predict/groups.h"
+#include "bench/predict/progress.h"
 #include "bench/predict/shards.h"
 #include "bench/predict/workers.h"
 
@@ -33,12 +35,14 @@ class Simulation {
   Outcome run() {
     workers_.start();
     bool is_measuring = description_.load.warmup == 0;
+    Progress progress;
     while (!is_over()) {
       // Each worker waits for an answer, and each push is answered: without an event the model has a mistake.
       GRADRAIL_CHECK(!events_.empty());
       const Event event = events_.take();
       now_ = event.at;
       handle(event);
+      if (progress.is_due()) progress.show(workers_.done_share());
       if (!is_measuring && workers_.most_steps() >= description_.load.warmup) {
         is_measuring = true;
         measured_from_ = now_;
@@ -53,7 +57,12 @@ class Simulation {
 
  private:
   /// In sync all workers make equally many steps. In other modes the rest of a run would have fewer workers.
-  bool is_over() const {
+  bool is_over() {
+    // Equal workers repeat their step.
+    if (description_.workers_each > 1 && workers_.all_steps() != checked_steps_) {
+      checked_steps_ = workers_.all_steps();
+      if (workers_.is_settled()) return true;
+    }
     const uint32_t needed = description_.load.mode.kind == ps::ModeKind::sync ? description_.cluster.workers : 1;
     return workers_.finished_count() >= needed;
   }
@@ -104,7 +113,7 @@ class Simulation {
     o.steps_per_s = o.step_s_mean > 0 ? 1 / o.step_s_mean : 0;
     const double seconds = (now_ - measured_from_) * 1e-9;
     o.simulated_s = now_ * 1e-9;
-    o.updates_per_s = static_cast<double>(shards_.updates()) / static_cast<double>(plan_.buckets.size()) / seconds;
+    o.updates_per_s = shards_.updates() / static_cast<double>(plan_.buckets.size()) / seconds;
     o.dropped_share = shards_.dropped_share();
     const Use use = network_.use(now_);
     o.worker_nic = use.worker_nic;
@@ -125,14 +134,14 @@ class Simulation {
     const auto largest = std::max_element(o.critical_path.begin(), o.critical_path.end());
     o.bottleneck = cause_names(o)[static_cast<size_t>(largest - o.critical_path.begin())];
     o.buckets = plan_.buckets.size();
-    o.fan_in = description_.cluster.fan_in();
-    o.bytes_into_shard = plan_.bytes_into_shard(description_.cluster);
+    o.simulated_workers = description_.cluster.workers;
     o.events = events_.inserted();
     return o;
   }
 
   const Description& description_;
   const Plan& plan_;
+  uint32_t checked_steps_ = 0;
   EventQueue events_;
   Network network_;
   Shards shards_;
@@ -160,7 +169,11 @@ std::array<const char*, kCauses> cause_names(const Outcome& o) {
 absl::StatusOr<Outcome> simulate(const Description& description) {
   GRADRAIL_RETURN_IF_ERROR(validate(description));
   GRADRAIL_ASSIGN_OR_RETURN(const Plan plan, plan_of(description));
-  return Simulation(description, plan).run();
+  const Description groups = with_groups(description);
+  Outcome outcome = Simulation(groups, plan).run();
+  outcome.fan_in = description.cluster.fan_in();
+  outcome.bytes_into_shard = plan.bytes_into_shard(description.cluster);
+  return outcome;
 }
 
 }  // namespace gradrail::bench::predict

@@ -34,9 +34,10 @@ struct Outcome {
   std::array<double, kCauses> critical_path{};
   std::string bottleneck;  ///< the largest of them
 
-  uint64_t buckets = 0;         ///< of the model
-  uint32_t fan_in = 0;          ///< pushes that complete a step of a bucket at its shard
-  double bytes_into_shard = 0;  ///< of the pushes of one step, at the shard that has the most
+  uint64_t buckets = 0;            ///< of the model
+  uint32_t fan_in = 0;             ///< pushes that complete a step of a bucket at its shard
+  double bytes_into_shard = 0;     ///< of the pushes of one step, at the shard that has the most
+  uint32_t simulated_workers = 0;  ///< less than the workers: each stands for several equal ones
   uint64_t events = 0;
   double simulated_s = 0;
 };

@@ -98,6 +98,7 @@ void Workers::send(uint32_t index, uint32_t bucket_index, Trace trace, Time now)
 /// As Exchange::on_answer().
 void Workers::on_answer(uint32_t message_index, Time now) {
   const Costs& costs = description_.costs;
+  ++answers_;
   Message message = network_.message(message_index);
   network_.release(message_index);
   Worker& worker = workers_[message.worker];
@@ -145,6 +146,10 @@ void Workers::end_step(uint32_t index, Trace trace, Time now) {
   Worker& worker = workers_[index];
   const Load& load = description_.load;
   if (worker.done_steps >= load.warmup) {
+    sums_.resize(std::max<size_t>(sums_.size(), worker.done_steps - load.warmup + 1));
+    StepSum& sum = sums_[worker.done_steps - load.warmup];
+    sum.seconds += (now - worker.begun_at) * 1e-9;
+    if (++sum.workers == workers_.size()) ++all_steps_;
     worker.steps.step_s.push_back(static_cast<float>((now - worker.begun_at) * 1e-9));
     worker.steps.exchange_s.push_back(static_cast<float>((now - worker.begun_at - worker.compute) * 1e-9));
     float& compute = trace.ns[static_cast<size_t>(Cause::compute)];
@@ -169,6 +174,21 @@ uint64_t Workers::lowest_version(uint32_t worker) const {
   const size_t first = worker * plan_.buckets.size();
   for (size_t i = 0; i < plan_.buckets.size(); ++i) lowest = std::min(lowest, buckets_[first + i].version);
   return lowest;
+}
+
+double Workers::done_share() const {
+  const double all = static_cast<double>(buckets_.size()) * (description_.load.warmup + description_.load.steps);
+  return std::min(1.0, static_cast<double>(answers_) / all);
+}
+
+bool Workers::is_settled() const {
+  constexpr double kSettled = 1e-3;
+  constexpr uint32_t kEqualSteps = 3;
+  if (all_steps_ < kEqualSteps) return false;
+  const double last = sums_[all_steps_ - 1].seconds;
+  const auto end = sums_.begin() + all_steps_;
+  return std::all_of(end - kEqualSteps, end,
+                     [&](const StepSum& sum) { return std::fabs(sum.seconds - last) <= kSettled * last; });
 }
 
 void Workers::begin_measurement(Time now) {

@@ -22,6 +22,12 @@ class Workers {
 
   uint32_t most_steps() const { return most_steps_; }
   uint32_t finished_count() const { return finished_count_; }
+  /// Counting steps that each worker has made.
+  uint32_t all_steps() const { return all_steps_; }
+  /// Answers so far / those of all steps of all workers.
+  double done_share() const;
+  /// The last three steps that all workers have made have the same mean time, within 0.1 %.
+  bool is_settled() const;
 
   struct Steps {
     std::vector<float> step_s, exchange_s;
@@ -74,6 +80,13 @@ class Workers {
   std::vector<Bucket> buckets_;  ///< [workers, buckets of the plan]
   uint32_t most_steps_ = 0;
   uint32_t finished_count_ = 0;
+  uint32_t all_steps_ = 0;
+  uint64_t answers_ = 0;
+  struct StepSum {
+    double seconds = 0;
+    uint32_t workers = 0;
+  };
+  std::vector<StepSum> sums_;  ///< of the steps that count
 
   Time measured_from_ = 0;
   Time busy_ = 0, computing_ = 0;  ///< of all workers

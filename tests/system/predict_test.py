@@ -24,6 +24,11 @@ class Predict(cluster.ClusterTest):
         self.assertAlmostEqual(sum(row["critical_path"].values()), 1)
         self.assertEqual(row["bottleneck"], max(row["critical_path"], key=row["critical_path"].get))
 
+    @cluster.long("PredictSimulation.WorkOfALargeClusterIsBounded counts the events of this run")
+    def test_the_largest_cluster_is_answered(self):
+        row = json.loads(self.predict("--workers", 4096, "--ps", 256, "--json"))
+        self.assertEqual((row["fan_in"], row["simulated_workers"]), (4096, 256))
+
     def test_aggregators_beside_the_flat_cluster(self):
         row = json.loads(self.predict("--workers", 16, "--ps", 2, "--model", "4M", "--nic", 1, "--aggregators", 4, "--json"))
         flat, tree = row["flat"], row["step_time_s"]

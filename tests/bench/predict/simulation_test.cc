@@ -241,6 +241,71 @@ TEST(PredictSimulation, LossesLimitAConnectionWithManyBuckets) {
   EXPECT_LT(outcome_of(d).step_s_median, 0.1);
 }
 
+/// 4,096 workers and 256 ps with the default flags take minutes worker by worker (830 million events).
+TEST(PredictSimulation, WorkOfALargeClusterIsBounded) {
+  Description d;
+  d.cluster.workers = 4096;
+  d.cluster.ps = 256;
+  d.load.bytes = 64 << 20;
+  d.load.bucket_bytes = 256 << 10;
+  const Outcome o = outcome_of(d);
+  EXPECT_EQ(o.simulated_workers, 256u);
+  EXPECT_EQ(o.fan_in, 4096u);
+  // Nine events for each pair of a simulated worker and a bucket in each of at most six steps.
+  EXPECT_LT(o.events, 256 * 256 * 9 * 6u);
+  d.load.compute_sigma = 0.1;
+  d.load.compute_ms = 1;
+  d.cluster.ps = 1;
+  d.load.bytes = 1 << 20;
+  d.load.bucket_bytes = 1 << 20;
+  EXPECT_EQ(outcome_of(d).simulated_workers, 4096u) << "different workers are simulated one by one";
+}
+
+/// A spread of 1e-9 lets the model simulate each worker.
+TEST(PredictSimulation, GroupsOfEqualWorkersHaveTheTimesOfSingleOnes) {
+  for (const ps::ModeKind mode : {ps::ModeKind::sync, ps::ModeKind::async}) {
+    for (const double message_us : {0.5, 3.0}) {
+      Description d;
+      d.cluster.workers = 1024;
+      d.cluster.ps = 4;
+      d.cluster.workers_per_host = 4;
+      d.load.bytes = 4 << 20;
+      d.load.bucket_bytes = 256 << 10;
+      d.load.steps = 3;
+      d.load.mode.kind = mode;
+      d.load.compute_ms = 5;
+      d.costs.message_us = message_us;
+      const Outcome groups = outcome_of(d);
+      d.load.compute_sigma = 1e-9;
+      const Outcome single = outcome_of(d);
+      EXPECT_EQ(groups.simulated_workers, 256u);
+      EXPECT_EQ(single.simulated_workers, 1024u);
+      EXPECT_NEAR(groups.step_s_median, single.step_s_median, 0.03 * single.step_s_median);
+      EXPECT_NEAR(groups.updates_per_s, single.updates_per_s, 0.05 * single.updates_per_s);
+      EXPECT_NEAR(groups.shard_nic, single.shard_nic, 0.03);
+      EXPECT_NEAR(groups.shard_cpu, single.shard_cpu, 0.03);
+      EXPECT_NEAR(groups.shard_memory, single.shard_memory, 0.03);
+      EXPECT_NEAR(groups.worker_nic, single.worker_nic, 0.03);
+      EXPECT_EQ(groups.bottleneck, single.bottleneck);
+    }
+  }
+}
+
+TEST(PredictSimulation, GroupsKeepTheShareOfWorkersThatAreNotWaitedFor) {
+  Description d = simple();
+  d.cluster.workers = 1024;
+  d.load.bytes = 4096;
+  d.load.compute_ms = 10;
+  d.load.slow_workers = 4;
+  d.load.slowdown = 5;
+  d.load.mode = {.kind = ps::ModeKind::quorum, .bound = 1020};
+  const Outcome o = outcome_of(d);
+  EXPECT_EQ(o.simulated_workers, 256u);
+  EXPECT_LT(o.step_s_median, 25e-3);  // the exchange of 1,024 workers takes 9 ms, the slow ones compute for 50 ms
+  d.load.mode.bound = 1022;
+  EXPECT_EQ(outcome_of(d).simulated_workers, 1024u) << "two of 1024 are no whole simulated worker";
+}
+
 TEST(PredictSimulation, EqualSeedsGiveEqualRuns) {
   Description d = simple();
   d.cluster.workers = 8;
