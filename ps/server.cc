@@ -17,6 +17,7 @@
 #include "ps/checkpoint/folder_lock.h"
 #include "ps/control/control_plane.h"
 #include "ps/control/control_service.h"
+#include "ps/control/parent.h"
 #include "ps/protocol/altered_data.h"
 #include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/control.pb.h"
@@ -133,6 +134,11 @@ class Server::Impl {
     return control->stats.dumps_asked() + (dump_signals == nullptr ? 0 : dump_signals->load(std::memory_order_relaxed));
   }
 
+  absl::Status parent_failure() const {
+    const Parent* const parent = control->context.options.parent.get();
+    return parent == nullptr ? absl::OkStatus() : parent->failure();
+  }
+
   FolderLock folder_lock;  // first: released after the last write
   std::vector<std::unique_ptr<Shard>> shards;
   std::unique_ptr<ControlPlane> control;
@@ -193,7 +199,9 @@ absl::Status Server::Impl::start_shards(const Options& options) {
   if (options.ablation.no_optimizer && options.device != "host")
     return absl::FailedPreconditionError("without the optimizer: parameters in host memory only");
   for (uint32_t i = 0; i < options.shard_count; ++i) {
-    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Shard> shard, Shard::start(shard_options(options, i, make_store)));
+    GRADRAIL_ASSIGN_OR_RETURN(
+        std::unique_ptr<Shard> shard,
+        Shard::start(shard_options(options, i, options.parent ? options.parent->store_maker(i) : make_store)));
     shards.push_back(std::move(shard));
   }
   GRADRAIL_CHECK(shards.size() == options.shard_count);
@@ -253,7 +261,14 @@ absl::Status Server::wait_finished(const std::atomic<bool>& stop, Duration grace
   TimePoint report_at = Clock::now() + kReportEvery;
   TimePoint ends_at = TimePoint::max();
   uint64_t dumped = 0;
+  absl::Status lost_parent;
   while (!heartbeat.finished()) {
+    lost_parent = impl_->parent_failure();
+    if (absl::IsUnavailable(lost_parent)) {  // the workers wait for this task to start again
+      for (const auto& shard : impl_->shards) shard->stop_serving();
+      break;
+    }
+    if (!lost_parent.ok()) impl_->control->context.losses.report_failure(std::string(message_of(lost_parent)));
     if (stop.load()) {
       // min(): the grace period counts from the first round that has seen the stop.
       ends_at = std::min(ends_at, Clock::now() + grace_period);
@@ -278,6 +293,11 @@ absl::Status Server::wait_finished(const std::atomic<bool>& stop, Duration grace
   // A stopped task is not a finished run: its backup must find it lost and take over.
   if (heartbeat.finished()) impl_->control->replication.end();
   const std::string aborted = impl_->control->context.state.aborted();
+  if (Parent* const parent = impl_->control->context.options.parent.get(); parent != nullptr)
+    parent->leave(!aborted.empty()       ? aborted
+                  : heartbeat.finished() ? ""
+                                         : "its parameter server ends before its workers");
+  if (absl::IsUnavailable(lost_parent)) return lost_parent;
   // A restart with the same options would fail in the same way.
   if (impl_->control->replication.is_misconfigured()) return absl::FailedPreconditionError(aborted);
   return aborted.empty() ? absl::OkStatus() : aborted_run(aborted);

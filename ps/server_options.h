@@ -18,6 +18,7 @@ namespace gradrail::ps {
 
 class ControlDialer;
 class ControlListener;
+class Parent;
 struct ControlPlane;
 
 /// Settings of one ps task. They have a header of their own because the control plane, which the server owns, reads
@@ -41,7 +42,10 @@ struct ServerOptions {
   /// The present address of the replication peer, for the thread of its link; `replication_peer` is its name then.
   /// Empty: `replication_peer` is the address.
   std::function<absl::StatusOr<std::string>()> find_replication_peer = nullptr;
-  bool begins_as_backup = {};     ///< of the two tasks, this one begins as the backup
+  bool begins_as_backup = {};  ///< of the two tasks, this one begins as the backup
+  /// The next level of a tree, which has the parameters; null: this task has them. `device` is "host" then, and
+  /// `checkpoint_dir` is empty.
+  std::shared_ptr<Parent> parent = {};
   std::string device = "host";    ///< where parameters and the optimizer's state lie: "host" or "gpu:N"
   std::string checkpoint_dir;     ///< "": no checkpoints
   std::string run_name = {};      ///< one text for all ps tasks of a run; locks checkpoint_dir; "": no lock

@@ -30,7 +30,6 @@ Description with_groups(const Description& description) {
   cluster.ps_nic_gbit = (cluster.ps_nic_gbit > 0 ? cluster.ps_nic_gbit : cluster.nic_gbit) / each;
   cluster.workers = count;
   load.slow_workers = static_cast<uint32_t>(slow);
-  if (load.mode.kind == ps::ModeKind::backup) load.mode.bound = static_cast<uint32_t>(spared);
   if (load.mode.kind == ps::ModeKind::quorum) load.mode.bound = count - static_cast<uint32_t>(spared);
   return groups;
 }

@@ -4,12 +4,15 @@
 #include <chrono>
 #include <future>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "base/check.h"
 #include "base/status.h"
+#include "fmt/format.h"
 #include "ps/checkpoint/retention.h"
+#include "ps/control/parent.h"
 #include "ps/protocol/control.pb.h"
 #include "spdlog/spdlog.h"
 
@@ -18,6 +21,8 @@ namespace {
 
 /// A call occupies a thread of the server no longer than this.
 constexpr uint32_t kLongestOutcomeWaitMs = 5'000;
+/// A disk takes longer than this.
+constexpr auto kBetweenLooks = std::chrono::milliseconds(20);
 
 uint64_t now_us() {
   // Not Clock: the time is compared between hosts, and in file names after a restart.
@@ -60,6 +65,7 @@ absl::Status CheckpointHandler::save(const proto::CheckpointRequest& request, pr
   const Membership::Member member = to_member(request.member());
   // A worker that was replaced must not start a save.
   GRADRAIL_RETURN_IF_ERROR(context_.state.heard(member));
+  if (context_.options.parent != nullptr) return save_at_parent(reply);
   if (context_.options.checkpoint_dir.empty()) {
     return absl::FailedPreconditionError("checkpoint: this ps task was started without --checkpoint_dir");
   }
@@ -91,9 +97,31 @@ absl::Status CheckpointHandler::save(const proto::CheckpointRequest& request, pr
   return absl::OkStatus();
 }
 
+/// A node of a tree has no state: its parent saves.
+absl::Status CheckpointHandler::save_at_parent(proto::CheckpointReply& reply) {
+  Parent& parent = *context_.options.parent;
+  GRADRAIL_RETURN_IF_ERROR(parent.begin_checkpoint());
+  reply.set_saved_us(now_us());
+  reply.add_files(fmt::format("files of {}", parent.name()));
+  return absl::OkStatus();
+}
+
+absl::Status CheckpointHandler::outcome_at_parent(const proto::CheckpointOutcomeRequest& request,
+                                                  proto::CheckpointOutcomeReply& reply) {
+  const TimePoint deadline =
+      Clock::now() + std::chrono::milliseconds(std::min(request.timeout_ms(), kLongestOutcomeWaitMs));
+  while (true) {
+    GRADRAIL_ASSIGN_OR_RETURN(const bool is_written, context_.options.parent->is_checkpoint_written());
+    reply.set_written(is_written);
+    if (is_written || Clock::now() >= deadline) return absl::OkStatus();
+    std::this_thread::sleep_for(kBetweenLooks);
+  }
+}
+
 absl::Status CheckpointHandler::outcome(const proto::CheckpointOutcomeRequest& request,
                                         proto::CheckpointOutcomeReply& reply) {
   GRADRAIL_RETURN_IF_ERROR(context_.state.heard(to_member(request.member())));
+  if (context_.options.parent != nullptr) return outcome_at_parent(request, reply);
   const SavedSet set = {.global_step = request.global_step(), .saved_us = request.saved_us()};
   const std::optional<absl::Status> written =
       writer_.outcome(set, std::chrono::milliseconds(std::min(request.timeout_ms(), kLongestOutcomeWaitMs)));

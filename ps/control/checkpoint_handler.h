@@ -36,6 +36,8 @@ class CheckpointHandler {
   std::optional<double> age_s() const;
 
  private:
+  absl::Status save_at_parent(proto::CheckpointReply& reply);
+  absl::Status outcome_at_parent(const proto::CheckpointOutcomeRequest& request, proto::CheckpointOutcomeReply& reply);
   void log_kept(const SavedSet& completed, std::optional<uint64_t> finite_step);
 
   ControlContext& context_;

@@ -9,6 +9,7 @@
 #include "fmt/format.h"
 #include "ps/control/backup_handler.h"
 #include "ps/control/heartbeat_handler.h"
+#include "ps/control/parent.h"
 #include "ps/control/replication.h"
 #include "ps/protocol/altered_data.h"
 #include "ps/protocol/control.pb.h"
@@ -142,7 +143,9 @@ absl::Status JoinHandler::fill(proto::JoinReply& reply, const RunAgreement& agre
   reply.set_base_step(agreement.run_base());
   reply.set_run(agreement.run());
   *reply.mutable_began_from() = to_proto(agreement.began_from());
-  reply.set_saves_checkpoints(!context_.options.checkpoint_dir.empty());
+  const Parent* const parent = context_.options.parent.get();
+  reply.set_saves_checkpoints(parent != nullptr ? parent->saves_checkpoints()
+                                                : !context_.options.checkpoint_dir.empty());
   context_.shards.describe(reply);
   MutexLock lock(context_.state.mutex);
   reply.set_chief(context_.state.membership.chief());

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/checkpoint/folder.h"
+#include "ps/control/parent.h"
 #include "ps/control/run_setup.h"
 #include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/control.pb.h"
@@ -166,7 +167,12 @@ absl::Status RunAgreement::set_up(const proto::JoinRequest& request, const Schem
   // Parameters in GPU memory have limits of their own.
   if (context_.options.device == "host") GRADRAIL_RETURN_IF_ERROR(check_memory(memory));
   absl::StatusOr<std::shared_ptr<const Checkpoint>> restored = std::shared_ptr<const Checkpoint>();
-  if (may_restore) {
+  std::optional<int64_t> parent_base;
+  if (Parent* const parent = context_.options.parent.get(); parent != nullptr) {
+    GRADRAIL_ASSIGN_OR_RETURN(Parent::Joined joined, parent->join(schema, training, map));
+    parent_base = joined.run_base;
+    restored = std::move(joined.parameters);
+  } else if (may_restore) {
     restored = without_exceptions(
         fmt::format("the checkpoint of a model of {} values", layout_of(schema).elements * memory.vectors),
         [&] { return restore(request, schema, training); });
@@ -196,7 +202,7 @@ absl::Status RunAgreement::set_up(const proto::JoinRequest& request, const Schem
              .first_shard = request.first_shard(),
              .group = request.group(),
              .newcomer = has_position(request) ? std::nullopt : std::optional(request.member().task_index()),
-             .run_base = base_of(request, training.mode),
+             .run_base = parent_base && !has_position(request) ? *parent_base : base_of(request, training.mode),
              .run = first_known({request.run(), restored_run_, request.group()})};
   std::vector<WorkerIndex> departed;
   {

@@ -4,6 +4,7 @@
 #include <cassert>
 #include <cstring>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "absl/container/inlined_vector.h"
@@ -204,7 +205,7 @@ void ShardExchange::run_actions() {
         apply(action);
         break;
       case Action::Kind::answer:
-        if (!primary_.hold(action)) answer(action);
+        if (!primary_.hold(action) && !hold_until_result(action)) answer(action);
         break;
       case Action::Kind::refuse:
         if (ShardPeer* peer = peers_.active(action.worker); peer != nullptr) peers_.refuse(*peer, action.reason);
@@ -213,6 +214,26 @@ void ShardExchange::run_actions() {
         grace_.begin(action.bucket, action.step, decided_at_);
         break;
     }
+  }
+}
+
+/// Keeps the answer until the result of its bucket is there. False: the answer may leave now.
+bool ShardExchange::hold_until_result(const Action& action) {
+  LaterResults* const later = partition_.later_results();
+  if (later == nullptr || later->try_end(partition_.offset(action.bucket))) return false;
+  awaiting_[action.bucket].push_back(action);
+  return true;
+}
+
+void ShardExchange::answer_results() {
+  for (auto awaiting = awaiting_.begin(); awaiting != awaiting_.end();) {
+    if (!partition_.later_results()->try_end(partition_.offset(awaiting->first))) {
+      ++awaiting;
+      continue;
+    }
+    const Actions answers = std::move(awaiting->second);
+    awaiting = awaiting_.erase(awaiting);
+    for (const Action& each : answers) answer(each);
   }
 }
 
@@ -259,7 +280,9 @@ void ShardExchange::apply(const Action& action) {
     terms.push_back({worker, gradient(*peer, action.bucket, format), members.is_group});
     weights.push_back(peer->slot_headers()[action.bucket].weight);
     // A state that the backup lacks must not reach a worker's memory: with a backup, answer() stores it there.
+    // The result of a parent is not there yet.
     if (peer->parameters_mapped == nullptr || primary_.is_replicating()) continue;
+    if (partition_.later_results() != nullptr) continue;
     targets.push_back(peer->mapped_parameter(range.first));
     peer->stored_version[action.bucket] = action.version;
   }
@@ -303,6 +326,7 @@ absl::Status ShardExchange::update(const Action& action, ParameterStore::Step st
   for (const GradientTerm& term : terms) gradients.push_back(term.values);
   const bool are_equal = std::all_of(weights.begin(), weights.end(), [&](float each) { return each == weights[0]; });
   if (!are_equal) step.weights = weights;
+  if (partition_.later_results() != nullptr) step.weight = std::accumulate(weights.begin(), weights.end(), 0.0f);
   return partition_.store().update(offset, count, gradients, targets, step);
 }
 
@@ -335,6 +359,7 @@ void ShardExchange::answer(const Action& action) {
 }
 
 void ShardExchange::advance() {
+  if (!awaiting_.empty()) answer_results();
   DeviceMemory* const device = partition_.device_memory();
   if (device == nullptr) return;
   read_failure();
@@ -362,6 +387,8 @@ void ShardExchange::advance() {
 }
 
 void ShardExchange::forget(WorkerIndex worker) {
+  for (auto& [bucket, answers] : awaiting_)
+    std::erase_if(answers, [&](const Action& answer) { return answer.worker == worker; });
   std::erase_if(begun_, [&](const Begun& begun) {
     return begun.action.kind == Action::Kind::answer && begun.action.worker == worker;
   });

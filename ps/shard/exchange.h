@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -54,9 +55,10 @@ class ShardExchange {
   void on_arrival(ShardPeer& peer, uint64_t immediate);
   /// Changes the membership in the protocol, and applies and answers what that completes. Without effect before set-up.
   void change_membership(const std::function<void(ShardProtocol&, Actions&)>& change);
-  /// Completes an answer and posts it. With parameters on a GPU, advance() does so later.
+  /// Completes an answer and posts it. With parameters on a GPU, or with a parent, advance() does so later.
   void answer(const Action& action);
-  /// The end of a turn: marks the work that the turn gave to a GPU, and posts the answers with ended work.
+  /// The end of a turn: posts the answers with a result of the parent. Marks the work that the turn gave to a GPU, and
+  /// posts the answers with ended work.
   void advance();
   /// advance() has to be called again soon: a GPU gives no notice.
   bool waits_for_gpu() const { return !begun_.empty(); }
@@ -68,6 +70,7 @@ class ShardExchange {
   void forget(WorkerIndex worker);
   /// Forgets all answers and windows: the shard begins again.
   void reset() {
+    awaiting_.clear();
     begun_.clear();
     ended_.reset();
     grace_ = {};
@@ -92,6 +95,8 @@ class ShardExchange {
   std::string wrong_members(const ShardPeer& peer, const SlotHeader& header) const;
   PushFormat format_of(const ShardPeer& peer, ArrivalKind kind) const;
   void run_actions();
+  bool hold_until_result(const Action& action);
+  void answer_results();
   void initialise(const Action& action);
   void apply(const Action& action);
   void write_header(ShardPeer& peer, const Action& action);
@@ -124,11 +129,12 @@ class ShardExchange {
   PeerTable& peers_;
   PrimaryRole& primary_;
   FlightRecorder recorder_;
-  std::deque<Begun> begun_;            ///< in the order of the decisions
-  std::optional<DeviceTicket> ended_;  ///< the last mark that was reached
-  Actions actions_;                    ///< of the last decision; keeps its memory from one arrival to the next
-  TimePoint decided_at_;               ///< time of the last decision; set only in the modes in which workers wait
-  TimePoint noticed_at_;               ///< time of on_completions(), while the recorder is on
+  std::map<uint32_t, Actions> awaiting_;  ///< by bucket: the answers that wait for LaterResults
+  std::deque<Begun> begun_;               ///< in the order of the decisions
+  std::optional<DeviceTicket> ended_;     ///< the last mark that was reached
+  Actions actions_;                       ///< of the last decision; keeps its memory from one arrival to the next
+  TimePoint decided_at_;                  ///< time of the last decision; set only in the modes in which workers wait
+  TimePoint noticed_at_;                  ///< time of on_completions(), while the recorder is on
   GraceWindows grace_;
   GroupSum group_sum_;
   NonFiniteWatch non_finite_;

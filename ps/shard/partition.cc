@@ -21,6 +21,7 @@ absl::Status Partition::reset_to(const ShardSetup& setup, const StoreMaker& make
   returned_.reset(bucket_count(), range().count);
   GRADRAIL_ASSIGN_OR_RETURN(store_, make_store(setup_.optimizer, range().count, place));
   device_memory_ = store_->device_memory();
+  later_results_ = store_->later_results();
   returns_parameters_ = store_->returns_parameters();
   if (device_memory_ != nullptr && setup_.mode.sum_group != 0) {
     return absl::FailedPreconditionError(

@@ -72,6 +72,8 @@ class Partition {
   }
   /// Null: the parameters are in host memory.
   DeviceMemory* device_memory() const { return device_memory_; }
+  /// Null: the results of the store are there at once.
+  LaterResults* later_results() const { return later_results_; }
   /// As ParameterStore::returns_parameters(); kept, because each answer asks.
   bool returns_parameters() const { return returns_parameters_; }
   ShardProtocol& protocol() const {
@@ -96,6 +98,7 @@ class Partition {
   std::vector<ElementRange> buckets_;  ///< as the map has them: each arrival needs its range several times
   std::unique_ptr<ParameterStore> store_;
   DeviceMemory* device_memory_ = nullptr;  ///< of store_
+  LaterResults* later_results_ = nullptr;  ///< of store_
   bool returns_parameters_ = true;         ///< of store_
   std::unique_ptr<ShardProtocol> protocol_;
   ReturnedElements returned_;

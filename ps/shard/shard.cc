@@ -320,6 +320,8 @@ absl::Status Shard::begin(const Setup& setup) {
   partition_.stop();
   GRADRAIL_RETURN_IF_ERROR(partition_.reset_to(setup, environment_.options.make_store,
                                                environment_.options.place_memory, environment_.options.slot_bytes));
+  if (LaterResults* const later = partition_.later_results(); later != nullptr)
+    later->set_wake([this] { wait_set_.wake(); });
   GRADRAIL_RETURN_IF_ERROR(parameters_.open(partition_));
   GRADRAIL_RETURN_IF_ERROR(partition_.start());
   exchange_.start();

@@ -20,6 +20,19 @@ namespace gradrail::ps {
 
 class DeviceMemory;
 
+/// The part of a store whose update() and set() have only begun when they return, because another task computes the
+/// result (worker/tree). Answers of a run wait for its result.
+/// Threads  Owner of the store.
+class LaterResults {
+ public:
+  virtual ~LaterResults() = default;
+  /// The store calls `wake` when a result has arrived. From any thread.
+  virtual void set_wake(std::function<void()> wake) = 0;
+  /// True: nothing is under way in the run that begins at `offset`. A result that has arrived is then in
+  /// ParameterStore::parameters().
+  virtual bool try_end(size_t offset) = 0;
+};
+
 /// The parameters of a shard, the optimizer's state and their update. The update runs in host memory by apply(), or in
 /// the memory of a GPU by its kernels, with the same bits.
 /// Units    Offsets and counts are elements of the shard's range.
@@ -36,6 +49,8 @@ class ParameterStore {
   /// The GPU memory of the store; null when the parameters are in host memory. The same on every call. A function here,
   /// not a cast: ablation wraps a store and passes the memory of that on.
   virtual DeviceMemory* device_memory() { return nullptr; }
+  /// Null when the results of update() and set() are there on return. The same on every call.
+  virtual LaterResults* later_results() { return nullptr; }
   /// False when answers go out without parameters (ps/store/ablation.h). The same on every call.
   virtual bool returns_parameters() const { return true; }
 
@@ -59,6 +74,7 @@ class ParameterStore {
     PushFormat format = PushFormat::fp32;  ///< of the gradients, as ApplyArguments::format
     absl::Span<const float> weights = {};  ///< of the gradients in the mean; empty: equal. In host memory only
     size_t divisor = 0;                    ///< as ApplyArguments::divisor. In host memory only
+    float weight = 1.0f;                   ///< of the mean: the sum of the weights. For stores with later_results()
   };
   /// Updates a run as apply() does (ps/optimizer/optimizer.h), with any number of gradients and targets. With a
   /// DeviceMemory the update has only begun when the call returns: DeviceMemory::has_ended(). Later calls see its

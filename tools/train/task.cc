@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/log.h"
@@ -28,6 +29,7 @@
 #include "worker/trainer/client_variables.h"
 #include "worker/trainer/local_variables.h"
 #include "worker/trainer/tower.h"
+#include "worker/tree/tree_parent.h"
 
 namespace gradrail::tools {
 namespace {
@@ -129,7 +131,7 @@ worker::WorkloadOptions workload_options(const TrainOptions& options, AffinityBi
           .batch_size = options.flags.batch_size,
           .data_dir = options.flags.data_dir,
           .seed = options.flags.seed,
-          .task_index = options.task.index,
+          .task_index = options.task.index + options.flags.first_worker,
           .cnn_logits_relu = options.flags.cnn_logits_relu,
           .tower_count = options.towers,
           .push = options.push,
@@ -266,6 +268,69 @@ absl::Status train(const TrainOptions& options, const SignalThread& signals, wor
                            signals);
 }
 
+/// The connection of a node to the next level of its tree. TreeParent adds the agreement of the run.
+worker::ClientOptions options_of_parent(const TrainOptions& options, const HostPlan& plan, const std::string& host,
+                                        SignalThread& signals) {
+  const TrainFlags& flags = options.flags;
+  return {.cluster = options.parent,
+          .task_index = options.parent_index,
+          .transports = options.transports,
+          .rdma_only = options.rdma_only,
+          .ofi_provider = flags.ofi_provider,
+          .path_timeout = std::chrono::seconds(flags.path_timeout_s),
+          .fallback = !flags.no_fallback,
+          .require_rdma = flags.require == "rdma",
+          .failback = from_seconds(flags.failback_secs),
+          .checksums = flags.checksums,
+          .security = options.security,
+          .bind_host = flags.bind.empty() ? "" : host,
+          .rails = uses_rails(flags),
+          .streams = transport::rails::parse_streams(flags.streams).value_or(0),
+          .wait = wait_policy(plan, options),
+          .join_timeout = std::chrono::seconds(flags.join_timeout_seconds),
+          .stop = &signals.stop()};
+}
+
+/// A node without its parent has nothing to serve: it waits for the parent, and begins again as if it were restarted.
+absl::Status serve_node(worker::ClientOptions parent, const SignalThread& signals,
+                        const std::function<absl::Status(bool is_first)>& serve) {
+  bool is_first = true;
+  while (true) {
+    const absl::Status reached = tree::wait_for_parent(parent);
+    if (!reached.ok()) return stopped_by_signal(reached, signals);
+    const absl::Status served = serve(std::exchange(is_first, false));
+    if (!absl::IsUnavailable(served) || signals.stop().load()) return served;
+    spdlog::warn("{}; this node begins again", message_of(served));
+  }
+}
+
+/// Serves one run.
+absl::Status serve(const TrainOptions& options, const ps::Server::Options& server_options, const std::string& listen,
+                   SignalThread& signals, StartGuard& guard, AffinityBinder& binder, FlightLog& flight,
+                   const std::function<void(uint16_t)>& listening) {
+  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<ps::Server> server, ps::Server::start(server_options));
+  GRADRAIL_ASSIGN_OR_RETURN(const auto monitor,
+                            PsMonitor::start(options.flags.monitoring, monitored(options), *server));
+  // Declared after the server: the waker is destroyed first, so no signal can wake a server that no longer exists.
+  const SignalThread::Waker waker(signals, [&] { server->wake(); });
+  // The supervisor or the rendezvous sends the port to the workers: they can connect from now on.
+  guard.end();
+  if (listening) listening(server->port());
+  if (!options.local)
+    print_comment(
+        fmt::format("ps/{} listens on {}", options.task.index,
+                    ps::to_string({.host = host_of(listen), .port = server->port()}) + resolved_text(host_of(listen))));
+  warn_of_loopback_name(options, host_of(listen));
+  // Only a launcher stops ps and workers at the same moment; else a stop of a ps counts at once.
+  absl::Status finished = server->wait_finished(signals.stop(), options.launch ? kGracePeriod : Duration::zero());
+  if (!finished.ok()) flight.write(server->marks(), std::string(message_of(finished)));
+  for (const std::string& line : server->summary()) print_line(line);
+  std::vector<AffinityBinder::UnitMemory> memory;
+  for (const MemorySpan& parameters : server->parameters_memory()) memory.push_back({parameters});
+  for (const std::string& line : binder.summary(memory, options.flags.verbose)) print_line(line);
+  return finished;
+}
+
 }  // namespace
 
 void print_line(const std::string& line) {
@@ -286,6 +351,11 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThr
   signals.follow_cpus();
   const std::string& advertised = options.cluster.ps[options.task.index];
   GRADRAIL_ASSIGN_OR_RETURN(const std::string listen, listen_address(options));
+  std::shared_ptr<tree::TreeParent> parent;
+  const worker::ClientOptions parent_options = options_of_parent(options, plan, host_of(listen), signals);
+  if (!options.parent.ps.empty()) {
+    GRADRAIL_ASSIGN_OR_RETURN(parent, tree::TreeParent::start(parent_options));
+  }
   FlightLog flight(options.flags.monitoring, fmt::format("ps/{}", options.task.index));
   const ps::Server::Options server_options = {
       .task_index = options.task.index,
@@ -304,6 +374,7 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThr
       .replication_peer = replication_peer(options),
       .find_replication_peer = find_replication_peer(options),
       .begins_as_backup = begins_as_backup(options),
+      .parent = parent,
       .device = options.flags.ps_device,
       .checkpoint_dir = options.flags.checkpoint_dir,
       .run_name = run_name(options),
@@ -320,27 +391,11 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThr
       .dump = [&](const std::vector<Mark>& marks) { flight.answer(marks); },
       .dump_signals = &signals.dumps(),
       .security = options.security};
-  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<ps::Server> server, ps::Server::start(server_options));
-  GRADRAIL_ASSIGN_OR_RETURN(const auto monitor,
-                            PsMonitor::start(options.flags.monitoring, monitored(options), *server));
-  // Declared after the server: the waker is destroyed first, so no signal can wake a server that no longer exists.
-  const SignalThread::Waker waker(signals, [&] { server->wake(); });
-  // The supervisor or the rendezvous sends the port to the workers: they can connect from now on.
-  guard.end();
-  listening(server->port());
-  if (!options.local)
-    print_comment(
-        fmt::format("ps/{} listens on {}", options.task.index,
-                    ps::to_string({.host = host_of(listen), .port = server->port()}) + resolved_text(host_of(listen))));
-  warn_of_loopback_name(options, host_of(listen));
-  // Only a launcher stops ps and workers at the same moment; else a stop of a ps counts at once.
-  absl::Status finished = server->wait_finished(signals.stop(), options.launch ? kGracePeriod : Duration::zero());
-  if (!finished.ok()) flight.write(server->marks(), std::string(message_of(finished)));
-  for (const std::string& line : server->summary()) print_line(line);
-  std::vector<AffinityBinder::UnitMemory> memory;
-  for (const MemorySpan& parameters : server->parameters_memory()) memory.push_back({parameters});
-  for (const std::string& line : binder.summary(memory, options.flags.verbose)) print_line(line);
-  return finished;
+  if (parent == nullptr) return serve(options, server_options, listen, signals, guard, binder, flight, listening);
+  return serve_node(parent_options, signals, [&](bool is_first) {
+    return serve(options, server_options, listen, signals, guard, binder, flight,
+                 is_first ? listening : std::function<void(uint16_t)>());
+  });
 }
 
 absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalThread& signals,

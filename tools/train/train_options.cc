@@ -251,6 +251,12 @@ void add_cluster_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
       "1: the second half of the ps tasks are backups of the first half; a backup replaces a lost task, and no step is "
       "lost",
       NumberIn(0u, 1u));
+  add("parent", flags.parent,
+      "ps: JSON file with the cluster of the next level of a tree, in which this ps is a worker at its own address; "
+      "sync only");
+  add("first_worker", flags.first_worker,
+      "worker of a tree: number of workers in the nodes before its own; it decides the order of the data",
+      NumberIn(0u, ps::kMaxWorkers));
   add("aggregators", flags.aggregators,
       "comma-separated host:port list of aggregators (gradrail aggregator); sync only",
       accepted_by(ps::parse_aggregators));
@@ -489,6 +495,7 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   GRADRAIL_RETURN_IF_ERROR(check_alone(flags, options));
   GRADRAIL_RETURN_IF_ERROR(check_sparse_ps(options));
   GRADRAIL_RETURN_IF_ERROR(check_backup_ps(options));
+  GRADRAIL_RETURN_IF_ERROR(set_parent(options));
   GRADRAIL_RETURN_IF_ERROR(check_placement(flags, options));
   GRADRAIL_RETURN_IF_ERROR(check_monitoring(flags.monitoring, trains_alone(options)));
   GRADRAIL_ASSIGN_OR_RETURN(options.security, read_security(flags.security));

@@ -84,6 +84,8 @@ struct TrainFlags {
   uint32_t backup_ps = 0;
   std::string aggregators;
   uint32_t sum_group = 0;
+  std::string parent;         ///< file
+  uint32_t first_worker = 0;  ///< of a node, among the workers of all nodes
   uint32_t max_restarts = 3;
   MonitoringFlags monitoring;
   SecurityFlags security;
@@ -111,6 +113,8 @@ struct TrainOptions {
   ps::Security security;
   ps::ClusterSpec cluster;
   ps::TaskId task;
+  ps::ClusterSpec parent;                ///< of the next level of a tree; empty: there is none
+  uint32_t parent_index = 0;             ///< of this ps among the workers there
   std::string local_run;                 ///< local cluster: its name; differs from that of each other one
   std::vector<std::string> program;      ///< the command of a worker; empty: `gradrail train` itself
   std::optional<launch::Launch> launch;  ///< the cluster is known once all tasks have met: launched_task.h
@@ -158,6 +162,9 @@ std::string given_checkpoint_flags(const TrainFlags& flags);
 
 /// The optimizer of the flags and of the model. INVALID_ARGUMENT names the flag.
 absl::StatusOr<ps::OptimizerConfig> optimizer_of(const TrainFlags& flags);
+
+/// Reads the cluster of --parent, and finds this ps among its workers. INVALID_ARGUMENT names the flag.
+absl::Status set_parent(TrainOptions& options);
 
 /// The addresses of --aggregators, which the parser has accepted.
 std::vector<std::string> aggregators_of(const TrainFlags& flags);

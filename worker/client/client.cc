@@ -76,6 +76,13 @@ absl::Span<float> Client::parameters(size_t tensor_index) { return impl_->model(
 absl::Span<float> Client::gradients(size_t tensor_index) { return impl_->model().gradients(tensor_index); }
 absl::Status Client::start() { return impl_->start(); }
 void Client::ready(size_t tensor_index) { impl_->ready(tensor_index); }
+void Client::ready_part(uint64_t first, uint64_t count, float rate, float weight) {
+  impl_->ready({first, count}, rate, weight);
+}
+absl::Status Client::advance(Duration timeout) { return impl_->advance(timeout); }
+bool Client::has_arrived(uint32_t fragment) const {
+  return impl_->buckets().is_under_way(fragment) && impl_->buckets().outstanding(fragment) == 0;
+}
 void Client::exchange() { impl_->exchange(); }
 void Client::exchange(uint32_t fragment) { impl_->exchange(fragment); }
 void Client::progress() { impl_->progress(); }
@@ -90,6 +97,7 @@ bool Client::on_device() const { return impl_->model().gpu() != nullptr; }
 std::string Client::gpu_text() const { return impl_->paths().gpu_text(); }
 bool Client::device_failed() const { return on_device() && !impl_->model().gpu()->status().ok(); }
 absl::Status Client::fetch() { return impl_->model().fetch_parameters(); }
+bool Client::is_initialised() const { return impl_->session().is_initialised(); }
 uint64_t Client::global_step() const { return impl_->buckets().global_step(); }
 uint64_t Client::global_step(uint32_t fragment) const { return impl_->buckets().global_step(fragment); }
 uint64_t Client::position() const { return impl_->position(); }

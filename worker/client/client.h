@@ -105,6 +105,10 @@ struct ClientOptions {
   /// Receives every 10 s the peers that this worker waits for. Empty: they are logged as warnings.
   std::function<void(const std::string&)> log;
   const std::atomic<bool>* stop = nullptr;  ///< becoming true ends joining and, after 2 s, waiting: CANCELLED
+  /// Called in the owner thread when the fresh parameters of a part of the model have arrived, with the updates applied
+  /// to them. They stay until the next gradient of this part is ready. May be empty.
+  /// Units  elements of the flattened model.
+  std::function<void(uint64_t first, uint64_t count, uint64_t version)> on_arrived;
   /// Called in the owner thread while a call of it blocks, about twice a second. True ends the call at once: CANCELLED.
   std::function<bool()> interrupted;
 
@@ -247,6 +251,16 @@ class GRADRAIL_EXPORT Client {
   void exchange();
   /// The same for the gradients of one fragment.
   void exchange(uint32_t fragment);
+  /// The same for a part of the model that is no tensor, with the learning rate and the weight of its gradient. Parts
+  /// of one step are disjoint. For variables in host memory.
+  /// Units  elements of the flattened model (memory()).
+  void ready_part(uint64_t first, uint64_t count, float rate, float weight);
+  /// Sends, receives and replaces lost paths until something has arrived, until wake() or the timeout. For an owner
+  /// that takes the parameters of each part when they arrive (ClientOptions::on_arrived).
+  /// Errors  as wait().
+  absl::Status advance(Duration timeout);
+  /// Whether an exchange of this fragment is under way and all parameters have arrived: wait() then returns at once.
+  bool has_arrived(uint32_t fragment) const;
   /// Optional, while the trainer computes the rest: sends gradients that a device has packed or copied. Never blocks.
   void progress();
   /// Blocks until all fresh parameters have arrived. Without an exchange under way it returns at once.
@@ -286,6 +300,9 @@ class GRADRAIL_EXPORT Client {
   /// mean is formed. Parameters in GPU memory take no weight. The call does not look at the run, as above.
   /// Errors  INVALID_ARGUMENT: not more than 0, NaN or infinite. FAILED_PRECONDITION: an exchange is under way.
   absl::Status set_weight(float weight);
+
+  /// Whether the servers had parameters when this worker joined: start() then fetches them.
+  bool is_initialised() const;
 
   /// Updates applied to the parameters that this worker holds (bucket 0).
   uint64_t global_step() const;

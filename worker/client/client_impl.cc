@@ -155,6 +155,11 @@ void Client::Impl::ready(size_t tensor_index) {
   if (exchange_.is_under_way(fragment) || begin(fragment, ps::ArrivalKind::push)) exchange_.ready(tensor_index);
 }
 
+void Client::Impl::ready(ps::ElementRange part, float rate, float weight) {
+  const Exchange::Index fragment = exchange_.fragment_at(part.first);
+  if (exchange_.is_under_way(fragment) || begin(fragment, ps::ArrivalKind::push)) exchange_.ready(part, rate, weight);
+}
+
 void Client::Impl::exchange() {
   for (Exchange::Index fragment = 0; fragment < exchange_.fragment_count(); ++fragment) exchange(fragment);
 }
@@ -194,6 +199,16 @@ absl::Status Client::Impl::wait(Exchange::Index fragment) {
     GRADRAIL_RETURN_IF_ERROR(on_idle(fragment));
   }
   return finish(fragment);
+}
+
+absl::Status Client::Impl::advance(Duration timeout) {
+  telemetry_.answer_dump();
+  GRADRAIL_RETURN_IF_ERROR(recover());
+  exchange_.post_backlog();
+  const bool must_retry = paths_.advance_probes() || exchange_.has_backlog();
+  if (must_retry) timeout = std::min(timeout, Duration(kRetryRound));
+  paths_.wait_events(Clock::now() + timeout);
+  return absl::OkStatus();  // the next call has the remedy for a failure, or returns it
 }
 
 /// The remedy for a recorded failure is a backup or a rejoin; else the error ends the run. A rejoin drops the exchange.

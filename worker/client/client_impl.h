@@ -44,11 +44,13 @@ class Client::Impl {
   // client_impl.cc: the exchange.
   absl::Status start();
   void ready(size_t tensor_index);
+  void ready(ps::ElementRange part, float rate, float weight);
   void exchange();
   void exchange(Exchange::Index fragment);
   void progress() { exchange_.progress(); }
   absl::Status wait();
   absl::Status wait(Exchange::Index fragment);
+  absl::Status advance(Duration timeout);
   void wake() { paths_.wake(); }  ///< any thread
   absl::Status pull();
   absl::Status set_learning_rate(float rate);

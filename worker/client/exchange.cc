@@ -79,6 +79,14 @@ void Exchange::clear() {
   for (Fragment& fragment : fragments_) fragment.under_way = false;
 }
 
+Exchange::Index Exchange::fragment_at(uint64_t element) const {
+  const std::vector<ps::Layout::Run>& runs = memory_.layout().runs;
+  GRADRAIL_CHECK(!runs.empty() && element < memory_.elements());
+  const auto next = std::upper_bound(runs.begin(), runs.end(), element,
+                                     [](uint64_t wanted, const ps::Layout::Run& run) { return wanted < run.first; });
+  return std::prev(next)->fragment;
+}
+
 template <typename Function>
 void Exchange::for_each_bucket(Index fragment, Function function) {
   for (Shard& shard : shards_) {
@@ -118,6 +126,9 @@ void Exchange::begin(Index index, ps::ArrivalKind kind, TimePoint now) {
   fragment.outstanding = fragment.bucket_count;
   for_each_bucket(index, [&](Shard&, uint32_t, Bucket& bucket) {
     bucket.tensors_missing = bucket.tensors;
+    bucket.elements_missing = bucket.range.count;
+    bucket.rate = rate_;
+    bucket.weight = weight_;
     bucket.packed.reset();
     bucket.begin_step(kind);
   });
@@ -146,6 +157,22 @@ void Exchange::ready(size_t tensor_index) {
       if (bucket.range.first >= tensor.first + tensor.count) continue;
       if (bucket.range.first + bucket.range.count <= tensor.first) break;
       if (bucket.tensors_missing > 0 && --bucket.tensors_missing == 0) push_bucket(shard, static_cast<uint32_t>(i));
+    }
+  }
+}
+
+void Exchange::ready(ps::ElementRange part, float rate, float weight) {
+  for (Shard& shard : shards_) {
+    for (size_t i = shard.buckets.size(); i-- > 0;) {
+      Bucket& bucket = shard.buckets[i];
+      const uint64_t first = std::max(bucket.range.first, part.first);
+      const uint64_t end = std::min(bucket.range.first + bucket.range.count, part.first + part.count);
+      if (first >= end) continue;
+      bucket.rate = rate;
+      bucket.weight = weight;
+      GRADRAIL_CHECK(end - first <= bucket.elements_missing);
+      bucket.elements_missing -= end - first;
+      if (bucket.elements_missing == 0) push_bucket(shard, static_cast<uint32_t>(i));
     }
   }
 }
@@ -236,8 +263,8 @@ void Exchange::submit(Shard& shard, uint32_t bucket_index) {
             .step = bucket.sent_step(step(bucket.fragment)),
             .incarnation = identity_.incarnation(),
             .base_version = bucket.version,
-            .rate = rate_,
-            .weight = weight_,
+            .rate = bucket.rate,
+            .weight = bucket.weight,
             .base_answer = bucket.answer};
   if (checksums) header.crc32c = crc32c(memory_.payload(bucket.range, format).data, payload_bytes);
   // A shard that maps the gradients reads them in place: only the header is put.
@@ -319,6 +346,7 @@ void Exchange::on_answer(ShardLink& link, uint64_t immediate) {
   bucket.outstanding = false;
   GRADRAIL_CHECK(fragment.outstanding > 0);
   --fragment.outstanding;
+  if (options_.on_arrived) options_.on_arrived(bucket.range.first, bucket.range.count, header.version);
   const uint64_t fp32_bytes = bucket.range.count * sizeof(float);
   link.bytes->returned_fp32 += fp32_bytes + sizeof(header);
   link.bytes->returned += (header.payload_bytes > 0 ? header.payload_bytes : fp32_bytes) + sizeof(header);

@@ -71,10 +71,15 @@ class Exchange final : public PathEvents {
     return fragments[tensor_index];
   }
 
+  Index fragment_at(uint64_t element) const;
+
   // One exchange: begin(), ready() for complete tensors (optional), push_all(), post_backlog() until outstanding() is
   // 0, finish().
   void begin(Index fragment, ps::ArrivalKind kind, TimePoint now);
   void ready(size_t tensor_index);
+  /// The same for a part of the model, with the rate and the weight of its gradient. The parts of one exchange are
+  /// disjoint.
+  void ready(ps::ElementRange part, float rate, float weight);
   void push_all(Index fragment);
   /// Posts the backlog until the paths have no room, and submits the buckets that the GPU has packed or copied. True
   /// while it packs or copies others.
@@ -129,9 +134,12 @@ class Exchange final : public PathEvents {
   struct Bucket {
     ps::ElementRange range;  ///< in the whole model
     Index fragment = 0;
-    uint32_t tensors = 0;          ///< number of tensors that overlap it
-    uint32_t tensors_missing = 0;  ///< of those, not ready in this exchange
-    ps::ArrivalKind kind{};        ///< in this exchange; absent in the further steps of a quorum
+    uint32_t tensors = 0;           ///< number of tensors that overlap it
+    uint32_t tensors_missing = 0;   ///< of those, not ready in this exchange
+    uint64_t elements_missing = 0;  ///< not ready in this exchange, by parts
+    float rate = 0.0f;              ///< of this exchange
+    float weight = 1.0f;
+    ps::ArrivalKind kind{};  ///< in this exchange; absent in the further steps of a quorum
     bool pushed = false;
     std::optional<gpu::CopyTicket> packed;  ///< end of the packing of this exchange's gradient; none: not begun
     ShardPath::Sent sent = ShardPath::Sent::nothing;

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "base/mutex.h"
+#include "ps/control/parent.h"
+#include "ps/shard/task_queue.h"
+#include "worker/client/client.h"
+#include "worker/tree/node_store.h"
+
+namespace gradrail::tree {
+
+/// Waits until the ps tasks of these options answer.
+/// Errors  DEADLINE_EXCEEDED: not within ClientOptions::join_timeout. CANCELLED: ClientOptions::stop.
+absl::Status wait_for_parent(const worker::ClientOptions& options);
+
+/// The parent of a node, over the client library. A thread of its own owns the client, and exchanges with the parent
+/// what the stores of the shards push:
+///
+///   workers ─ push ─▶ shard ─ NodeStore::update ─▶ push ─▶ thread: Client::ready_part, advance ─▶ parent
+///   workers ◀─ answer ─ shard ◀─ try_end ◀─ wake ◀─ on_arrived ◀──────────────────────────────────┘
+///
+/// In sync all workers of the node have pushed a bucket before the node does, and all have its answer before the next
+/// step: a bucket has one gradient under way at most.
+/// Threads  As ps::Parent.
+class TreeParent final : public ps::Parent {
+ public:
+  /// `options` has the cluster of the parent, the index of this node among the workers there, and all that concerns
+  /// connections. join() sets the rest.
+  static absl::StatusOr<std::shared_ptr<TreeParent>> start(worker::ClientOptions options);
+  ~TreeParent() override;
+
+  absl::StatusOr<Joined> join(const ps::Schema& schema, const ps::Training& training, const ps::ShardMap& map) override;
+  ps::StoreMaker store_maker(uint32_t shard) override;
+  absl::Status failure() const override;
+  void leave(const std::string& failed) override;
+  std::string name() const override;
+  bool saves_checkpoints() const override;
+  absl::Status begin_checkpoint() override;
+  absl::StatusOr<bool> is_checkpoint_written() override;
+
+ private:
+  explicit TreeParent(worker::ClientOptions options) : options_(std::move(options)) {}
+
+  enum class Work { task, offer, exchange };
+  void run();
+  Work wait_for_work();
+  void forget_client();
+  void wake();
+  void fail(const absl::Status& cause);
+  absl::Status run_in_thread(Duration limit, std::function<absl::Status()> task);
+
+  // The thread of the client.
+  absl::Status join_in_thread(const ps::Schema& schema, const ps::Training& training, const ps::ShardMap& map,
+                              Joined& joined);
+  Joined pulled() const;
+  absl::Status offer();
+  absl::Status exchange();
+  void push_gradients();
+  void on_arrived(uint64_t first, uint64_t count, uint64_t version);
+
+  // Set once.
+  const worker::ClientOptions options_;
+
+  // Any thread.
+  ps::TaskQueue tasks_;
+  std::atomic<bool> stop_ = false;  ///< ClientOptions::stop
+  mutable Mutex mutex_;
+  ConditionVariable changed_;
+  worker::Client* client_to_wake_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  std::vector<NodeStore*> stores_ ABSL_GUARDED_BY(mutex_);
+  std::deque<NodeGradient> gradients_ ABSL_GUARDED_BY(mutex_);  ///< that have not left
+  uint64_t unoffered_ ABSL_GUARDED_BY(mutex_) = 0;  ///< elements whose initial values the shards do not have yet
+  Upstream upstream_ ABSL_GUARDED_BY(mutex_);
+  ps::ShardMap map_ ABSL_GUARDED_BY(mutex_);
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  bool saves_checkpoints_ ABSL_GUARDED_BY(mutex_) = false;
+
+  // The thread of the client.
+  ps::Layout layout_;
+  std::vector<uint64_t> versions_;  ///< by fragment: the lowest one of the last pull
+  std::vector<uint64_t> steps_;     ///< by fragment: the step under way; 0: none
+  std::unique_ptr<worker::Client> client_;
+  bool is_exchanging_ = false;  ///< the parent has parameters
+
+  std::thread thread_;  ///< last
+};
+
+}  // namespace gradrail::tree
