@@ -25,12 +25,7 @@ absl::StatusOr<Place> from_cluster(const Options& o) {
   if (rank >= size)
     return absl::InvalidArgumentError(
         fmt::format("--task_index {}: the cluster has {} workers", o.task_index, cluster.workers.size()));
-  return Place{.rank = rank,
-               .size = size,
-               .servers = servers,
-               .rendezvous = cluster.ps.front(),
-               .from = "the cluster",
-               .has_aggregators = !cluster.aggregators.empty()};
+  return Place{.rank = rank, .size = size, .servers = servers, .rendezvous = cluster.ps.front(), .from = "the cluster"};
 }
 
 /// The place in the environment; size 1 where it has none. Roles of ps-lite mean nothing to a measurement.

@@ -16,7 +16,6 @@ struct Place {
   std::string rendezvous;  ///< host:port where rank 0 waits for the others
   std::string from;        ///< the source, for people: "Slurm"
   bool by_launcher = false;
-  bool has_aggregators = false;  ///< the cluster description has the job `aggregator`
 };
 
 /// From --cluster, --ps_hosts with --worker_hosts, or whatever started us: Slurm's srun, Open MPI's mpirun, torchrun.

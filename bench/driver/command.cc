@@ -225,8 +225,6 @@ int run_bench(BenchFlags flags, int argc, char** argv) {
       const absl::Status attended = serve_rank(*place, flags.options.bind_host);
       return attended.ok() ? 0 : complain(attended);
     }
-    if (place->has_aggregators && flags.options.aggregators.empty())
-      fmt::print(stderr, "gradrail bench: job 'aggregator' of --cluster is not used; --aggregators LIST measures it\n");
     if (place->size > 1) {
       absl::StatusOr<std::unique_ptr<RankCoordinator>> met = RankCoordinator::open(*place, flags.options.bind_host);
       if (!met.ok()) return complain(met.status());

@@ -135,7 +135,6 @@ nlohmann::json config_of(const Options& o) {
           {"bind_host", o.bind_host},
           {"rails", o.rails},
           {"streams", o.streams},
-          {"aggregators", o.aggregators},
           {"plugin_dir", o.plugin_dir},
           {"workers", o.workers},
           {"shards", o.shards},

@@ -39,7 +39,6 @@ struct Options {
   std::string bind_host;
   std::string rails = "off";     ///< transport::rails::parse_rails(), and no auto
   std::string streams = "auto";  ///< transport::rails::parse_streams()
-  std::string aggregators;       ///< exchange: a list of "host:port"; "": none
   std::string plugin_dir;
   uint32_t workers = 0;  ///< 0: the suite's own, as for the next
   uint32_t shards = 1;

@@ -45,9 +45,6 @@ void add_exchange_flags(CLI::App& app, Options& options) {
       ->transform(accepted_by(transport::rails::parse_rails));
   app.add_option("--streams", options.streams, "tcp: connections on each rail; auto: by the speed of the link")
       ->transform(accepted_by(transport::rails::parse_streams));
-  app.add_option("--aggregators", options.aggregators,
-                 "mode sync: host:port list of aggregators between workers and servers")
-      ->transform(accepted_by(ps::parse_aggregators));
   app.option_defaults()->group("Measurement");
   app.add_flag("--stages", options.stages, "measure the stages in a second run; the default of exchange");
   app.add_flag("--no-stages,--no_stages", options.no_stages, "exchange: skip the second run");
@@ -81,7 +78,7 @@ void add_cluster_flags(CLI::App& app, Options& options) {
 }
 
 absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_workers, const char* default_mode) {
-  GRADRAIL_ASSIGN_OR_RETURN(ps::Mode mode, ps::parse_mode(options.mode.empty() ? default_mode : options.mode));
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::Mode mode, ps::parse_mode(options.mode.empty() ? default_mode : options.mode));
   if (mode.drops())
     return absl::InvalidArgumentError(
         fmt::format("--mode {}: which gradients a step has is chance, and results are checked", ps::mode_text(mode)));
@@ -111,27 +108,6 @@ absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_wo
   if (workers > kMaxBenchWorkers)
     return absl::InvalidArgumentError(
         fmt::format("there are {} ranks for workers: at most {}", workers, kMaxBenchWorkers));
-  std::vector<std::string> aggregators;
-  if (!options.aggregators.empty()) {
-    // The servers of a bench make a secret of their own.
-    if (options.encrypt_data)
-      return absl::InvalidArgumentError(
-          "--encrypt-data --aggregators: aggregators lack the secret of a bench; omit one");
-    GRADRAIL_ASSIGN_OR_RETURN(aggregators, ps::parse_aggregators(options.aggregators));
-    if (mode.kind != ps::ModeKind::sync)
-      return absl::InvalidArgumentError(fmt::format("--aggregators needs --mode sync; the mode of this run is {}{}",
-                                                    ps::mode_text(mode),
-                                                    options.mode.empty() ? ", the default of the suite" : ""));
-    const absl::StatusOr<uint32_t> group = ps::sum_group_of(aggregators.size(), workers);
-    if (!group.ok()) return absl::InvalidArgumentError(fmt::format("--aggregators: {}", message_of(group.status())));
-    mode.sum_group = *group;
-    GRADRAIL_RETURN_IF_ERROR(ps::check_sum_group(mode));
-    const uint32_t groups = (workers + mode.sum_group - 1) / mode.sum_group;
-    if (groups < aggregators.size())
-      return absl::InvalidArgumentError(
-          fmt::format("--aggregators: {} workers have {} groups of {}, and {} has none; omit it", workers, groups,
-                      mode.sum_group, aggregators[groups]));
-  }
   return ExchangeLoad{
       .ofi_provider = options.ofi_provider,
       // Loopback by default: the servers of a bench accept unauthenticated connections (kOpen).
@@ -140,7 +116,6 @@ absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_wo
                                                : options.bind_host,
       .rails = transport::rails::parse_rails(options.rails).value_or(transport::rails::RailsSetting{}).hosts,
       .streams = transport::rails::parse_streams(options.streams).value_or(0),
-      .aggregators = std::move(aggregators),
       .workers = workers,
       .shards = options.shards,
       .coordinator = options.coordinator,

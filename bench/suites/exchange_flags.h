@@ -17,7 +17,7 @@ class App;
 
 namespace gradrail::bench {
 
-/// The flags of suites that exchange gradients: --workers, --mode, --push, --rails, --aggregators and others.
+/// The flags of suites that exchange gradients: --workers, --mode, --push, --rails and others.
 void add_exchange_flags(CLI::App& app, Options& options);
 /// --cluster, --rendezvous and the other flags of a run over several processes (bench/cluster/ranks.h).
 void add_cluster_flags(CLI::App& app, Options& options);

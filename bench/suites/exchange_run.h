@@ -30,9 +30,8 @@ struct ExchangeLoad {
   bool rdma_only = false;
   bool encrypted = false;  ///< as `--encrypt-data` of training
   std::string bind_host = "127.0.0.1";
-  std::vector<std::string> rails;        ///< addresses of the servers' links; empty: bind_host
-  uint32_t streams = 0;                  ///< ClientOptions::streams
-  std::vector<std::string> aggregators;  ///< ClientOptions::aggregators
+  std::vector<std::string> rails;  ///< addresses of the servers' links; empty: bind_host
+  uint32_t streams = 0;            ///< ClientOptions::streams
   std::string gpu;  ///< "gpu:N": gradients and parameters of workers are in that GPU's memory; "": in the host's
   worker::GpuTransfer gpu_transfer = worker::GpuTransfer::staged;  ///< … and leave it this way or not at all
   std::string ps_device = "host";                                  ///< where the server's parameters are

@@ -17,7 +17,6 @@
 #include "bench/suites/stages.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
-#include "ps/optimizer/group_sum.h"
 #include "ps/optimizer/optimizer.h"
 #include "ps/optimizer/returns.h"
 #include "ps/protocol/push_format.h"
@@ -135,8 +134,6 @@ class Worker {
                                   .optimizer = optimizer(),
                                   .push = load_.push,
                                   .returns = load_.returns,
-                                  .aggregators = load_.aggregators,
-                                  .sum_group = load_.mode.sum_group,
                                   .transports = {load_.transport},
                                   .rdma_only = load_.rdma_only,
                                   .ofi_provider = load_.ofi_provider,
@@ -159,32 +156,12 @@ class Worker {
     const worker::ClientStats stats = client_->stats();
     if (!stats.path_bytes.empty()) path_ = stats.path_bytes.front().path;
     if (!stats.paths.empty()) why_ = stats.paths.front();
-    if (!load_.aggregators.empty()) {
-      GRADRAIL_RETURN_IF_ERROR(check_aggregator(stats.paths));
-      path_ += " through aggregator";
-    }
     if (device_ != nullptr) {
       path_ += fmt::format(", {}", load_.gpu);
       why_ += fmt::format("; {}", client_->gpu_text());
     }
     // A worker that measures before all have joined would measure a smaller run.
     return client_->barrier("joined");
-  }
-
-  /// A step through other aggregators, or around them, is not the one that the row names.
-  absl::Status check_aggregator(const std::vector<std::string>& paths) const {
-    const std::string& own = load_.aggregators[index_ / load_.mode.sum_group];
-    const std::string wanted = fmt::format("through aggregator {}", own);
-    const auto is_other = [&](const std::string& path) {
-      const size_t at = path.find(wanted);
-      if (at == path.npos) return true;
-      const std::string_view rest = std::string_view(path).substr(at + wanted.size());
-      return !rest.empty() && rest[0] != ' ' && rest[0] != ',';  // else the port of another one begins alike
-    };
-    const auto other = std::find_if(paths.begin(), paths.end(), is_other);
-    if (other == paths.end()) return absl::OkStatus();
-    return absl::UnavailableError(
-        fmt::format("aggregator {} is not used: {}; start it, or remove it from --aggregators", own, *other));
   }
 
   absl::Status open_gpu(worker::ClientOptions& options) {
@@ -363,15 +340,7 @@ class Worker {
         each.next(load_.push);
         buckets.push_back(each.packed.data());
       }
-      if (const uint32_t group = load_.mode.sum_group; group != 0) {
-        std::vector<ps::GradientTerm> terms;
-        for (const float* bucket : buckets) terms.push_back({static_cast<uint32_t>(terms.size()), bucket});
-        ps::GroupSum groups;
-        ps::mean_of(groups.sum(terms, group, load_.push, count), {}, ps::sum_format(load_.push), absl::MakeSpan(mean),
-                    buckets.size());
-      } else {
-        ps::mean_of(buckets, {}, load_.push, absl::MakeSpan(mean));
-      }
+      ps::mean_of(buckets, {}, load_.push, absl::MakeSpan(mean));
       // Then each push of a worker is the same, whatever the order.
       GRADRAIL_CHECK(load_.mode.sums() || pushes[0].rest[0] == 0.0f);
       ps::apply(optimizer(), {.count = count,

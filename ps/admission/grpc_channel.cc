@@ -118,8 +118,6 @@ class GrpcChannel final : public ControlChannel {
         return as(&Stub::Trace);
       case ControlCall::replicate:
         return as(&Stub::Replicate);
-      case ControlCall::attach:
-        return as(&Stub::Attach);
     }
     return {grpc::StatusCode::UNIMPLEMENTED, "no such call"};
   }

@@ -98,11 +98,6 @@ class ControlService final : public CallbackCalls {
     return answer("the call Describe", [&] { return plane_.join.describe(*request, *reply); });
   }
 
-  grpc::Status Attach(Context*, const proto::AttachRequest*, proto::AttachReply*) override {
-    return to_grpc(absl::FailedPreconditionError(
-        "this is a parameter server, not an aggregator: --aggregators needs the addresses of `gradrail aggregator`"));
-  }
-
   grpc::Status Join(Context*, const proto::JoinRequest* request, proto::JoinReply* reply) override {
     return answer("the call Join", [&] { return plane_.join.join(*request, *reply); });
   }

@@ -32,8 +32,7 @@ std::string others_text(uint32_t further) {
 }  // namespace
 
 std::string short_text(const NonFinite& first, const Schema& schema) {
-  const bool has_worker =
-      first.source == Source::gradient || first.source == Source::sum || first.source == Source::initial;
+  const bool has_worker = first.source == Source::gradient || first.source == Source::initial;
   return fmt::format("{} in {}, step {}{}", value_text(first.value), place_text(first.element, schema), first.step,
                      has_worker ? fmt::format(", of worker {}", first.worker) : "");
 }
@@ -46,11 +45,6 @@ std::string log_text(const NonFinite& first, const std::string& worker, const Sc
       return fmt::format(
           "{} has pushed {} in step {}{}: the parameters of all workers have it since global step {}; {}", worker, what,
           first.step, others_text(first.further), first.version, counted);
-    case Source::sum:
-      return fmt::format(
-          "an aggregator has pushed {} in step {}, in the sum of {} and its group: the parameters of all "
-          "workers have it since global step {}; {}",
-          what, first.step, worker, first.version, counted);
     case Source::initial:
       return fmt::format("{} has offered {} as initial value: the parameters of all workers begin with it", worker,
                          what);

@@ -83,9 +83,8 @@ Shares shares_of(absl::Span<const float* const> gradients, absl::Span<const floa
 
 const float* pointer_to(const Shares& shares) { return shares.empty() ? nullptr : shares.data(); }
 
-float scale_of(absl::Span<const float* const> gradients, absl::Span<const float> weights, size_t divisor) {
-  if (divisor == 0) divisor = gradients.size();
-  return weights.empty() ? 1.0f / static_cast<float>(divisor) : 1.0f;
+float scale_of(absl::Span<const float* const> gradients, absl::Span<const float> weights) {
+  return weights.empty() ? 1.0f / static_cast<float>(gradients.size()) : 1.0f;
 }
 
 static_assert(static_cast<int>(GradientFormat::topk) == static_cast<int>(PushFormat::topk));
@@ -130,7 +129,7 @@ KernelArguments kernel_arguments(const OptimizerConfig& config, const ApplyArgum
       .targets = a.targets.data(),
       .target_count = a.targets.size(),
       .targets_bypass_cache = bypass_cache(a),
-      .gradient_scale = scale_of(a.gradients, a.weights, a.divisor),
+      .gradient_scale = scale_of(a.gradients, a.weights),
       .rate = is_adam(config.kind) ? adam_rate(config, rate, a.update_index) : rate,
       .momentum = config.momentum,
       .momentum_share = 1.0f / static_cast<float>(momentum_every(config)),
@@ -163,7 +162,7 @@ bool apply(const OptimizerConfig& config, const ApplyArguments& arguments) {
 }
 
 void mean_of(absl::Span<const float* const> gradients, absl::Span<const float> weights, PushFormat format,
-             absl::Span<float> mean, size_t divisor) {
+             absl::Span<float> mean) {
   GRADRAIL_CHECK(!gradients.empty());
   const Shares shares = shares_of(gradients, weights);
   const KernelArguments arguments = {.count = mean.size(),
@@ -172,7 +171,7 @@ void mean_of(absl::Span<const float* const> gradients, absl::Span<const float> w
                                      .shares = pointer_to(shares),
                                      .format = kernel_format(format),
                                      .thousandths = format.thousandths,
-                                     .gradient_scale = scale_of(gradients, weights, divisor)};
+                                     .gradient_scale = scale_of(gradients, weights)};
   kernels(chosen_isa()).sum(arguments, mean.data());
 }
 

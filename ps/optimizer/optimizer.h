@@ -25,7 +25,6 @@ struct ApplyArguments {
   /// For each gradient, more than 0; empty: all are equal. The sum is then that of (weight / sum of all weights) × g.
   absl::Span<const float> weights;
   PushFormat format = PushFormat::fp32;  ///< of the gradients: others than fp32 begin at the same pointers
-  size_t divisor = 0;                    ///< of the sum without weights; 0: the number of gradients
   absl::Span<float* const> targets;      ///< fresh parameters are also stored here; 0–16 (workers' mapped memory)
   uint64_t update_index = 1;
   float rate = kAgreedRate;  ///< in the place of OptimizerConfig::learning_rate
@@ -57,15 +56,9 @@ struct ApplyArguments {
 bool apply(const OptimizerConfig& config, const ApplyArguments& arguments);
 
 /// The mean of gradients in any number and format, with the bits that apply() gives it.
-/// Shapes   every gradient: a bucket of [mean.size()] elements; weights and divisor: as those of apply().
+/// Shapes   every gradient: a bucket of [mean.size()] elements; weights: as those of apply().
 void mean_of(absl::Span<const float* const> gradients, absl::Span<const float> weights, PushFormat format,
-             absl::Span<float> mean, size_t divisor = 0);
-
-/// The sum of gradients in any number and format, in fp32: ((g0+g1)+g2)+….
-/// Shapes   every gradient: a bucket of [sum.size()] elements.
-inline void sum_of(absl::Span<const float* const> gradients, PushFormat format, absl::Span<float> sum) {
-  mean_of(gradients, {}, format, sum, 1);
-}
+             absl::Span<float> mean);
 
 /// Rounds gradient + rest to the format, to nearest even, and keeps what the rounding has left out in `rest`. NaN stays
 /// NaN; infinity, and a finite value that rounds to it, leave a rest of 0. int8 and int4: the error of an element is at

@@ -33,10 +33,9 @@ absl::Status invalid(std::string_view source, std::string_view what) {
 
 using Keys = absl::Span<const std::string_view>;
 
-constexpr std::string_view kJobs[] = {"ps", "worker", "chief", "aggregator"};
+constexpr std::string_view kJobs[] = {"ps", "worker", "chief"};
 constexpr std::string_view kTopKeys[] = {"cluster", "sparseCluster", "task"};
-constexpr std::string_view kTopKeysOrJobs[] = {"cluster", "sparseCluster", "task",      "ps",
-                                               "worker",  "chief",         "aggregator"};
+constexpr std::string_view kTopKeysOrJobs[] = {"cluster", "sparseCluster", "task", "ps", "worker", "chief"};
 constexpr std::string_view kTaskKeys[] = {"type", "index"};
 // TensorFlow and the platforms that start it set these too. They have no effect on a run of this program.
 constexpr std::string_view kOtherTopKeys[] = {
@@ -139,17 +138,14 @@ absl::StatusOr<ClusterSpec> checked(ClusterSpec cluster, std::string_view source
   // Each shard keeps an entry for every worker index.
   if (cluster.workers.size() > kMaxWorkers) return invalid(source, fmt::format("more than {} workers", kMaxWorkers));
   const auto unknown = [](const std::string& task) { return task == kUnknownAddress; };
-  for (const auto& [job, tasks] : {std::pair("ps", &cluster.ps), std::pair("aggregator", &cluster.aggregators)}) {
-    const auto absent = std::find_if(tasks->begin(), tasks->end(), unknown);
-    if (absent != tasks->end())
-      return invalid(source, fmt::format("job '{}': task {} is missing (only the workers may have gaps)", job,
-                                         absent - tasks->begin()));
-  }
+  const auto absent = std::find_if(cluster.ps.begin(), cluster.ps.end(), unknown);
+  if (absent != cluster.ps.end())
+    return invalid(source, fmt::format("job 'ps': task {} is missing (only the workers may have gaps)",
+                                       absent - cluster.ps.begin()));
   cluster.sparse = cluster.sparse || std::any_of(cluster.workers.begin(), cluster.workers.end(), unknown);
   std::set<std::string> seen;
   GRADRAIL_RETURN_IF_ERROR(normalise(cluster.ps, "ps", source, seen));
   GRADRAIL_RETURN_IF_ERROR(normalise(cluster.workers, "worker", source, seen));
-  GRADRAIL_RETURN_IF_ERROR(normalise(cluster.aggregators, "aggregator", source, seen));
   return cluster;
 }
 
@@ -197,8 +193,6 @@ absl::StatusOr<ClusterSpec> from_jobs(const Json& jobs, bool is_sparse, std::str
       cluster.workers = std::move(tasks);
     } else if (name == "chief" || name == "master") {
       chief = std::move(tasks);
-    } else if (name == "aggregator") {
-      cluster.aggregators = std::move(tasks);
     }  // TensorFlow's evaluator takes no part in training and is ignored
   }
   if (chief.size() > 1) return invalid(source, "job 'chief' must have one task");
@@ -351,30 +345,6 @@ absl::StatusOr<std::vector<std::string>> parse_host_list(std::string_view list) 
   for (std::string& host : hosts) {
     GRADRAIL_ASSIGN_OR_RETURN(const HostPort address, parse_host_port(host));
     host = to_string(address);
-  }
-  return hosts;
-}
-
-absl::StatusOr<std::vector<std::string>> parse_aggregators(std::string_view list) {
-  std::vector<std::string> hosts = split_list(list);
-  if (!hosts.empty()) return check_aggregators(std::move(hosts));
-  return absl::InvalidArgumentError(fmt::format("'{}' names no address (a list as in host:port,host:port)", list));
-}
-
-absl::StatusOr<std::vector<std::string>> check_aggregators(std::vector<std::string> hosts) {
-  std::set<std::string> seen;
-  for (std::string& host : hosts) {
-    GRADRAIL_ASSIGN_OR_RETURN(const HostPort address, parse_host_port(host));
-    // The default port is that of a ps.
-    if (host.ends_with(']') || host.find(':') == std::string::npos)
-      return absl::InvalidArgumentError(
-          fmt::format("{} has no port: name the port that the aggregator prints, as in host:port", host));
-    host = to_string(address);
-    if (address.port == 0)
-      return absl::InvalidArgumentError(
-          fmt::format("{}: no process listens at port 0: name the port that the aggregator prints", host));
-    if (!seen.insert(host).second)
-      return absl::InvalidArgumentError(fmt::format("{} is in the list twice: name each aggregator once", host));
   }
   return hosts;
 }

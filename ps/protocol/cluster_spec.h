@@ -21,8 +21,6 @@ constexpr char kUnknownAddress[] = "address not given";
 struct ClusterSpec {
   std::vector<std::string> ps;       ///< kUnknownAddress for others than the own ps of a sparse description
   std::vector<std::string> workers;  ///< kUnknownAddress at the indexes that a sparse description leaves out
-  /// The job `aggregator` (docs/aggregators.md). It has no part in a run: workers may push through these tasks.
-  std::vector<std::string> aggregators = {};
   bool chief_job = false;
   bool sparse = false;  ///< the run may have more workers than are known here
 
@@ -48,13 +46,7 @@ GRADRAIL_EXPORT std::string to_string(const HostPort& address);
 /// Errors  INVALID_ARGUMENT names the mistake, also for a list without an address.
 GRADRAIL_EXPORT absl::StatusOr<std::vector<std::string>> parse_host_list(std::string_view list);
 
-/// The same for aggregators, and the addresses are of different processes.
-/// Errors  INVALID_ARGUMENT: also for port 0, and for an address that is there twice.
-GRADRAIL_EXPORT absl::StatusOr<std::vector<std::string>> parse_aggregators(std::string_view list);
-/// The same checks for a list of addresses. Returns each as to_string() writes it.
-GRADRAIL_EXPORT absl::StatusOr<std::vector<std::string>> check_aggregators(std::vector<std::string> hosts);
-
-/// {"ps": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222", …], "chief": […], "aggregator": […]}, bare or below "cluster";
+/// {"ps": ["10.0.0.1:2222"], "worker": ["10.0.0.2:2222", …], "chief": […]}, bare or below "cluster";
 /// lists may also be objects of index → address. Only the object of workers may have gaps: a worker needs every ps.
 /// Below "sparseCluster" other workers than the own one are left out.
 /// `source` names the text in errors.

@@ -35,8 +35,7 @@ enum class ControlCall : uint8_t {
   checkpoint_outcome,
   leave,
   trace,
-  replicate,
-  attach
+  replicate
 };
 
 /// Time from the reply to a ping until the next ping, in runs of usual size.

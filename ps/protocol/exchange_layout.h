@@ -88,10 +88,7 @@ struct alignas(64) SlotHeader {
   uint32_t crc32c = 0;        ///< of the payload, if has_crc
   float rate = kAgreedRate;   ///< learning rate of this step; in sync all workers must have the same
   float weight = 1.0f;        ///< of the gradient in the mean of its step, more than 0
-  /// From an aggregator: bit i stands for worker g × Mode::sum_group + i, which has a part in the payload, or asks for
-  /// parameters. The second word has the upper 32 bits. 0: the connection has one worker.
-  uint32_t members[2] = {};
-  uint32_t base_answer = 0;  ///< ReturnHeader::answer that the worker has of this bucket; 0: none
+  uint32_t base_answer = 0;   ///< ReturnHeader::answer that the worker has of this bucket; 0: none
 };
 
 /// Answers a SlotHeader.
@@ -113,14 +110,6 @@ struct alignas(64) ReturnHeader {
   uint64_t waited_ns = 0;  ///< from the arrival of the gradient to the decision; 0 in async, where no worker waits
   uint64_t next_step = 0;  ///< ssp, answer to a pull or an offer: the step that the worker may push next; else 0
 };
-
-/// SlotHeader::members as one number.
-constexpr uint64_t members_of(const SlotHeader& header) {
-  return header.members[0] | uint64_t{header.members[1]} << 32;
-}
-
-/// Workers of one group at most: the bits of SlotHeader::members.
-inline constexpr uint32_t kMaxSumGroup = 64;
 
 static_assert(sizeof(SlotHeader) == 64 && std::is_trivially_copyable_v<SlotHeader>);
 static_assert(sizeof(ReturnHeader) == 64 && std::is_trivially_copyable_v<ReturnHeader>);

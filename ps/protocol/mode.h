@@ -41,9 +41,6 @@ struct Mode {
   uint32_t bound = 0;
   Grace grace{};            ///< quorum only
   bool drops_late = false;  ///< quorum: a late gradient is lost; false: it is part of the next step
-  /// sync: the gradients of workers g × sum_group … (g + 1) × sum_group - 1 are summed first, then the sums of the
-  /// groups. Aggregators sum in the same order, so that a run has equal bits with and without them. 0: no groups.
-  uint32_t sum_group = 0;
 
   /// Each step is applied once for all workers: its number is the version that it produces.
   bool sums() const { return kind != ModeKind::async && kind != ModeKind::ssp; }
@@ -107,11 +104,5 @@ GRADRAIL_EXPORT std::string mode_text(const Mode& mode);
 /// Whether a run of worker_count workers can have this B or K.
 /// Errors  INVALID_ARGUMENT.
 GRADRAIL_EXPORT absl::Status check_bound(const Mode& mode);
-/// Whether the mode and the number of workers permit this sum_group.
-/// Errors  INVALID_ARGUMENT names the flags.
-GRADRAIL_EXPORT absl::Status check_sum_group(const Mode& mode);
-/// The sum_group with which each of the aggregators has one group.
-/// Errors  INVALID_ARGUMENT: there are more aggregators than workers.
-GRADRAIL_EXPORT absl::StatusOr<uint32_t> sum_group_of(size_t aggregators, size_t workers);
 
 }  // namespace gradrail::ps

@@ -135,23 +135,6 @@ absl::Status check_bound(const Mode& mode) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<uint32_t> sum_group_of(size_t aggregators, size_t workers) {
-  if (aggregators <= workers) return static_cast<uint32_t>((workers + aggregators - 1) / aggregators);
-  return absl::InvalidArgumentError(fmt::format("{} aggregators for {} worker{}: name at most one for each worker",
-                                                aggregators, workers, workers == 1 ? "" : "s"));
-}
-
-absl::Status check_sum_group(const Mode& mode) {
-  if (mode.sum_group == 0) return absl::OkStatus();
-  if (mode.kind != ModeKind::sync) {
-    return absl::InvalidArgumentError(
-        fmt::format("--mode {}: groups of gradients (--aggregators, --sum_group) need --mode sync", mode_text(mode)));
-  }
-  if (mode.sum_group <= kMaxSumGroup) return absl::OkStatus();
-  return absl::InvalidArgumentError(fmt::format("--sum_group {}: a group has at most {} workers; name more aggregators",
-                                                mode.sum_group, kMaxSumGroup));
-}
-
 std::string mode_text(const Mode& mode) {
   switch (mode.kind) {
     case ModeKind::async:
@@ -247,7 +230,6 @@ proto::Training to_proto(const Training& training) {
   message.set_returns(std::string(return_format_name(training.returns)));
   message.set_bucket_bytes(training.bucket_bytes);
   message.set_agreement(training.agreement);
-  message.set_sum_group(training.mode.sum_group);
   return message;
 }
 
@@ -262,9 +244,7 @@ absl::StatusOr<Training> from_proto(const proto::Training& message) {
                                                   message.mode(), kMaxWorkers, message.worker_count()));
   }
   mode.worker_count = message.worker_count();
-  mode.sum_group = message.sum_group();
   GRADRAIL_RETURN_IF_ERROR(check_bound(mode));
-  GRADRAIL_RETURN_IF_ERROR(check_sum_group(mode));
   const OptimizerConfig config = {.kind = optimizer,
                                   .learning_rate = message.learning_rate(),
                                   .momentum = message.momentum(),
@@ -318,8 +298,6 @@ std::string difference(const Training& ours, const Training& theirs, const Sides
   if (ours.push != theirs.push) return say("push", push_format_name(ours.push), push_format_name(theirs.push));
   if (ours.returns != theirs.returns)
     return say("return", return_format_name(ours.returns), return_format_name(theirs.returns));
-  if (ours.mode.sum_group != theirs.mode.sum_group)
-    return say("the workers of a group (--aggregators, --sum_group)", ours.mode.sum_group, theirs.mode.sum_group);
   if (ours.bucket_bytes != theirs.bucket_bytes) return say("bucket_bytes", ours.bucket_bytes, theirs.bucket_bytes);
   return "";
 }

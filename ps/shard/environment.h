@@ -21,7 +21,6 @@ namespace gradrail::ps {
 struct NonFinite {
   enum class Source : uint8_t {
     gradient,  ///< `worker` has pushed it
-    sum,       ///< the sum of an aggregator has it, whose first worker is `worker`
     initial,   ///< `worker` has offered it as initial value
     update,    ///< all gradients are finite: their sum or the update has overflowed
     state,     ///< as update, in the state of the optimizer; the parameter is finite

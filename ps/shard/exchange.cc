@@ -70,27 +70,14 @@ void ShardExchange::on_arrival(ShardPeer& peer, uint64_t immediate) {
   if (!peer.arrived_at.empty()) peer.arrived_at[immediate] = decided_at_ = Clock::now();
   if (is_of_step(header.kind)) grace_.on_arrival(peer.worker, header.bucket, header.step, decided_at_);
   actions_.clear();
-  const uint64_t asking = members_of(header);
-  if (peer.members.is_group) {
-    peer.members.asking[immediate] = asking;
-    peer.members.asked[immediate] = header.kind;
-  }
-  for (const ShardPeer::Member& member : peer.members.list) {
-    if (peer.members.is_group && (asking & bit_of(member.worker)) == 0) continue;
-    partition_.protocol().on_arrival({.worker = member.worker,
-                                      .incarnation = member.incarnation,
-                                      .kind = header.kind,
-                                      .bucket = header.bucket,
-                                      .step = header.step,
-                                      .base_version = header.base_version},
-                                     actions_);
-  }
+  partition_.protocol().on_arrival({.worker = peer.worker,
+                                    .incarnation = peer.incarnation,
+                                    .kind = header.kind,
+                                    .bucket = header.bucket,
+                                    .step = header.step,
+                                    .base_version = header.base_version},
+                                   actions_);
   run_actions();
-}
-
-/// The bit of a worker in SlotHeader::members.
-uint64_t ShardExchange::bit_of(WorkerIndex worker) const {
-  return uint64_t{1} << (worker % partition_.mode().sum_group);
 }
 
 /// Another core has written header and gradient, and has read the parameters. The misses of a small bucket overlap.
@@ -118,10 +105,7 @@ absl::Status ShardExchange::check(const ShardPeer& peer, const SlotHeader& heade
     return bad("the weight is not a finite number, more than 0");
   if (header.weight != 1.0f && partition_.device_memory() != nullptr)
     return bad("a weight needs parameters in host memory (--ps_device host)");
-  if (header.weight != 1.0f && partition_.mode().sum_group != 0)
-    return bad("a weight does not go with groups of gradients (--aggregators, --sum_group)");
-  if (const std::string wrong = wrong_members(peer, header); !wrong.empty()) return bad(wrong);
-  const PushFormat format = format_of(peer, header.kind);
+  const PushFormat format = format_of(header.kind);
   if (header.format != format.kind) return bad("the format is not the one of the run");
   // After the kind, which decides whether there is a payload.
   const uint64_t expected =
@@ -140,24 +124,9 @@ absl::StatusOr<uint32_t> ShardExchange::payload_crc(const ShardPeer& peer, uint3
   return peer.uses_gpu() ? partition_.device_memory()->crc32c(payload, bytes) : crc32c(payload, bytes);
 }
 
-/// Returns "" or what is wrong with SlotHeader::members.
-std::string ShardExchange::wrong_members(const ShardPeer& peer, const SlotHeader& header) const {
-  const uint64_t asking = members_of(header);
-  if (!peer.members.is_group) return asking == 0 ? "" : "names members, and the connection has one worker";
-  uint64_t all = 0;
-  for (const ShardPeer::Member& member : peer.members.list) all |= bit_of(member.worker);
-  if (asking == 0 || (asking & ~all) != 0) return "names other members than those of the connection";
-  // An aggregator may replace a pull, for example by initial values. A push cannot be replaced: its sum is in use.
-  if (peer.members.asked[header.bucket] == ArrivalKind::push) return "comes before the answer to a push";
-  if (header.kind == ArrivalKind::absent) return "a group cannot be absent";
-  // One payload of initial values is of one worker.
-  if (header.kind == ArrivalKind::initialise && (asking & (asking - 1)) != 0) return "has initial values of several";
-  return "";
-}
-
 /// The run decides and not the header: a worker could change its header between check and use.
-PushFormat ShardExchange::format_of(const ShardPeer& peer, ArrivalKind kind) const {
-  return kind == ArrivalKind::push ? peer.push_format(partition_.push_format()) : PushFormat::fp32;
+PushFormat ShardExchange::format_of(ArrivalKind kind) const {
+  return kind == ArrivalKind::push ? partition_.push_format() : PushFormat(PushFormat::fp32);
 }
 
 /// The payload of a bucket: in the worker's memory where that is mapped, else in its slot. Elements of another format
@@ -272,12 +241,7 @@ void ShardExchange::apply(const Action& action) {
       continue;
     }
     peer->is_in_steps = true;
-    ++step.divisor;
-    const ShardPeer::Members& members = peer->members;
-    // A sum counts once, with its first worker.
-    if (members.is_group && (members.asking[action.bucket] & (bit_of(worker) - 1)) != 0) continue;
-    const PushFormat format = peer->push_format(partition_.push_format());
-    terms.push_back({worker, gradient(*peer, action.bucket, format), members.is_group});
+    terms.push_back({worker, gradient(*peer, action.bucket, step.format)});
     weights.push_back(peer->slot_headers()[action.bucket].weight);
     // A state that the backup lacks must not reach a worker's memory: with a backup, answer() stores it there.
     // The result of a parent is not there yet.
@@ -316,12 +280,6 @@ absl::Status ShardExchange::update(const Action& action, ParameterStore::Step st
                                    absl::Span<float* const> targets) {
   const size_t offset = partition_.offset(action.bucket);
   const size_t count = partition_.bucket_range(action.bucket).count;
-  if (const uint32_t group_size = partition_.mode().sum_group; group_size != 0) {
-    const absl::Span<const float* const> sums = group_sum_.sum(terms, group_size, step.format, count);
-    step.format = sum_format(step.format);
-    return partition_.store().update(offset, count, sums, targets, step);
-  }
-  step.divisor = 0;  // each term is one gradient
   absl::InlinedVector<const float*, kMaxGradients> gradients;
   for (const GradientTerm& term : terms) gradients.push_back(term.values);
   const bool are_equal = std::all_of(weights.begin(), weights.end(), [&](float each) { return each == weights[0]; });
@@ -334,9 +292,6 @@ void ShardExchange::answer(const Action& action) {
   ShardPeer* const peer = peers_.active(action.worker);
   if (peer == nullptr) return;  // its connection is lost: the worker repeats its request when it returns
   if (action.dropped) ++dropped_;
-  // One answer for all members with one request in common.
-  if (peer->members.is_group && std::exchange(peer->members.asked[action.bucket], ArrivalKind{}) == ArrivalKind{})
-    return;
   write_header(*peer, action);
   if (has_failed_) return;
   const ElementRange range = partition_.bucket_range(action.bucket);
@@ -488,8 +443,7 @@ transport::RemoteSlice ShardExchange::parameters_target(const ShardPeer& peer, u
     return {.region = peer.offer.returns,
             .offset = return_payload_at(partition_.bucket_count(), bucket, partition_.offset(bucket))};
   }
-  return {.region = peer.offer.parameters,
-          .offset = peer.element_at(partition_.bucket_range(bucket).first) * sizeof(float)};
+  return {.region = peer.offer.parameters, .offset = partition_.bucket_range(bucket).first * sizeof(float)};
 }
 
 /// False: the transport has no room. Any other failure is followed by peer_lost.

@@ -12,7 +12,6 @@
 #include "absl/status/statusor.h"
 #include "base/clock.h"
 #include "base/flight_recorder.h"
-#include "ps/optimizer/group_sum.h"
 #include "ps/shard/environment.h"
 #include "ps/shard/grace_windows.h"
 #include "ps/shard/non_finite.h"
@@ -91,9 +90,7 @@ class ShardExchange {
   void prefetch(const ShardPeer& peer, uint32_t bucket) const;
   absl::Status check(const ShardPeer& peer, const SlotHeader& header, uint64_t immediate) const;
   absl::StatusOr<uint32_t> payload_crc(const ShardPeer& peer, uint32_t bucket, PushFormat format) const;
-  uint64_t bit_of(WorkerIndex worker) const;
-  std::string wrong_members(const ShardPeer& peer, const SlotHeader& header) const;
-  PushFormat format_of(const ShardPeer& peer, ArrivalKind kind) const;
+  PushFormat format_of(ArrivalKind kind) const;
   void run_actions();
   bool hold_until_result(const Action& action);
   void answer_results();
@@ -136,7 +133,6 @@ class ShardExchange {
   TimePoint decided_at_;                  ///< time of the last decision; set only in the modes in which workers wait
   TimePoint noticed_at_;                  ///< time of on_completions(), while the recorder is on
   GraceWindows grace_;
-  GroupSum group_sum_;
   NonFiniteWatch non_finite_;
   bool has_failed_ = false;  ///< the store has lost the parameters
   uint64_t updates_ = 0;

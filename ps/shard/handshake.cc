@@ -20,8 +20,6 @@ constexpr auto kMappingDeadline = std::chrono::seconds(5);
 constexpr auto kCheckDeadline = std::chrono::seconds(10);
 /// A worker changes to this connection between two of its steps, and a step may be long.
 constexpr auto kValidatedDeadline = std::chrono::minutes(2);
-/// An aggregator closes the connection behind its message.
-constexpr auto kRegroupDeadline = std::chrono::seconds(1);
 constexpr size_t kChallengeBytes = 16;
 
 }  // namespace
@@ -47,8 +45,6 @@ void Handshake::on_message(ShardPeer& peer, absl::Span<const std::byte> bytes) {
     return parsed && message.has_join_path() ? accept_join_path(peer, message.join_path())
                                              : peers_.refuse(peer, "the first message is not a JoinPath");
   }
-  if (parsed && message.has_regroup() && peer.phase == Phase::active && peer.members.is_group)
-    return peers_.start_closing(peer, Clock::now() + kRegroupDeadline);
   if (parsed && message.has_ready() && peer.phase == Phase::validated) return activate(peer);
   if (parsed && message.has_backup_in_sync() && peer.phase == Phase::primary) return backup_.on_level();
   peers_.refuse(peer, "a message out of turn");
@@ -60,16 +56,11 @@ void Handshake::advance(ShardPeer& peer) {
 }
 
 void Handshake::accept_join_path(ShardPeer& peer, const proto::JoinPath& join_path) {
-  if (join_path.group_size() > 0) {
-    if (!accept_group(peer, join_path)) return;
-  } else if (!proves(peer, join_path.member(), join_path.proof())) {
+  if (!proves(peer, join_path.member(), join_path.proof()))
     return peers_.refuse(peer, "not a member of this run: join at the control plane first");
-  } else {
-    peer.members.list = {{join_path.member().task_index(), join_path.member().incarnation(), join_path.number()}};
-  }
   GRADRAIL_CHECK(partition_.is_set_up());  // admit() requires it
-  peer.worker = peer.members.list.front().worker;
-  peer.incarnation = peer.members.list.front().incarnation;
+  peer.worker = join_path.member().task_index();
+  peer.incarnation = join_path.member().incarnation();
   if (const absl::Status imported = import_offer(peer, join_path); !imported.ok()) {
     return peers_.refuse(peer, fmt::format("region key: {}", message_of(imported)));
   }
@@ -84,35 +75,6 @@ bool Handshake::proves(const ShardPeer& peer, const proto::Member& member, const
   const PeerTable::Admission* const admission = peers_.admission(member.task_index());
   return admission != nullptr && admission->incarnation == member.incarnation() &&
          same_bytes(proof, mac_of(admission->key, {peer.challenge}));
-}
-
-/// False: the peer was refused.
-bool Handshake::accept_group(ShardPeer& peer, const proto::JoinPath& join_path) {
-  const uint32_t group_size = partition_.mode().sum_group;
-  const auto refuse = [&](const std::string& why) {
-    peers_.refuse(peer, why);
-    return false;
-  };
-  if (!partition_.is_set_up() || group_size == 0) return refuse("this run has no groups of workers (sum_group)");
-  const uint32_t group = join_path.group(0).member().task_index() / group_size;
-  std::vector<WorkerIndex> refused;
-  for (const proto::JoinPath::GroupMember& each : join_path.group()) {
-    const ShardPeer::Member member = {each.member().task_index(), each.member().incarnation(), each.number()};
-    auto& list = peer.members.list;
-    if (member.worker / group_size != group || (!list.empty() && list.back().worker >= member.worker))
-      return refuse("the workers of a group must be of one sum_group, in ascending order");
-    if (!proves(peer, each.member(), each.proof()) || !peers_.is_newest(member)) refused.push_back(member.worker);
-    list.push_back(member);
-  }
-  if (!refused.empty()) {
-    peer.members.list.clear();
-    peers_.refuse_group(peer, refused);
-    return false;
-  }
-  if (join_path.first_element() > partition_.range().first) return refuse("its memory begins behind this shard");
-  peer.members.is_group = true;
-  peer.members.first_element = join_path.first_element();
-  return true;
 }
 
 absl::Status Handshake::import_offer(ShardPeer& peer, const proto::JoinPath& join_path) {
@@ -159,10 +121,6 @@ absl::Status Handshake::send_welcome(ShardPeer& peer) {
   if (const ReturnFormat format = partition_.return_format(); format != ReturnFormat::fp32)
     peer.encoder = std::make_unique<ReturnEncoder>(format, bucket_count, partition_.returned());
   if (partition_.mode().waits()) peer.arrived_at.assign(bucket_count, TimePoint());
-  if (peer.members.is_group) {
-    peer.members.asking.assign(bucket_count, 0);
-    peer.members.asked.assign(bucket_count, ArrivalKind{});
-  }
 
   proto::ToWorker message;
   proto::Welcome& welcome = *message.mutable_welcome();
@@ -175,10 +133,6 @@ absl::Status Handshake::send_welcome(ShardPeer& peer) {
   welcome.set_gradients_mapped(peer.gradients_mapped != nullptr);
   welcome.set_device_mapped(peer.is_on_device());
   welcome.set_device_refused(peer.device_refused);
-  for (const ShardPeer::Member& member : peer.members.list) {
-    const PeerTable::Admission* const admission = peers_.admission(member.worker);
-    if (peer.members.is_group && admission != nullptr && admission->finished) welcome.add_finished(member.worker);
-  }
   GRADRAIL_RETURN_IF_ERROR(send_message(*peer.connection, message));
   peer.phase = ShardPeer::Phase::checking;
   // The worker maps the slots for its first put.
@@ -225,11 +179,6 @@ void Handshake::answer_pattern(ShardPeer& peer) {
 }
 
 void Handshake::activate(ShardPeer& peer) {
-  std::vector<WorkerIndex> moved;
-  for (const ShardPeer::Member& member : peer.members.list) {
-    if (peer.members.is_group && !peers_.is_newest(member)) moved.push_back(member.worker);
-  }
-  if (!moved.empty()) return peers_.refuse_group(peer, moved);
   proto::ToWorker message;
   // Sent before the change: when it cannot leave, the former connection stays in use.
   message.mutable_active();
@@ -237,9 +186,7 @@ void Handshake::activate(ShardPeer& peer) {
     return peers_.refuse(peer, std::string(message_of(sent)));
   }
   peers_.activate(peer);
-  const std::string more =
-      peer.members.list.size() < 2 ? "" : fmt::format(" and {} more", peer.members.list.size() - 1);
-  spdlog::info("{}: worker {}{} connected: {}{}; registered so far: {}", environment_.options.name, peer.worker, more,
+  spdlog::info("{}: worker {} connected: {}{}; registered so far: {}", environment_.options.name, peer.worker,
                peer.connection->describe(), peer.mapped_text(), environment_.registered.text());
 }
 

@@ -52,7 +52,6 @@ class Handshake {
   // handshake.cc
   void accept_join_path(ShardPeer& peer, const proto::JoinPath& join_path);
   bool proves(const ShardPeer& peer, const proto::Member& member, const std::string& proof) const;
-  bool accept_group(ShardPeer& peer, const proto::JoinPath& join_path);
   absl::Status import_offer(ShardPeer& peer, const proto::JoinPath& join_path);
   void map_memory(ShardPeer& peer);
   absl::Status send_welcome(ShardPeer& peer);

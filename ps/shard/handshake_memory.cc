@@ -91,7 +91,7 @@ absl::Status Handshake::probe_mapping(const ShardPeer& peer) {
   // map() reports neither size nor rights, and a store behind the end of a region ends this process. The transport
   // checks a put and a get of our range's last element.
   const size_t bytes = sizeof(float);
-  const uint64_t last_element = peer.element_at(range.first + range.count - 1);
+  const uint64_t last_element = range.first + range.count - 1;
   const size_t last = last_element * bytes;
   if (peer.parameters_mapped != nullptr) {
     // The put writes what is there: a chief that has joined again offers these parameters.
@@ -105,7 +105,7 @@ absl::Status Handshake::probe_mapping(const ShardPeer& peer) {
     GRADRAIL_RETURN_IF_ERROR(
         peer.connection->get({peer.returns.region.get(), 0, bytes}, {peer.offer.gradients, last}, 0));
     const PushFormat format = partition_.push_format();
-    if (format == PushFormat::fp32 || peer.members.is_group) return absl::OkStatus();
+    if (format == PushFormat::fp32) return absl::OkStatus();
     GRADRAIL_RETURN_IF_ERROR(peer.connection->get(
         {peer.returns.region.get(), 0, 1},
         {peer.offer.gradients, gradient_at(partition_.map().elements(), last_element, format)}, 0));

@@ -54,8 +54,7 @@ std::optional<NonFinite> NonFiniteWatch::find_gradient(const Action& action, abs
   decoded_.resize(partition_.bucket_range(action.bucket).count);
   std::optional<NonFinite> first;
   for (const GradientTerm& term : terms) {
-    const PushFormat format = term.is_sum ? sum_format(partition_.push_format()) : partition_.push_format();
-    sum_of(absl::MakeConstSpan(&term.values, 1), format, absl::MakeSpan(decoded_));
+    mean_of(absl::MakeConstSpan(&term.values, 1), {}, partition_.push_format(), absl::MakeSpan(decoded_));
     const size_t at = first_non_finite(decoded_);
     if (at == decoded_.size()) continue;
     ++gradients_[term.worker];
@@ -63,7 +62,7 @@ std::optional<NonFinite> NonFiniteWatch::find_gradient(const Action& action, abs
       ++first->further;
       continue;
     }
-    first = found(action, term.is_sum ? NonFinite::Source::sum : NonFinite::Source::gradient, decoded_, at);
+    first = found(action, NonFinite::Source::gradient, decoded_, at);
     first->worker = term.worker;
   }
   return first;

@@ -6,12 +6,17 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "ps/optimizer/group_sum.h"
 #include "ps/shard/environment.h"
 #include "ps/shard/partition.h"
 #include "ps/shard/shard_protocol.h"
 
 namespace gradrail::ps {
+
+/// The gradient of one worker in a step.
+struct GradientTerm {
+  WorkerIndex worker = 0;
+  const float* values = nullptr;  ///< a bucket, in the format of the run
+};
 
 /// Watches the parameters of a shard, and the optimizer's state, for NaN and infinity. The kernels find them in the
 /// pass of the update (ParameterStore::last_is_finite). Only then this class reads the gradients of the step, which are
@@ -39,7 +44,7 @@ class NonFiniteWatch {
 
   /// Buckets with NaN or infinity in their parameters or state now.
   uint32_t odd_buckets() const { return odd_count_; }
-  /// Gradients of buckets, by worker. Of the sum of an aggregator: its first worker.
+  /// Gradients of buckets, by worker.
   const std::map<WorkerIndex, uint64_t>& gradients() const { return gradients_; }
 
  private:

@@ -23,10 +23,6 @@ absl::Status Partition::reset_to(const ShardSetup& setup, const StoreMaker& make
   device_memory_ = store_->device_memory();
   later_results_ = store_->later_results();
   returns_parameters_ = store_->returns_parameters();
-  if (device_memory_ != nullptr && setup_.mode.sum_group != 0) {
-    return absl::FailedPreconditionError(
-        "groups of gradients (--aggregators, --sum_group) need parameters in host memory (--ps_device host)");
-  }
   if (device_memory_ != nullptr && !is_for_gpus(setup_.push)) {
     return absl::FailedPreconditionError(
         fmt::format("push {}: parameters in GPU memory do not take it (--ps_device host takes all formats)",

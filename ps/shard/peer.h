@@ -42,19 +42,6 @@ struct ShardPeer {
   // Set once, by JoinPath.
   WorkerIndex worker = 0;
   uint64_t incarnation = 0;
-  struct Member {
-    WorkerIndex worker = 0;
-    uint64_t incarnation = 0;
-    uint64_t number = 0;  ///< JoinPath.number
-  };
-  /// The workers of this connection in ascending order, `worker` first. More than one, or one: of an aggregator.
-  struct Members {
-    std::vector<Member> list;
-    bool is_group = false;           ///< of an aggregator
-    uint64_t first_element = 0;      ///< of the model, with which the memory of the peer begins
-    std::vector<uint64_t> asking;    ///< group, per bucket: the workers of its request, as SlotHeader::members
-    std::vector<ArrivalKind> asked;  ///< group, per bucket: its kind; 0: it has its answer
-  } members;
   struct Offer {
     transport::RemoteRegion parameters{};
     transport::RemoteRegion returns{};
@@ -71,8 +58,8 @@ struct ShardPeer {
   std::string device_refused;  ///< reason for not using device_key
 
   // The worker's memory where the transport maps it, or the store's GPU maps the worker's; else null.
-  float* parameters_mapped = nullptr;       ///< [elements of the model], from members.first_element
-  const float* gradients_mapped = nullptr;  ///< [elements of the model], from members.first_element
+  float* parameters_mapped = nullptr;       ///< [elements of the model]
+  const float* gradients_mapped = nullptr;  ///< [elements of the model]
   DeviceVariables device;                   ///< behind the two above when they are GPU memory
 
   transport::RegisteredMemory slots;    ///< [SlotHeader × buckets][payload]
@@ -105,19 +92,12 @@ struct ShardPeer {
   /// The event loop has nothing to continue for this peer.
   bool is_settled() const { return (phase == Phase::active || phase == Phase::primary) && backlog.empty(); }
 
-  /// Place of an element of the model in the peer's parameters.
-  uint64_t element_at(uint64_t element) const { return element - members.first_element; }
   /// The parameter of an element of the model. parameters_mapped is not null.
-  float* mapped_parameter(uint64_t element) const { return parameters_mapped + element_at(element); }
-  /// The gradient of an element of the model in this format. Sums keep their place in fp32. gradients_mapped is not
-  /// null.
+  float* mapped_parameter(uint64_t element) const { return parameters_mapped + element; }
+  /// The gradient of an element of the model in this format. gradients_mapped is not null.
   const std::byte* mapped_gradient(uint64_t model_elements, uint64_t element, PushFormat format) const {
-    if (members.is_group) format = PushFormat::fp32;
-    return reinterpret_cast<const std::byte*>(gradients_mapped) +
-           gradient_at(model_elements, element_at(element), format);
+    return reinterpret_cast<const std::byte*>(gradients_mapped) + gradient_at(model_elements, element, format);
   }
-  /// The format of gradients.
-  PushFormat push_format(PushFormat of_run) const { return members.is_group ? sum_format(of_run) : of_run; }
 
   const SlotHeader* slot_headers() const { return reinterpret_cast<const SlotHeader*>(slots.memory.data()); }
   ReturnHeader* return_headers() const { return reinterpret_cast<ReturnHeader*>(returns.memory.data()); }
@@ -127,8 +107,7 @@ struct ShardPeer {
     if (is_on_device()) return " gpu-direct(ipc)";
     const std::string out = offer.gpu_memory.empty() ? "" : " gpu-direct(" + offer.gpu_memory + ")";
     if (uses_gpu()) return out + " into GPU memory";
-    const std::string mapped = gradients_mapped != nullptr ? " mapped" : out;
-    return members.is_group ? mapped + " from aggregator" : mapped;
+    return gradients_mapped != nullptr ? " mapped" : out;
   }
 };
 

@@ -7,7 +7,6 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "fmt/ranges.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/data_message.h"
 
@@ -36,13 +35,7 @@ PeerTable::~PeerTable() {
 }
 
 void PeerTable::admit(WorkerIndex worker, uint64_t incarnation, const std::string& key) {
-  Admission& admitted = admitted_[worker];
-  ShardPeer* const former = active(worker);
-  // A sum that has a gradient of the former incarnation is void.
-  if (former != nullptr && former->members.is_group && admitted.incarnation != incarnation)
-    start_closing(*former, Clock::now());
-  if (admitted.incarnation != incarnation) admitted = {.incarnation = incarnation};
-  admitted.key = key;
+  admitted_[worker] = {.incarnation = incarnation, .key = key};
 }
 
 const PeerTable::Admission* PeerTable::admission(WorkerIndex worker) const {
@@ -57,45 +50,23 @@ void PeerTable::remove_member(WorkerIndex worker, uint64_t incarnation) {
   // Collected first: close() erases from peers_.
   std::vector<ShardPeer*> theirs;
   for (const auto& [connection, peer] : peers_) {
-    const auto& members = peer->members.list;
-    if (std::any_of(members.begin(), members.end(), [&](const ShardPeer::Member& member) {
-          return member.worker == worker && member.incarnation == incarnation;
-        }))
-      theirs.push_back(peer.get());
+    // A peer without a worker has no incarnation.
+    if (peer->worker == worker && peer->incarnation == incarnation) theirs.push_back(peer.get());
   }
-  // A sum that has the gradient of this worker is void. The aggregator returns with the other members.
   for (ShardPeer* peer : theirs) close(*peer);
-  // Behind close(), which counts the members of a group as absent.
   std::erase_if(absent_,
                 [&](const Absent& absent) { return absent.worker == worker && absent.incarnation == incarnation; });
   tell_lowest(worker);
 }
 
 /// The lowest worker is the chief. Without this message it knows that from its next heartbeat on, which may follow its
-/// last step. On the path of a group no worker receives it.
+/// last step.
 void PeerTable::tell_lowest(WorkerIndex removed) {
   const auto lowest = std::find_if(active_.begin(), active_.end(), [](const ShardPeer* p) { return p != nullptr; });
-  if (lowest == active_.end() || (*lowest)->worker < removed || (*lowest)->members.is_group) return;
+  if (lowest == active_.end() || (*lowest)->worker < removed) return;
   proto::ToWorker message;
   message.set_lower_left(true);
   send_message(*(*lowest)->connection, message).IgnoreError();  // without room: the heartbeat has the news
-}
-
-bool PeerTable::is_newest(const ShardPeer::Member& member) const {
-  const Admission* const admitted = admission(member.worker);
-  return admitted != nullptr && admitted->incarnation == member.incarnation && admitted->number <= member.number;
-}
-
-void PeerTable::mark_finished(WorkerIndex worker, uint64_t incarnation) {
-  const auto found = admitted_.find(worker);
-  if (found == admitted_.end() || found->second.incarnation != incarnation) return;
-  found->second.finished = true;
-  ShardPeer* const peer = active(worker);
-  if (peer == nullptr || !peer->members.is_group) return;
-  proto::ToWorker message;
-  message.mutable_member_finished()->set_worker(worker);
-  // Without room for the message: the next Welcome has the news.
-  if (!send_message(*peer->connection, message).ok()) start_closing(*peer, Clock::now());
 }
 
 ShardPeer& PeerTable::accept(transport::Connection& connection, size_t context_index) {
@@ -126,31 +97,20 @@ ShardPeer* PeerTable::primary() const {
 
 void PeerTable::activate(ShardPeer& peer) {
   GRADRAIL_CHECK(peer.phase == ShardPeer::Phase::validated);
-  for (const ShardPeer::Member& member : peer.members.list) {
-    // The former connection serves until this moment: a worker that verifies a better path still pushes over it.
-    if (ShardPeer* former = active(member.worker); former != nullptr) start_closing(*former, Clock::now());
-  }
-  for (const ShardPeer::Member& member : peer.members.list) {
-    // Else expire() would report the worker as lost although it has returned.
-    std::erase_if(absent_, [&](const Absent& absent) { return absent.worker == member.worker; });
-    if (active_.size() <= member.worker) active_.resize(member.worker + 1, nullptr);
-    active_[member.worker] = &peer;
-    if (const auto found = admitted_.find(member.worker); found != admitted_.end())
-      found->second.number = std::max(found->second.number, member.number);
-  }
+  // The former connection serves until this moment: a worker that verifies a better path still pushes over it.
+  if (ShardPeer* former = active(peer.worker); former != nullptr) start_closing(*former, Clock::now());
+  // Else expire() would report the worker as lost although it has returned.
+  std::erase_if(absent_, [&](const Absent& absent) { return absent.worker == peer.worker; });
+  if (active_.size() <= peer.worker) active_.resize(peer.worker + 1, nullptr);
+  active_[peer.worker] = &peer;
   peer.phase = ShardPeer::Phase::active;
   update_unsettled(peer);
 }
 
 /// The slots of the connection end with it, and the gradients in them. The worker repeats them when it returns.
 void PeerTable::deactivate(ShardPeer& peer) {
-  for (const ShardPeer::Member& member : peer.members.list) {
-    GRADRAIL_CHECK(active_[member.worker] == &peer);  // invariants 1 and 4
-    active_[member.worker] = nullptr;
-    if (!peer.members.is_group) continue;
-    absent_.push_back({member.worker, member.incarnation, Clock::now() + kReturnDeadline,
-                       "the connection of its aggregator has ended"});
-  }
+  GRADRAIL_CHECK(active_[peer.worker] == &peer);  // invariant 1
+  active_[peer.worker] = nullptr;
   on_inactive_(peer);
 }
 
@@ -169,7 +129,7 @@ void PeerTable::refuse(ShardPeer& peer, const std::string& why) {
   const bool was_active = peer.phase == ShardPeer::Phase::active;
   start_closing(peer, Clock::now() + kGracePeriod);
   // The heartbeat of the worker may continue. Without a report, sync would wait for its gradients forever.
-  if (was_active && !peer.members.is_group && environment_.options.on_lost) {
+  if (was_active && environment_.options.on_lost) {
     environment_.options.on_lost(peer.worker, peer.incarnation, fmt::format("it was refused: {}", why));
   }
   proto::ToWorker message;
@@ -177,20 +137,8 @@ void PeerTable::refuse(ShardPeer& peer, const std::string& why) {
   send_message(*peer.connection, message).IgnoreError();  // best effort: the connection is going to be closed
 }
 
-void PeerTable::refuse_group(ShardPeer& peer, const std::vector<WorkerIndex>& workers) {
-  spdlog::info("{}: {} has workers that are on other paths or not in the run: {}", environment_.options.name,
-               peer.connection->describe(), fmt::join(workers, ", "));
-  start_closing(peer, Clock::now() + kGracePeriod);
-  proto::ToWorker message;
-  message.mutable_group_refused()->mutable_workers()->Assign(workers.begin(), workers.end());
-  send_message(*peer.connection, message).IgnoreError();  // best effort: the connection is going to be closed
-}
-
 void PeerTable::on_lost(ShardPeer& peer, const std::string& cause) {
-  if (peer.phase == ShardPeer::Phase::active && peer.members.is_group) {
-    losses_.write(fmt::format("{}: lost {} to an aggregator of {} workers: {}; they may return over other paths",
-                              environment_.options.name, peer.connection->describe(), peer.members.list.size(), cause));
-  } else if (peer.phase == ShardPeer::Phase::active) {
+  if (peer.phase == ShardPeer::Phase::active) {
     losses_.write(fmt::format("{}: lost {} to worker {}: {}; the worker may return over another path",
                               environment_.options.name, peer.connection->describe(), peer.worker, cause));
     absent_.push_back({peer.worker, peer.incarnation, Clock::now() + kReturnDeadline, cause});

@@ -29,7 +29,6 @@ struct PathTraffic {
 ///      it is not 0, or while a member is absent.
 ///   3. Only close() frees a peer. A completion of a peer may be in the event loop's hands at any other time: refuse()
 ///      and start_closing() leave the peer to expire().
-///   4. The members of a group are active on it together, or none of them is. A member that leaves ends the connection.
 /// Threads  Owner thread of the shard.
 class PeerTable {
  public:
@@ -47,15 +46,9 @@ class PeerTable {
   struct Admission {
     uint64_t incarnation = 0;
     std::string key;
-    uint64_t number = 0;    ///< JoinPath.number of the newest connection that was active
-    bool finished = false;  ///< its steps are done
   };
   /// Null: the worker is not admitted.
   const Admission* admission(WorkerIndex worker) const;
-  /// Whether this connection of the member is no older than those that were active.
-  bool is_newest(const ShardPeer::Member& member) const;
-  /// The steps of the member are done. Its aggregator stops waiting for it.
-  void mark_finished(WorkerIndex worker, uint64_t incarnation);
   /// Withdraws the admission and closes all connections of the member, the active one and those beside it.
   void remove_member(WorkerIndex worker, uint64_t incarnation);
   void withdraw_admissions() { admitted_.clear(); }
@@ -84,8 +77,6 @@ class PeerTable {
   void activate(ShardPeer& peer);
   /// Sends the reason to the peer and starts to close it. Reports an active worker as lost.
   void refuse(ShardPeer& peer, const std::string& why);
-  /// The same for the connection of an aggregator. Its members may return; `workers` are not accepted in this group.
-  void refuse_group(ShardPeer& peer, const std::vector<WorkerIndex>& workers);
   /// Takes the peer out of service; its admission stays. expire() closes the peer after `deadline`.
   void start_closing(ShardPeer& peer, TimePoint deadline);
   /// The transport has lost the connection. An active worker is absent from now on, and may return.

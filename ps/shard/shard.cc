@@ -147,11 +147,9 @@ Shard::Shard(Options options)
       peers_(environment_,
              [this](const ShardPeer& peer) {
                // Held answers and waiting pushes refer to the memory of this connection, which ends now.
-               for (const ShardPeer::Member& member : peer.members.list) {
-                 primary_.forget_held(member.worker);
-                 exchange_.forget(member.worker);
-                 partition_.protocol().reconnect_worker(member.worker, member.incarnation);
-               }
+               primary_.forget_held(peer.worker);
+               exchange_.forget(peer.worker);
+               partition_.protocol().reconnect_worker(peer.worker, peer.incarnation);
              }),
       primary_(environment_, partition_, [this](const Action& action) { exchange_.answer(action); }),
       backup_(environment_, partition_, peers_),
@@ -312,7 +310,7 @@ absl::Status Shard::begin(const Setup& setup) {
   // Connections refer to regions, and regions to the store: they end in this order.
   peers_.withdraw_admissions();
   peers_.close_joined();
-  peers_.forget_absent();  // behind close_joined(), which counts the members of groups as absent
+  peers_.forget_absent();
   primary_.reset();
   exchange_.reset();
   backup_.reset();
@@ -366,7 +364,6 @@ void Shard::mark_finished(WorkerIndex worker, uint64_t incarnation) {
     exchange_.change_membership([&](ShardProtocol& protocol, Actions& actions) {
       protocol.mark_worker_finished(worker, incarnation, actions);
     });
-    peers_.mark_finished(worker, incarnation);
   });
 }
 

@@ -44,9 +44,8 @@ class HostStore final : public ParameterStore {
     const float* mean = nullptr;
     if (gradients.size() > kMaxGradients) {
       mean_.resize(count);
-      mean_of(gradients, step.weights, step.format, absl::MakeSpan(mean_), step.divisor);
+      mean_of(gradients, step.weights, step.format, absl::MakeSpan(mean_));
       step.weights = {};
-      step.divisor = 0;
       // A lone gradient keeps its scale of 1 in apply().
       mean = mean_.data();
       step.format = PushFormat::fp32;
@@ -59,7 +58,6 @@ class HostStore final : public ParameterStore {
                            .gradients = gradients,
                            .weights = step.weights,
                            .format = step.format,
-                           .divisor = step.divisor,
                            .targets = targets.first(in_pass),
                            .update_index = step.index,
                            .rate = step.rate,

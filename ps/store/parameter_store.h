@@ -73,7 +73,6 @@ class ParameterStore {
     float rate = kAgreedRate;              ///< as ApplyArguments::rate
     PushFormat format = PushFormat::fp32;  ///< of the gradients, as ApplyArguments::format
     absl::Span<const float> weights = {};  ///< of the gradients in the mean; empty: equal. In host memory only
-    size_t divisor = 0;                    ///< as ApplyArguments::divisor. In host memory only
     float weight = 1.0f;                   ///< of the mean: the sum of the weights. For stores with later_results()
   };
   /// Updates a run as apply() does (ps/optimizer/optimizer.h), with any number of gradients and targets. With a

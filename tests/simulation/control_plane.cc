@@ -104,8 +104,6 @@ void run_handler(ps::ControlPlane& plane, Call& call) {
     case ps::ControlCall::replicate:
       return handle<ReplicateRequest, ReplicateReply>(
           call, [&](const auto& request, auto& reply) { return plane.backup.mirror(request, reply); });
-    case ps::ControlCall::attach:
-      GRADRAIL_CHECK(false);  // no aggregator is simulated
   }
 }
 

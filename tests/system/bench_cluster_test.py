@@ -102,15 +102,6 @@ class BenchCluster(cluster.ClusterTest):
         for process in (self.start("ps", 0, layers, suite="replay"), *workers):
             self.assertIn(words, self.text(process, cluster.CONFIGURATION))
 
-    def test_aggregators_of_the_cluster_description_are_not_used_silently(self):
-        ps, *workers, aggregator = [f"127.0.0.1:{port}" for port in cluster.free_ports(4)]
-        file = self.write_json({"ps": [ps], "worker": workers, "aggregator": [aggregator]})
-        self.hosts = ["--cluster", file]
-        others = [self.start("worker", i) for i in range(2)]
-        self.assertIn("job 'aggregator' of --cluster is not used; --aggregators LIST", self.text(self.start("ps", 0)))
-        for worker in others:
-            self.assertEqual(self.text(worker), "")
-
     def test_matrix_has_each_pair(self):
         file = self.folder / "run.json"
         for flags, pairs in (([], ["0 and 1", "0 and 2", "1 and 2"]),

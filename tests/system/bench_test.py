@@ -277,10 +277,6 @@ class Bench(cluster.ClusterTest):
                                  ("-J /none/x: cannot be written: No such file", ["put", "-J", "/none/x"]),
                                  ("-J /proc/x: cannot be written: ", ["put", "-J", "/proc/x"]),
                                  ("-J /sys: cannot be written: it is a folder", ["exchange", "-J", "/sys"]),
-                                 ("needs --mode sync; the mode of this run is async, the default of the suite",
-                                  ["incast", "--workers", "2", "--aggregators", "127.0.0.1:1"]),
-                                 ("3 aggregators for 2 workers: name at most one for each worker",
-                                  ["exchange", "--workers", "2", "--aggregators", "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3"]),
                                  ("--rails 10.0.0.1,10.1.0.1 --streams 64: 2 rails of 64 streams are 128 lanes, and 64 is",
                                   ["exchange", "--rails", "10.0.0.1,10.1.0.1", "--streams", "64"]),
                                  ("SGD with one worker", ["peers", "--workers", "2"]),
@@ -303,40 +299,14 @@ class Bench(cluster.ClusterTest):
         self.assertRegex(self.bench("put", "--transport", "pigeon", code=cluster.CONFIGURATION), "pigeon")
 
     def test_flags_without_an_effect_are_refused(self):
-        refused = {"peers": ["--cluster", "--job_name", "--rendezvous", "--ps_hosts"], "apply": ["-w", "--aggregators"],
-                   "put": ["--rails", "--streams", "--aggregators"],
+        refused = {"peers": ["--cluster", "--job_name", "--rendezvous", "--ps_hosts"], "apply": ["-w"],
+                   "put": ["--rails", "--streams"],
                    "register": ["-w", "-c"], "replay": ["-b", "-e", "-f"],
                    "publish": ["-w", "-c", "--transport"], "staged": ["-n", "-w", "-c"], "straggler": ["-n", "-w", "-c"]}
         for suite, flags in refused.items():
             for flag in flags:
                 with self.subTest(suite=suite, flag=flag):
                     self.assertIn(flag, self.bench(suite, flag, "1", code=cluster.USAGE))
-
-    @cluster.long("every_question_is_answered runs the suites")
-    def test_rows_through_aggregators_are_those_alone(self):
-        common = ["-b", "4K", "-e", "4K", "--workers", "2", "--mode", "sync", *QUICK]
-        asked = ["exchange", *common, "--transport", "tcp", "--aggregators"]
-        (port,) = cluster.free_ports(1)
-        self.assertRegex(self.bench(*asked, f"127.0.0.1:{port}", code=cluster.FAILED),
-                         rf"aggregator 127.0.0.1:{port} is not used: shard 0 at \S+: tcp \(aggregator")
-        task = self.launch("aggregator", [cluster.binary(), "aggregator", "--bind", f"127.0.0.1:{port}", "--transport", "shm,tcp"])
-        task.wait_for("aggregator listens")
-        for transport in ("tcp", "shm"):
-            for formats in ((), ("--push", "int8", "--return", "delta"), ("--push", "topk:1", "--return", "bf16")):
-                with self.subTest(transport=transport, formats=formats):
-                    said = self.bench("exchange", *common, "--transport", transport, "--aggregators",
-                                      f"127.0.0.1:{port}", *formats)
-                    self.assertRegex(said, rf"(?m)^ +{transport}.* through aggregator +4096 .* 0$")
-        # The workers of the second group would go through the first aggregator. Worker 0 may end alone: its values are
-        # not those of two workers, and do not count.
-        for suite in ("exchange", "incast"):
-            self.assertRegex(self.bench(suite, *asked[1:], f"127.0.0.1:{port},127.0.0.1:1", code=cluster.FAILED),
-                             rf"worker/1: aggregator 127.0.0.1:1 is not used: .*through aggregator 127.0.0.1:{port}")
-        asked[asked.index("--workers") + 1] = "9"
-        said = self.bench(*asked, "127.0.0.1:1,127.0.0.1:2,127.0.0.1:3,127.0.0.1:4", code=cluster.USAGE)
-        self.assertIn("9 workers have 3 groups of 3, and 127.0.0.1:4 has none; omit it", said)
-        self.assertIn("--encrypt-data --aggregators: aggregators lack the secret of a bench",
-                      self.bench(*asked, f"127.0.0.1:{port}", "--encrypt-data", code=cluster.USAGE))
 
     def test_damaged_layer_lists(self):
         for line, words in (("conv 10 0", "multiple of 4"), ("conv 16", "name bytes microseconds"), ("conv 16 1 1", "name"),

@@ -8,7 +8,7 @@ import cluster
 
 class FlagValues(cluster.ClusterTest):
     def test_each_command_refuses_a_value_with_one_line(self):
-        for command in (["train", "--ps=x"], ["run", "--ps=x"], ["aggregator", "--bind=x"], ["info", "--plugin-dir="],
+        for command in (["train", "--ps=x"], ["run", "--ps=x"], ["info", "--plugin-dir="],
                         ["doctor", "--hosts=,"], ["topo", "--cores=x"], ["top", ""], ["convert", "x"],
                         ["checkpoint", "ls", ""], ["bench", "put", "--begin=x"], ["predict", "--sweep=x"]):
             with self.subTest(command=command):

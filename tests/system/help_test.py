@@ -11,7 +11,6 @@ COMPLETION = pathlib.Path(__file__).parents[2] / "tools/gradrail/completion.bash
 FLAG = re.compile(r"(?<![\w-])--?[A-Za-z][\w-]*")
 GROUPS = {
     ("train",): ["Cluster", "Model", "Training", "Transport", "GPU", "Placement", "Checkpoint", "Monitoring", "Security"],
-    ("aggregator",): ["Cluster", "Transport", "Security"],
     ("top",): ["Cluster", "Monitoring", "Security"],
     ("topo",): ["Machine", "Cluster", "GPU", "Output"],
     ("doctor",): ["Report", "Cluster", "Transport"],

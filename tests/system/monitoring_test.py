@@ -74,22 +74,6 @@ class Metrics(Monitored):
             for name in ("gradrail_fallbacks_total", "gradrail_wait_seconds_total", "gradrail_dropped_gradients_total"):
                 self.assertEqual(value(families, name), 0)
 
-    def test_an_aggregator_counts_both_of_its_sides(self):
-        aggregator = self.launch("aggregator", [cluster.binary(), "aggregator", "--bind", "127.0.0.1:0", "--metrics_port", "0"])
-        address = aggregator.wait_for(r"aggregator listens on (\S+)")[1]
-        url = self.metrics_url(aggregator)
-        self.assertEqual(value(exposition.check(self.scrape(url)), "gradrail_aggregator_workers"), 0)
-        self.start_cluster(2, "--mode", "sync", "--transport", "tcp", "--aggregators", address, *ENDLESS)
-        paths = lambda f: f.get("gradrail_bytes_total", [0, 0, []])[2]  # absent before the first byte
-        counted = lambda f, path: any(of["path"] == path and v > 10000 for _, of, v in paths(f))
-        families = self.scrape_until(url, lambda f: counted(f, "tcp") and counted(f, "tcp to shard"))
-        self.assertEqual(value(families, "gradrail_aggregator_sessions"), 1)
-        self.assertEqual(value(families, "gradrail_aggregator_workers"), 2)
-        fan_in = (value(families, "gradrail_bytes_total", direction="in", path="tcp")
-                  / value(families, "gradrail_bytes_total", direction="out", path="tcp to shard"))
-        self.assertAlmostEqual(fan_in, 2, delta=0.3)
-        self.wait_until_shown(r"^worker/[01] .* tcp to aggregator", self.ps_addresses)
-
     def test_counters_only_grow_and_the_run_does_not_mind(self):
         (_, server), (worker, url) = self.start_watched(1)
         before = {}
@@ -142,8 +126,6 @@ class Metrics(Monitored):
     def test_metrics_refusals(self):
         self.refused(cluster.USAGE, ["--metrics_bind: 'here' must be an address"], "--metrics_bind", "here")
         self.refused(cluster.USAGE, ["--metrics_bind requires --metrics_port"], "--metrics_bind", "127.0.0.1")
-        aggregator = self.launch("aggregator", [cluster.binary(), "aggregator", "--bind", "127.0.0.1:0", "--metrics_bind", "::1"])
-        self.assert_ends(aggregator, cluster.USAGE, says=["--metrics_bind requires --metrics_port"])
         self.refused(cluster.CONFIGURATION, ["--metrics_port: with --ps 0 there is no exchange"], "--ps", 0,
                      "--metrics_port", 0)
         self.refused(cluster.USAGE, ["metrics_port"], "--metrics_port", 70000)

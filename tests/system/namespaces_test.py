@@ -97,30 +97,6 @@ class Tasks(four_hosts.FourHosts):
                          says=[rf"parameter server 0 \({four_hosts.NETWORK}\.99:2222\) did not come up in time"])
 
 
-class Aggregators(four_hosts.FourHosts):
-    WORKERS = (1, 2)
-
-    @cluster.long("TcpVanished and MembershipTest; cut_cable and recovery_test.a_host_that_vanishes_is_noticed with namespaces")
-    def test_an_aggregator_on_a_host_that_vanishes_is_a_lost_path(self):
-        address = f"{four_hosts.address_of(3)}:2300"
-        aggregator = self.launch("aggregator", ["ip", "netns", "exec", self.hosts[3], cluster.binary(), "aggregator",
-                                                "--bind", address, "--insecure"])
-        aggregator.wait_for("aggregator listens on")
-        flags = ["--mode", "sync", "--aggregators", address, "--sum_group", 2, "--epochs", 100000, "--path_timeout", 4,
-                 "--failback_secs", 0.5]
-        self.train_on(0, "ps", 0, *flags)
-        workers = [self.train_on(1 + i, "worker", i, *flags) for i in range(2)]
-        workers[0].wait_for(r"Step: \d+")
-        four_hosts.ip("-n", self.switch, "link", "set", "port3", "down")
-        for worker in workers:
-            worker.wait_for(rf"through aggregator {re.escape(address)} was lost .*; continues over tcp", 15 * cluster.PATIENCE)
-        self.assert_goes_on(workers[0])
-        four_hosts.ip("-n", self.switch, "link", "set", "port3", "up")
-        for worker in workers:
-            worker.wait_for(rf"back on tcp .* through aggregator {re.escape(address)}", 15 * cluster.PATIENCE)
-        self.assert_goes_on(workers[0])
-
-
 class ManyMembers(four_hosts.FourHosts):
     HOSTS = 2
     MEMBERS = 1200  # a ping each 6 s: silence alone is noticed after 9.5 s

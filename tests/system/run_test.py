@@ -104,23 +104,6 @@ class Run(cluster.ClusterTest):
         self.assertGreaterEqual(found[0], 16 << 20)
         self.assertTrue(4 << 20 <= found[4] < 6 << 20, found)
 
-    def test_aggregators_reach_the_program(self):
-        aggregator = self.launch("aggregator", [cluster.binary(), "aggregator", "--bind", "127.0.0.1:0"])
-        address = aggregator.wait_for(r"aggregator listens on (\S+)").group(1)
-        path = "if c.task_index == 1: print(c.stats()['paths'], c.parameters['w'].tobytes().hex(), flush=True)"
-        found = {}
-        for flags in (["--aggregators", address], ["--sum_group", 2], []):
-            task = self.run_program("--workers", 2, *flags, late=path)
-            self.assert_ends(task, cluster.GOOD, says=[r"task 1 step 300 w 3\.000 b 1\.000"])
-            found[flags[0] if flags else ""] = task.wait_for(r"\['shard 0 .*: (.*)'\] ([0-9a-f]{8})").groups()
-        self.assertRegex(found["--aggregators"][0], f"through aggregator {address}")
-        self.assertEqual(found["--aggregators"][1], found["--sum_group"][1])
-        self.assertNotIn("aggregator", found[""][0])
-
-    def test_aggregators_need_a_program_in_mode_sync(self):
-        task = self.run_program("--workers", 2, "--aggregators", "127.0.0.1:2300", mode="async")
-        self.assert_ends(task, 1, says=[r"--mode async: groups of gradients \(--aggregators, --sum_group\) need --mode sync"])
-
     def test_ranks_of_mpirun(self):
         if shutil.which("mpirun") is None:
             cluster.skip("no mpirun (openmpi-bin)")
@@ -149,17 +132,6 @@ class Run(cluster.ClusterTest):
         for task in tasks:
             self.assert_ends(task, cluster.GOOD)
         self.assert_says(tasks[2], r"task 1 step 300 w 3\.000 b 1\.000")
-
-    def test_aggregators_of_tf_config_are_not_ignored_silently(self):
-        [port] = cluster.free_ports(1)
-        description = {"ps": [f"127.0.0.1:{port}"], "worker": ["localhost:1"], "aggregator": ["127.0.0.1:2300"]}
-        unused = "job 'aggregator' of TF_CONFIG is not used; for a program in mode sync give --aggregators 127.0.0.1:2300"
-        tasks = {job: self.run_program(variables={"TF_CONFIG": json.dumps({"cluster": description,
-                                                                           "task": {"type": job, "index": 0}})})
-                 for job in ("ps", "worker")}
-        for job, task in tasks.items():
-            self.assert_ends(task, cluster.GOOD)
-            self.assertEqual(task.has(unused), job == "worker", task.transcript())
 
     def test_the_evaluator_of_tf_config_ends_at_once(self):
         description = {"cluster": {"ps": ["127.0.0.1:1"], "worker": ["localhost:1"]},

@@ -36,8 +36,6 @@ CommandLine::CommandLine() {
   };
   add_train_flags(add("train", "train a model in a local cluster, or as one task of a cluster"), train);
   add_run_flags(add("run", "run a program as the workers of a cluster"), run);
-  add_aggregator_flags(
-      add("aggregator", "sum the gradients of groups of workers on their way to the parameter servers"), aggregator);
   add_plugin_flag(add("info", "list the transports and GPU features of this host, and why others are missing"),
                   plugin_dir);
   CLI::App& doctor_command = add("doctor", "examine RDMA and GPUDirect on this host and verify them with transfers");

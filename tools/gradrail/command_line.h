@@ -6,7 +6,6 @@
 #include "bench/driver/command.h"
 #include "bench/predict/command.h"
 #include "tools/doctor/doctor.h"
-#include "tools/gradrail/aggregator_command.h"
 #include "tools/gradrail/checkpoint_command.h"
 #include "tools/gradrail/convert.h"
 #include "tools/gradrail/topo.h"
@@ -25,7 +24,6 @@ struct CommandLine {
   CLI::App app{"gradient exchange with a sharded parameter server", "gradrail"};
   TrainFlags train;
   RunFlags run;
-  AggregatorFlags aggregator;
   DoctorFlags doctor;
   std::string plugin_dir;  ///< of `info` and `doctor`
   TopoFlags topo;

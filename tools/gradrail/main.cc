@@ -169,7 +169,6 @@ int run(int argc, char** argv) {
   }
   if (command == "train") return finish_log(start_tasks([&] { return check_train_flags(line.train); }));
   if (command == "run") return finish_log(start_tasks([&] { return check_run_flags(line.run); }));
-  if (command == "aggregator") return finish_log(finish(run_aggregator(line.aggregator)));
   if (command == "doctor") return examine(line.doctor, line.plugin_dir);
   if (command == "checkpoint") return inspect(line.checkpoint);
   if (command == "convert") return finish(run_convert(line.convert));

@@ -173,15 +173,4 @@ Metrics ps_metrics(const ps::proto::StatsReply& stats) {
   return metrics;
 }
 
-Metrics aggregator_metrics(const aggregator::AggregatorStats& stats) {
-  Metric bytes = bytes_total();
-  for (const ps::PathTraffic& path : stats.paths) add_path(bytes, path.path, path.bytes_in, path.bytes_out);
-  return {build_info("aggregator"),
-          gauge("gradrail_aggregator_sessions", "Pairs of a group of workers and a shard.",
-                static_cast<double>(stats.sessions)),
-          gauge("gradrail_aggregator_workers", "Attached workers, counted once for each shard.",
-                static_cast<double>(stats.workers)),
-          std::move(bytes)};
-}
-
 }  // namespace gradrail::tools

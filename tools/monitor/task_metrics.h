@@ -4,7 +4,6 @@
 
 #include "base/clock.h"
 #include "tools/monitor/metric.h"
-#include "worker/aggregator/aggregator.h"
 #include "worker/client/client.h"
 
 namespace gradrail::ps::proto {
@@ -23,8 +22,5 @@ Metrics worker_metrics(const worker::ClientStats& stats, Duration under_way);
 /// The metrics of a ps task.
 /// Threads  Any: the statistics are a copy.
 Metrics ps_metrics(const ps::proto::StatsReply& stats);
-
-/// The metrics of an aggregator.
-Metrics aggregator_metrics(const aggregator::AggregatorStats& stats);
 
 }  // namespace gradrail::tools

@@ -50,14 +50,6 @@ void add_run_flags(CLI::App& command, RunFlags& flags) {
       ->transform(NumberIn<uint16_t>(0))
       ->capture_default_str()
       ->take_last();
-  command
-      .add_option("--aggregators", cluster.aggregators,
-                  "host:port list of aggregators (gradrail aggregator) between workers and servers; the program uses "
-                  "mode sync")
-      ->transform(accepted_by(ps::parse_aggregators))
-      ->take_last();
-  number("--sum_group,--sum-group", cluster.sum_group,
-         "gradients are summed in groups of so many workers; 0: one for each aggregator", 0, ps::kMaxSumGroup);
   number("--keep", cluster.keep, "number of complete checkpoints to keep; 0: all", 0, kNoLimit);
   number("--heartbeat-timeout", cluster.heartbeat_timeout_s, "seconds without a heartbeat until a worker is lost", 1,
          kNoLimit);
@@ -102,9 +94,7 @@ absl::StatusOr<TrainOptions> check_run_flags(const RunFlags& flags) {
     return usage_error(absl::InvalidArgumentError(fmt::format(
         "run --rendezvous {}: etcd has no ranks for programs; the form is tcp://HOST:PORT", flags.cluster.rendezvous)));
   }
-  TrainFlags cluster = flags.cluster;
-  // The program chooses its mode, and its join() compares. Groups have no other mode.
-  if (!cluster.aggregators.empty() || cluster.sum_group > 0) cluster.mode = "sync";
+  const TrainFlags& cluster = flags.cluster;
   GRADRAIL_ASSIGN_OR_RETURN(TrainOptions options, check_train_flags(cluster));
   if (flags.program.empty()) {
     return usage_error(absl::InvalidArgumentError(
@@ -118,11 +108,6 @@ absl::StatusOr<TrainOptions> check_run_flags(const RunFlags& flags) {
             : fmt::format("--interactive {}: this is one task of a cluster, which has its own terminal; leave "
                           "out the flag, or use --local",
                           *index)));
-  if (options.task.job == "worker" && !options.cluster.aggregators.empty() && options.flags.aggregators.empty())
-    print_text(stderr,
-               "gradrail: the program chooses its mode: job 'aggregator' of TF_CONFIG is not used; for a "
-               "program in mode sync give --aggregators {}\n",
-               fmt::join(options.cluster.aggregators, ","));
   return options;
 }
 

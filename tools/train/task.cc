@@ -430,8 +430,6 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
        .push = options.push,
        .returns = options.returns,
        .bucket_bytes = options.flags.bucket_kib * 1024,
-       .aggregators = aggregators_of(options.flags),
-       .sum_group = options.mode.sum_group,
        .agreement = agreement(options),
        .transports = options.transports,
        .rdma_only = options.rdma_only,

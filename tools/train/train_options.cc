@@ -257,11 +257,6 @@ void add_cluster_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   add("first_worker", flags.first_worker,
       "worker of a tree: number of workers in the nodes before its own; it decides the order of the data",
       NumberIn(0u, ps::kMaxWorkers));
-  add("aggregators", flags.aggregators,
-      "comma-separated host:port list of aggregators (gradrail aggregator); sync only",
-      accepted_by(ps::parse_aggregators));
-  add("sum_group", flags.sum_group, "sync: gradients are summed in groups of so many workers; 0: one per aggregator",
-      NumberIn(0u, ps::kMaxSumGroup));
   add("max-restarts", flags.max_restarts, "local cluster: how often it starts lost parameter servers again");
 }
 
@@ -514,7 +509,6 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   const size_t workers = options.local ? flags.workers : options.cluster.workers.size();
   options.mode.worker_count = static_cast<uint32_t>(workers);
   GRADRAIL_RETURN_IF_ERROR(ps::check_bound(options.mode));
-  GRADRAIL_RETURN_IF_ERROR(usage_error(set_sum_group(options)));
   // Only a ps uses the flag, and a worker with a sparse description does not know all workers.
   if (options.task.job != "worker" && !options.cluster.sparse)
     GRADRAIL_RETURN_IF_ERROR(check_min_workers(flags, workers));

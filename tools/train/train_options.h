@@ -82,8 +82,6 @@ struct TrainFlags {
   uint16_t data_port = 0;
   uint32_t rejoin_timeout_s = 60;
   uint32_t backup_ps = 0;
-  std::string aggregators;
-  uint32_t sum_group = 0;
   std::string parent;         ///< file
   uint32_t first_worker = 0;  ///< of a node, among the workers of all nodes
   uint32_t max_restarts = 3;
@@ -165,11 +163,6 @@ absl::StatusOr<ps::OptimizerConfig> optimizer_of(const TrainFlags& flags);
 
 /// Reads the cluster of --parent, and finds this ps among its workers. INVALID_ARGUMENT names the flag.
 absl::Status set_parent(TrainOptions& options);
-
-/// The addresses of --aggregators, which the parser has accepted.
-std::vector<std::string> aggregators_of(const TrainFlags& flags);
-/// Checks --aggregators and --sum_group against the other flags, and sets the group in options.mode. INVALID_ARGUMENT.
-absl::Status set_sum_group(TrainOptions& options);
 
 /// INVALID_ARGUMENT names the flag, what is wrong with it and what would be right.
 absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags);

@@ -58,8 +58,6 @@ void set_variables(const TrainOptions& options) {
   set("GRADRAIL_BACKUP_HOSTS", fmt::format("{}", fmt::join(middle, ps.end(), ",")));
   set("GRADRAIL_WORKER_HOSTS", fmt::format("{}", fmt::join(workers, ",")));
   set("GRADRAIL_TASK_INDEX", std::to_string(options.task.index));
-  set("GRADRAIL_AGGREGATORS", options.flags.aggregators);
-  set("GRADRAIL_SUM_GROUP", options.flags.sum_group > 0 ? std::to_string(options.flags.sum_group) : "");
   const ps::Security& security = options.flags.security.security;
   set("GRADRAIL_SECRET_FILE", options.flags.security.secret_file);
   set("GRADRAIL_TRUSTED_CA_FILE", security.trusted_ca_file);

@@ -110,18 +110,6 @@ absl::StatusOr<Source> take_environment(gradrail_options& given) {
   return kVariables;
 }
 
-/// Groups of workers have no members in gradrail_options: they are a matter of the cluster, as its addresses are.
-absl::Status take_groups(ClientOptions& options) {
-  if (const char* const hosts = variable("GRADRAIL_AGGREGATORS"); hosts != nullptr) {
-    absl::StatusOr<std::vector<std::string>> aggregators = ps::parse_aggregators(hosts);
-    if (!aggregators.ok()) return in_member("GRADRAIL_AGGREGATORS", aggregators.status());
-    options.aggregators = *std::move(aggregators);
-  }
-  const char* const size = variable("GRADRAIL_SUM_GROUP");
-  if (size == nullptr || absl::SimpleAtoi(size, &options.sum_group)) return absl::OkStatus();
-  return absl::InvalidArgumentError(fmt::format("GRADRAIL_SUM_GROUP={}: must be a number of workers", size));
-}
-
 absl::Status take_backups(std::string_view source, const gradrail_options& given, ClientOptions& options) {
   if (given.backup_hosts == nullptr) return absl::OkStatus();
   absl::StatusOr<std::vector<std::string>> backups = ps::parse_host_list(given.backup_hosts);
@@ -151,7 +139,6 @@ absl::StatusOr<ps::Security> security_of(const gradrail_options& given) {
 absl::StatusOr<ClientOptions> to_client_options(const gradrail_options* program) {
   GRADRAIL_ASSIGN_OR_RETURN(gradrail_options given, known_part(program));
   ClientOptions options;
-  if (given.ps_hosts == nullptr) GRADRAIL_RETURN_IF_ERROR(take_groups(options));
   GRADRAIL_ASSIGN_OR_RETURN(const Source source, take_environment(given));
   GRADRAIL_ASSIGN_OR_RETURN(
       ps::ClusterSpec cluster,

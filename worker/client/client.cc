@@ -6,42 +6,12 @@
 #include <utility>
 
 #include "base/status.h"
-#include "fmt/format.h"
-#include "fmt/ranges.h"
-#include "ps/protocol/cluster_spec.h"
 #include "spdlog/spdlog.h"
 #include "worker/client/client_impl.h"
 
 namespace gradrail::worker {
 
 namespace {
-
-/// Each aggregator has one group, unless the options name another size.
-absl::Status set_sum_group(ClientOptions& options) {
-  const size_t count = options.aggregators.size();
-  const size_t workers = std::max<size_t>(1, options.cluster.workers.size());
-  GRADRAIL_ASSIGN_OR_RETURN(options.aggregators, ps::check_aggregators(options.aggregators));
-  if (options.sum_group == 0 && count > 0) {
-    const absl::StatusOr<uint32_t> group = ps::sum_group_of(count, workers);
-    if (!group.ok())
-      return absl::InvalidArgumentError(
-          fmt::format("--aggregators: {}; with --sum_group the rest are spare ones", message_of(group.status())));
-    options.sum_group = *group;
-  }
-  return ps::check_sum_group({.kind = options.mode, .bound = options.mode_bound, .sum_group = options.sum_group});
-}
-
-/// One worker names the aggregators that have no group.
-void report_spare_aggregators(const ClientOptions& options) {
-  if (options.task_index != 0 || options.aggregators.empty()) return;
-  const size_t workers = std::max<size_t>(1, options.cluster.workers.size());
-  const size_t groups = (workers + options.sum_group - 1) / options.sum_group;
-  if (groups >= options.aggregators.size()) return;
-  const auto first = options.aggregators.begin() + static_cast<std::ptrdiff_t>(groups);
-  spdlog::warn(
-      "spare aggregator without a group of workers, for the loss of another one: {} ({} workers, groups of {})",
-      fmt::join(first, options.aggregators.end(), ", "), workers, options.sum_group);
-}
 
 /// An index that is too large by mistake looks the same: such a worker waits for the others.
 void report_late_worker(const ClientOptions& options) {
@@ -58,8 +28,6 @@ Client::~Client() = default;
 
 absl::StatusOr<std::unique_ptr<Client>> Client::join(ClientOptions options, ps::Schema schema) {
   GRADRAIL_RETURN_IF_ERROR(ps::validate(schema));
-  GRADRAIL_RETURN_IF_ERROR(set_sum_group(options));
-  report_spare_aggregators(options);
   report_late_worker(options);
   auto impl = std::make_unique<Impl>(std::move(options), std::move(schema));
   const absl::Status joined = impl->join();

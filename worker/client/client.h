@@ -54,8 +54,8 @@ struct DeviceMemory {
   std::string why_no_key;
 };
 
-/// Options of one worker. All workers of a run must agree on mode, mode_bound, mode_grace, mode_drops_late, optimizer, push, returns,
-/// bucket_bytes, sum_group and agreement.
+/// Options of one worker. All workers of a run must agree on mode, mode_bound, mode_grace, mode_drops_late, optimizer, push,
+/// returns, bucket_bytes and agreement.
 struct ClientOptions {
   // The run.
   ps::ClusterSpec cluster;
@@ -71,13 +71,7 @@ struct ClientOptions {
   /// The elements of parameters on their way back. Others than fp32 need variables in host memory, at both ends.
   ps::ReturnFormat returns = ps::ReturnFormat::fp32;
   uint32_t bucket_bytes = 0;  ///< a multiple of 64; 0: ps::ShardMap::default_bucket_bytes()
-  /// sync: "host:port" of aggregators, which sum the gradients of groups of workers on their way (docs/aggregators.md).
-  /// Without a working aggregator, a worker uses the shards themselves.
-  std::vector<std::string> aggregators;
-  /// sync: gradients are summed in groups of so many workers, and then the groups. 0: with aggregators one group for
-  /// each of them, else no groups. Runs with equal groups have equal bits, with and without aggregators.
-  uint32_t sum_group = 0;
-  std::string agreement;  ///< not async: further settings that all workers must share, as a text that is compared
+  std::string agreement;      ///< not async: further settings that all workers must share, as a text that is compared
 
   // Data connections.
   std::vector<std::string> transports = {"shm", "ucx", "ofi", "tcp"};  ///< in order of preference
@@ -149,7 +143,7 @@ struct ClientStats {
   uint64_t bytes_returned = 0;
   uint64_t bytes_pushed_fp32 = 0;    ///< of the same exchanges, if gradients were fp32
   uint64_t bytes_returned_fp32 = 0;  ///< … if parameters were fp32
-  std::string paths_in_use;          ///< "tcp, tcp to aggregator": names of path_bytes, with this suffix if it is so
+  std::string paths_in_use;          ///< "shm, tcp": names of path_bytes
   std::vector<std::string> paths;    ///< one line per shard: transport, address and the reason of the choice
   struct PathBytes {
     std::string path;

@@ -38,9 +38,7 @@ Client::Impl::Impl(ClientOptions options, ps::Schema schema)
       paths_(options_, identity_, memory_, failure_, telemetry_, exchange_,
              {.why_removed =
                   [this](uint32_t ps_index) { return session_.control(ps_index).why_removed(identity_.member()); },
-              .answers = [this](uint32_t ps_index) { return session_.control(ps_index).stats().status(); },
-              .attach = [this](const ShardLink& link, const std::string& aggregator,
-                               TimePoint deadline) { return session_.attach(link, aggregator, deadline); }}),
+              .answers = [this](uint32_t ps_index) { return session_.control(ps_index).stats().status(); }}),
       session_(options_, identity_, memory_, failure_, telemetry_, paths_),
       failover_(options_, failure_, telemetry_, exchange_, paths_, session_),
       rejoin_(options_, failure_, telemetry_, exchange_, paths_, session_,
@@ -249,8 +247,6 @@ absl::Status Client::Impl::set_learning_rate(float rate) {
 absl::Status Client::Impl::set_weight(float weight) {
   if (!(weight > 0.0f && std::isfinite(weight)))
     return absl::InvalidArgumentError(fmt::format("weight {}: must be a finite number, more than 0", weight));
-  if (weight != 1.0f && options_.sum_group != 0)
-    return absl::InvalidArgumentError("a weight does not go with groups of gradients (--aggregators, --sum_group)");
   GRADRAIL_RETURN_IF_ERROR(check_idle("set_weight"));
   exchange_.set_weight(weight);
   return absl::OkStatus();
@@ -259,7 +255,6 @@ absl::Status Client::Impl::set_weight(float weight) {
 /// Nothing has arrived for half a second: the rare checks are free now.
 absl::Status Client::Impl::on_idle(Exchange::Index fragment) {
   const TimePoint now = Clock::now();
-  paths_.ping_aggregators(now);
   const bool is_overdue = now >= exchange_.begun_at(fragment) + kStopGrace;
   if (asked_to_stop(options_) && (is_interrupted(options_) || is_overdue)) {
     return absl::CancelledError(

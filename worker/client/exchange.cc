@@ -370,7 +370,6 @@ void Exchange::repeat_late(Index index) {
 absl::Status Exchange::store_answer(const ShardLink& link, const ps::ReturnHeader& header, uint32_t bucket_index) {
   Bucket& bucket = shards_[link.shard_index].buckets[bucket_index];
   if (options_.returns == ps::ReturnFormat::fp32) {
-    link.path->take_parameters(bucket.range, memory_.parameter_span());
     const bool matches = header.has_crc == 0 || memory_.parameter_crc32c(bucket.range) == header.crc32c;
     return matches ? absl::OkStatus() : absl::DataLossError("do not match their CRC32C");
   }

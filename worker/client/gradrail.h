@@ -108,7 +108,7 @@ typedef struct gradrail_options {
 /* `gradrail run` and other launchers pass the cluster to programs in the environment: GRADRAIL_PS_HOSTS,
  * GRADRAIL_WORKER_HOSTS and GRADRAIL_TASK_INDEX. Optional are GRADRAIL_BACKUP_HOSTS, GRADRAIL_SECRET_FILE,
  * GRADRAIL_TRUSTED_CA_FILE, GRADRAIL_CERT_FILE, GRADRAIL_KEY_FILE, GRADRAIL_JOIN_TIMEOUT, GRADRAIL_REJOIN_TIMEOUT,
- * GRADRAIL_AGGREGATORS, GRADRAIL_SUM_GROUP, GRADRAIL_ENCRYPT_DATA=1 and GRADRAIL_INSECURE=1. A NULL ps_hosts selects
+ * GRADRAIL_ENCRYPT_DATA=1 and GRADRAIL_INSECURE=1. A NULL ps_hosts selects
  * them; worker_hosts and task_index have no effect then. Another member that is set has priority over its variable.
  *
  * Functions that return gradrail_status: after a result other than GRADRAIL_OK, gradrail_last_error() has its text. A

@@ -46,7 +46,7 @@ absl::Status NodeStore::update(size_t offset, size_t count, absl::Span<const flo
         fmt::format("step {}: a worker has pushed it before it had the answer to the one before", step.index));
   }
   const ps::ElementRange range = {range_.first + offset, count};
-  ps::mean_of(gradients, step.weights, step.format, {upstream_.gradients + range.first, count}, step.divisor);
+  ps::mean_of(gradients, step.weights, step.format, {upstream_.gradients + range.first, count});
   begin(offset, count);
   upstream_.push({.range = range, .step = step.index, .rate = step.rate, .weight = step.weight});
   return absl::OkStatus();

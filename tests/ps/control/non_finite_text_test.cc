@@ -33,7 +33,6 @@ TEST(NonFiniteText, NamesWorkerTensorElementAndStep) {
 TEST(NonFiniteText, NamesTheCauseThatIsKnown) {
   EXPECT_THAT(line(at(NonFinite::Source::initial, -kInfinity)),
               StartsWith("worker 1 (host) has offered -infinity in tensor b, element 2 as initial value"));
-  EXPECT_THAT(line(at(NonFinite::Source::sum)), HasSubstr("in the sum of worker 1 (host) and its group"));
   EXPECT_THAT(line(at(NonFinite::Source::update, kInfinity)), HasSubstr("has made infinity in tensor b, element 2 of "
                                                                         "finite gradients"));
   EXPECT_THAT(line(at(NonFinite::Source::state, kInfinity)),

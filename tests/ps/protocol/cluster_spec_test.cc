@@ -81,19 +81,6 @@ TEST(ClusterSpec, EvaluatorIsIgnored) {
   EXPECT_EQ(parsed(R"({"ps": ["a"], "worker": ["b"], "evaluator": ["e"]})").workers.size(), 1u);
 }
 
-TEST(ClusterSpec, AggregatorsAreAJobOfTheirOwn) {
-  const ClusterSpec cluster =
-      parse_cluster(R"({"ps": ["a"], "worker": ["b"], "aggregator": ["c", "d:2300"]})", "file").value();
-  EXPECT_EQ(cluster.aggregators, (std::vector<std::string>{"c:2222", "d:2300"}));
-  EXPECT_EQ(cluster.workers.size(), 1u);
-  const auto error = [](const char* aggregators) {
-    const std::string text = std::string(R"({"ps": ["a"], "worker": ["b"], "aggregator": )") + aggregators + "}";
-    return std::string(parse_cluster(text, "file").status().message());
-  };
-  EXPECT_EQ(error(R"(["b"])"), "file: address b:2222 is given to two tasks");
-  EXPECT_EQ(error(R"({"1": "c"})"), "file: job 'aggregator': task 0 is missing (only the workers may have gaps)");
-}
-
 TEST(ClusterSpec, Ipv6KeepsItsBrackets) {
   const ClusterSpec cluster = parsed(R"({"ps": ["[::1]:2223"], "worker": ["[fe80::1]"]})");
   EXPECT_THAT(cluster.ps, ElementsAre("[::1]:2223"));
@@ -329,7 +316,7 @@ TEST(TfConfigText, UnknownKeysAreErrorsThatNameTheKnownOnes) {
            {R"({"task": {"type": "worker", "index": 0, "task_index": 1}})",
             "unknown key of \"task\" 'task_index': do you mean 'index'?"},
            {R"({"task": {"Type": "worker", "index": 0}})", "unknown key of \"task\" 'Type': do you mean 'type'?"},
-           {R"({"aggregator": ["c:1"]})", "job 'ps' has no task"}}) {
+           {R"({"worker": ["c:1"]})", "job 'ps' has no task"}}) {
     EXPECT_THAT(refusal(text), HasSubstr("TF_CONFIG: " + words)) << text;
   }
 }

@@ -72,23 +72,13 @@ class PeerTableTest : public ::testing::Test {
   ShardPeer& accept() { return peers_->accept(connections_.emplace_back(), 0); }
   ShardPeer& activate(WorkerIndex worker) {
     ShardPeer& peer = accept();
-    join(peer, {worker});
+    join(peer, worker);
     peer.phase = Phase::validated;
     peers_->activate(peer);
     return peer;
   }
-  /// The connection of an aggregator.
-  ShardPeer& activate_group(const std::vector<WorkerIndex>& workers, uint64_t number = 1) {
-    ShardPeer& peer = accept();
-    join(peer, workers, number);
-    peer.members.is_group = true;
-    peer.phase = Phase::validated;
-    peers_->activate(peer);
-    return peer;
-  }
-  static void join(ShardPeer& peer, const std::vector<WorkerIndex>& workers, uint64_t number = 1) {
-    for (const WorkerIndex worker : workers) peer.members.list.push_back({worker, kIncarnation, number});
-    peer.worker = workers.front();
+  static void join(ShardPeer& peer, WorkerIndex worker) {
+    peer.worker = worker;
     peer.incarnation = kIncarnation;
   }
   static TimePoint in(std::chrono::seconds later) { return Clock::now() + later; }
@@ -181,7 +171,7 @@ TEST_F(PeerTableTest, ARemovedMemberLosesAllItsConnectionsAndItsAdmission) {
   peers_->admit(4, kIncarnation, "key");
   activate(4);
   ShardPeer& beside = accept();
-  join(beside, {4});
+  join(beside, 4);
   ShardPeer& other = activate(5);
   peers_->remove_member(4, kIncarnation + 1);
   EXPECT_NE(peers_->admission(4), nullptr) << "another incarnation was removed";
@@ -206,55 +196,6 @@ TEST_F(PeerTableTest, TheLowestWorkerHearsOfTheEndOfALowerOne) {
   ASSERT_EQ(connections_[1].sent.size(), 1u);
   ASSERT_TRUE(message.ParseFromString(connections_[1].sent[0]));
   EXPECT_TRUE(message.lower_left());
-}
-
-TEST_F(PeerTableTest, AGroupIsActiveForEachOfItsMembersOrForNone) {
-  const ShardPeer& group = activate_group({2, 3, 5});
-  for (const WorkerIndex worker : {2, 3, 5}) EXPECT_EQ(peers_->active(worker), &group);
-  EXPECT_EQ(peers_->active(4), nullptr);
-  // A member on a path of its own ends the connection for all of them.
-  const ShardPeer& alone = activate(3);
-  EXPECT_EQ(peers_->active(3), &alone);
-  EXPECT_EQ(peers_->active(2), nullptr);
-  EXPECT_EQ(peers_->active(5), nullptr);
-  EXPECT_EQ(group.phase, Phase::closing);
-  EXPECT_THAT(inactive_, ElementsAre(2));
-  // The others may return, and one that does not is lost.
-  activate_group({2}, 2);
-  peers_->expire(in(std::chrono::seconds(31)));
-  ASSERT_EQ(lost_.size(), 1u);
-  EXPECT_THAT(lost_[0], HasSubstr("5/7 its data connection was lost (the connection of its aggregator has ended)"));
-}
-
-TEST_F(PeerTableTest, ARemovedMemberEndsTheConnectionOfItsGroup) {
-  for (const WorkerIndex worker : {2, 3}) peers_->admit(worker, kIncarnation, "key");
-  activate_group({2, 3});
-  peers_->remove_member(2, kIncarnation);
-  EXPECT_THAT(closed_, ElementsAre(&connections_[0]));
-  EXPECT_NE(peers_->admission(3), nullptr);
-  EXPECT_TRUE(peers_->needs_visit()) << "worker 3 may return";
-  peers_->expire(in(std::chrono::seconds(31)));
-  EXPECT_THAT(lost_, ElementsAre(HasSubstr("3/7 ")));
-}
-
-TEST_F(PeerTableTest, AnotherIncarnationEndsTheConnectionOfItsGroup) {
-  for (const WorkerIndex worker : {2, 3}) peers_->admit(worker, kIncarnation, "key");
-  const ShardPeer& group = activate_group({2, 3});
-  peers_->admit(2, kIncarnation, "key");
-  EXPECT_EQ(group.phase, Phase::active);
-  peers_->admit(2, kIncarnation + 1, "other");
-  EXPECT_EQ(group.phase, Phase::closing);
-}
-
-TEST_F(PeerTableTest, AnOlderPathOfAMemberIsKnown) {
-  peers_->admit(2, kIncarnation, "key");
-  EXPECT_TRUE(peers_->is_newest({2, kIncarnation, 4}));
-  activate_group({2}, 4);
-  EXPECT_FALSE(peers_->is_newest({2, kIncarnation, 3}));
-  EXPECT_TRUE(peers_->is_newest({2, kIncarnation, 4}));
-  EXPECT_TRUE(peers_->is_newest({2, kIncarnation, 5}));
-  EXPECT_FALSE(peers_->is_newest({2, kIncarnation + 1, 5})) << "of another incarnation";
-  EXPECT_FALSE(peers_->is_newest({3, kIncarnation, 5})) << "not admitted";
 }
 
 TEST_F(PeerTableTest, CloseJoinedLeavesPeersWithoutJoinPath) {

@@ -30,7 +30,6 @@ Words with(Words values, const Words& more) {
 
 /// Values that do not follow the grammar of a text. A path or a name has none: a wrong one is an error of the run.
 const std::map<std::string, Words> kGrammars = {
-    {"--aggregators", with(kOddHosts, {","})},
     {"--begin", with(kOddNumbers, {"6x"})},
     {"--bind", kOddHosts},
     {"--cores", with(kOddNumbers, {"3-1"})},

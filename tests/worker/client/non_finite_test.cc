@@ -22,7 +22,6 @@ struct Plan {
   uint32_t bound = 0;
   PushFormat push = PushFormat::fp32;
   OptimizerKind optimizer = OptimizerKind::sgd;
-  uint32_t sum_group = 0;
 };
 
 class NonFinite : public ::testing::TestWithParam<const char*> {
@@ -35,7 +34,6 @@ class NonFinite : public ::testing::TestWithParam<const char*> {
       ClientOptions options = cluster_->options(task, run.mode);
       options.mode_bound = run.bound;
       options.optimizer.kind = run.optimizer;
-      options.sum_group = run.sum_group;
       set_push(options, run.push);
       clients_.push_back(join(options, odd_schema()));
       ASSERT_NE(clients_.back(), nullptr);
@@ -87,8 +85,7 @@ TEST_P(NonFinite, IsFoundInEachModeAndFormat) {
                             {ModeKind::sync},
                             {ModeKind::ssp, 1},
                             {ModeKind::quorum, 2},
-                            {.optimizer = OptimizerKind::adam},
-                            {.push = PushFormat::int8, .sum_group = 2}};
+                            {.optimizer = OptimizerKind::adam}};
   for (const PushFormat push :
        std::vector<PushFormat>{PushFormat::bf16, PushFormat::int8, PushFormat::int4, PushFormat{PushFormat::topk, 100}})
     runs.push_back({.push = push});

@@ -54,8 +54,7 @@ absl::Status RawWorker::join() {
                                                        .worker_count = worker_count,
                                                        .bound = options_.mode_bound,
                                                        .grace = options_.mode_grace,
-                                                       .drops_late = options_.mode_drops_late,
-                                                       .sum_group = options_.sum_group},
+                                                       .drops_late = options_.mode_drops_late},
                                               .optimizer = options_.optimizer,
                                               .push = options_.push,
                                               .bucket_bytes = options_.bucket_bytes});

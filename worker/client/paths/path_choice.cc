@@ -85,21 +85,20 @@ absl::Status PathManager::try_candidates(ShardLink& link, TimePoint deadline) {
     }
     if (!options_.fallback) {
       return absl::FailedPreconditionError(
-          fmt::format("shard {} at {}: transport {}{} refused: {} (and fallback is forbidden)", link.shard_index,
-                      link.address, candidate.name, link.through(i), candidate.refused));
+          fmt::format("shard {} at {}: transport {} refused: {} (and fallback is forbidden)", link.shard_index,
+                      link.address, candidate.name, candidate.refused));
     }
   }
-  const std::string why =
-      fmt::format("shard {} at {}: no transport can be used: {}", link.shard_index, link.address, explain_none(link));
+  const std::string why = fmt::format("shard {} at {}: no transport can be used: {}", link.shard_index, link.address,
+                                      transport::explain_none(link.candidates));
   // Two lists without a common transport, or a missing device: another start would end in the same way.
   return may_change ? absl::UnavailableError(why) : absl::FailedPreconditionError(why);
 }
 
-absl::StatusOr<PathManager::Target> PathManager::target(ShardLink& link, size_t candidate, TimePoint deadline) {
-  GRADRAIL_RETURN_IF_ERROR(attach(link, link.route_of[candidate], deadline));
+absl::StatusOr<PathManager::Target> PathManager::target(const ShardLink& link, size_t candidate) const {
   if (link.candidates[candidate].never) return absl::FailedPreconditionError(link.candidates[candidate].refused);
   const std::string& name = link.candidates[candidate].name;
-  const std::vector<ShardLink::Endpoint>& endpoints = endpoints_of(link, candidate);
+  const std::vector<ShardLink::Endpoint>& endpoints = link.endpoints;
   const auto endpoint =
       std::find_if(endpoints.begin(), endpoints.end(), [&](const auto& e) { return e.transport == name; });
   if (endpoint == endpoints.end()) return absl::UnavailableError("the other end does not listen on it");
@@ -114,29 +113,19 @@ absl::StatusOr<PathManager::Target> PathManager::target(ShardLink& link, size_t 
   return Target{name, lanes, has_rails ? OpenContext::Lanes::rails : OpenContext::Lanes::streams};
 }
 
-absl::StatusOr<std::unique_ptr<ShardPath>> PathManager::open_path(ShardLink& link, size_t candidate,
-                                                                  OpenContext& context, const std::string& address,
-                                                                  GpuTransfer way, TimePoint deadline) {
+absl::StatusOr<std::unique_ptr<ShardPath>> PathManager::open_path(ShardLink& link, OpenContext& context,
+                                                                  const std::string& address, GpuTransfer way,
+                                                                  TimePoint deadline) {
   // The shard admits this connection by a proof with the token that the member has received when it joined.
   ps::proto::JoinPath join_path;
   *join_path.mutable_member() = identity_.member();
   join_path.set_host_slots(link.host_slots);
-  join_path.set_number(++link.paths_begun);
   const auto prove = [key = ps::data_key(options_.security.secret, link.token)](ps::proto::JoinPath& join,
                                                                                 const std::string& challenge) {
     join.set_proof(ps::mac_of(key, {challenge}));
   };
-  absl::StatusOr<std::unique_ptr<ShardPath>> path =
-      ShardPath::open(link, context, address, join_path, prove, registered_, options_.place_memory,
-                      {memory_.gpu(), way, options_.device.key}, deadline);
-  ShardLink::Route& route = link.routes[link.route_of[candidate]];
-  // An aggregator that has started again, or has ended an idle session, listens elsewhere.
-  if (!path.ok()) route.is_attached = false;
-  // A ps that does not answer is no longer a member of the run. An aggregator is, when it continues.
-  if (path.ok() && !route.aggregator.empty() && context.context->capabilities().direct_map) {
-    GRADRAIL_RETURN_IF_ERROR((*path)->store_apart(registered_, options_.place_memory, memory_.parameter_span().bytes));
-  }
-  return path;
+  return ShardPath::open(link, context, address, join_path, prove, registered_, options_.place_memory,
+                         {memory_.gpu(), way, options_.device.key}, deadline);
 }
 
 /// Drives the handshake of one path. Events of all other paths are delivered meanwhile: the exchange continues.
@@ -185,7 +174,7 @@ absl::Status PathManager::try_gpu_transfer(ShardLink& link, size_t candidate, Gp
   const auto refuse = [&](std::string_view why) {
     return absl::FailedPreconditionError(link.transfers_refused[way] = why);
   };
-  GRADRAIL_ASSIGN_OR_RETURN(const Target where, target(link, candidate, deadline));
+  GRADRAIL_ASSIGN_OR_RETURN(const Target where, target(link, candidate));
   const absl::StatusOr<OpenContext*> opened = open_context(where);
   // The cause is this host, its limits or its environment: the next round would find the same.
   if (!opened.ok()) return absl::FailedPreconditionError(opened.status().message());
@@ -193,7 +182,7 @@ absl::Status PathManager::try_gpu_transfer(ShardLink& link, size_t candidate, Gp
   if (const absl::Status reached = reach_gpu(*context, way); !reached.ok()) return refuse(message_of(reached));
   if (memory_.gpu() != nullptr) drop_probes();  // invariant 2
   const bool crosses_network = !(*transport::find_transport(where.transport))->same_host_only;
-  absl::StatusOr<std::unique_ptr<ShardPath>> begun = open_path(link, candidate, *context, where.address, way, deadline);
+  absl::StatusOr<std::unique_ptr<ShardPath>> begun = open_path(link, *context, where.address, way, deadline);
   if (!begun.ok()) {
     // Else memory or descriptors of this host are missing.
     const bool is_silent = absl::IsUnavailable(begun.status()) || absl::IsDeadlineExceeded(begun.status());
@@ -206,7 +195,6 @@ absl::Status PathManager::try_gpu_transfer(ShardLink& link, size_t candidate, Gp
     const bool is_silent = absl::IsDeadlineExceeded(checked) ? path->phase() == Phase::checking : path->lost_in_check();
     link.obstacle = is_silent ? ShardLink::Obstacle::size : ShardLink::Obstacle::other;
   }
-  if (!checked.ok()) link.routes[link.route_of[candidate]].is_attached = false;
   GRADRAIL_RETURN_IF_ERROR(failure_.status());
   if (!checked.ok() && path->slots_on_gpu()) {
     // Either GPU may be the cause. A second test without the shard's GPU decides.

@@ -41,12 +41,10 @@ void PathManager::switch_to_probe(ShardLink& link, TimePoint deadline) {
   link.probe.path->activate();
   const absl::Status switched = establish(*link.probe.path, Phase::active, deadline);
   if (!switched.ok()) return end_probe(link, std::string(message_of(switched)));
-  spdlog::warn("shard {} at {}: back on {}", link.shard_index, link.address,
-               link.probe.path->describe() + link.through(link.probe.candidate));
+  spdlog::warn("shard {} at {}: back on {}", link.shard_index, link.address, link.probe.path->describe());
   telemetry_.count_return();
   link.transfers_refused = std::move(link.probe.refused);
   use(link, std::move(link.probe.path), link.probe.candidate);
-  report_routes();
 }
 
 bool PathManager::is_probing() const {
@@ -91,7 +89,7 @@ void PathManager::start_probe(ShardLink& link) {
 absl::StatusOr<std::unique_ptr<ShardPath>> PathManager::open_probe(ShardLink& link, size_t candidate) {
   link.probe.refused.clear();
   for (const GpuTransfer way : ways_to_try(options_, link)) {
-    GRADRAIL_ASSIGN_OR_RETURN(const Target where, target(link, candidate, Clock::now() + kProbeConnect));
+    GRADRAIL_ASSIGN_OR_RETURN(const Target where, target(link, candidate));
     GRADRAIL_ASSIGN_OR_RETURN(OpenContext* const context, open_context(where));
     absl::Status usable = reach_gpu(*context, way);
     if (link.probe.rejected.contains({candidate, way})) usable.Update(absl::UnavailableError("its check failed"));
@@ -100,7 +98,7 @@ absl::StatusOr<std::unique_ptr<ShardPath>> PathManager::open_probe(ShardLink& li
       continue;
     }
     link.probe.way = way;
-    return open_path(link, candidate, *context, where.address, way, Clock::now() + kProbeConnect);
+    return open_path(link, *context, where.address, way, Clock::now() + kProbeConnect);
   }
   link.probe.rejected.clear();  // the next probe begins with the best way again
   return absl::FailedPreconditionError("no path to and from GPU memory worked there the last time");
@@ -108,9 +106,8 @@ absl::StatusOr<std::unique_ptr<ShardPath>> PathManager::open_probe(ShardLink& li
 
 void PathManager::end_probe(ShardLink& link, const std::string& why) {
   spdlog::info("shard {} at {}: {} does not work yet: {}", link.shard_index, link.address,
-               link.candidates[link.probe.candidate].name + link.through(link.probe.candidate), why);
+               link.candidates[link.probe.candidate].name, why);
   link.candidates[link.probe.candidate].refused = why;
-  link.routes[link.route_of[link.probe.candidate]].is_attached = false;
   // The next probe leaves out what may have been the cause: first the shard's GPU, then the way.
   if (link.probe.path != nullptr && link.probe.path->slots_on_gpu()) {
     link.host_slots = true;

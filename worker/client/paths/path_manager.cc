@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/net_address.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -28,8 +29,30 @@ PathManager::PathManager(const ClientOptions& options, const Identity& identity,
       events_(events),
       why_removed_(std::move(calls.why_removed)),
       answers_(std::move(calls.answers)),
-      attach_(std::move(calls.attach)),
       wait_set_(options.wait) {}
+
+void set_endpoints(ShardLink& link, const ps::proto::JoinReply::Shard& shard) {
+  link.endpoints.clear();
+  // The shard does not know by which interface of this host it is reached: as its control plane is.
+  for (const auto& endpoint : shard.endpoints()) {
+    link.endpoints.push_back({endpoint.transport(), with_scope_of(link.address, endpoint.address()),
+                              with_scope_of(link.address, endpoint.rails())});
+  }
+}
+
+std::string explain_path(const ShardLink& link) {
+  return transport::explain(link.candidates, link.candidates[link.candidate].name, link.path->shown_path());
+}
+
+void PathManager::set_server(ShardLink& link, const ps::proto::DescribeReply& described) {
+  const std::string host_id = transport::host_id();
+  link.ipc_refused = why_not_ipc(options_, described, host_id == described.host_id(), link.server);
+  std::vector<transport::PeerTransport> offers;
+  for (const auto& transport : described.transports()) offers.push_back({transport.name(), transport.refused()});
+  link.candidates = transport::rank_candidates(options_.transports, offers, host_id, described.host_id(),
+                                               options_.security.encrypt_data);
+  shard_on_gpu_ = shard_on_gpu_ || described.on_gpu();
+}
 
 absl::Status PathManager::connect_all(TimePoint deadline) {
   GRADRAIL_RETURN_IF_ERROR(wait_set_.check());
@@ -39,7 +62,6 @@ absl::Status PathManager::connect_all(TimePoint deadline) {
     GRADRAIL_RETURN_IF_ERROR(connect(*link, deadline));
   }
   warn_of_slower_paths();
-  report_routes();
   return absl::OkStatus();
 }
 
@@ -50,7 +72,6 @@ void PathManager::warn_of_slower_paths() const {
     if (link->path == nullptr) continue;
     for (size_t i = 0; i < link->candidate; ++i) {
       const transport::Candidate& better = link->candidates[i];
-      if (link->route_of[i] != link->route_of[link->candidate]) continue;  // report_routes()
       if (better.never || better.refused.empty() || !reasons.insert(better.refused).second) continue;
       spdlog::warn("shard {} at {}: {} is used, because {} was refused: {}", link->shard_index, link->address,
                    link->candidates[link->candidate].name, better.name, better.refused);
@@ -62,7 +83,7 @@ void PathManager::clear() {
   links_.clear();
   close_unused_contexts();
   GRADRAIL_CHECK(contexts_.empty());
-  shard_on_gpu_ = path_lost_ = goes_around_ = false;
+  shard_on_gpu_ = path_lost_ = false;
 }
 
 absl::StatusOr<std::unique_ptr<transport::Context>> PathManager::open_transport(const Target& target) const {
@@ -189,7 +210,7 @@ void PathManager::describe(ClientStats& stats) const {
   std::set<std::string> names;
   for (const auto& link : links_) {
     if (link->path == nullptr) continue;
-    names.insert(link->path->name() + (link->through(link->candidate).empty() ? "" : " to aggregator"));
+    names.insert(link->path->name());
     stats.paths.push_back(fmt::format("shard {} at {}: {}{}", link->shard_index, link->address, explain_path(*link),
                                       link->path->mapped_text() + link->path->left_out_text()));
   }

@@ -23,7 +23,6 @@
 #include "worker/client/telemetry.h"
 
 namespace gradrail::ps::proto {
-class AttachReply;
 class DescribeReply;
 }  // namespace gradrail::ps::proto
 
@@ -44,8 +43,7 @@ class PathEvents {
 /// lost, and given up for a better one that works again.
 ///
 /// Source files: path_manager.cc opens contexts and delivers events, path_choice.cc tests candidates, path_recovery.cc
-/// replaces lost paths, path_failback.cc probes better ones, routes.cc attaches to aggregators. A path through an
-/// aggregator is one more candidate, before those to the shard itself.
+/// replaces lost paths, path_failback.cc probes better ones.
 ///
 /// Invariants
 ///   1. A path becomes the one in use only after a pattern has crossed it both ways (ShardPath::Phase::active).
@@ -63,10 +61,6 @@ class PathManager {
     std::function<absl::Status(uint32_t ps_index)> why_removed;
     /// Whether the ps answers at all. UNAVAILABLE: it was lost.
     std::function<absl::Status(uint32_t ps_index)> answers;
-    /// Attaches this worker to an aggregator for one shard.
-    std::function<absl::StatusOr<ps::proto::AttachReply>(const ShardLink& link, const std::string& aggregator,
-                                                         TimePoint deadline)>
-        attach;
   };
 
   /// All references outlive this; `events` is first used by a function that polls.
@@ -99,8 +93,6 @@ class PathManager {
 
   // Loss and return of paths.
   bool has_lost_path() const { return path_lost_; }
-  /// Pings the aggregators, and reports the path to a silent one as lost. For waits without events.
-  void ping_aggregators(TimePoint now);
   /// Blocks up to 20 s for each lost path.
   /// Errors  the run's failure, CANCELLED.
   absl::Status replace_lost_paths();
@@ -125,24 +117,19 @@ class PathManager {
     OpenContext::Lanes lanes = OpenContext::Lanes::one;
     std::vector<std::string> hosts = {};  ///< OpenContext::hosts
   };
-  absl::StatusOr<Target> target(ShardLink& link, size_t candidate, TimePoint deadline);
+  absl::StatusOr<Target> target(const ShardLink& link, size_t candidate) const;
   absl::StatusOr<OpenContext*> open_context(const Target& target);
   absl::StatusOr<std::unique_ptr<transport::Context>> open_transport(const Target& target) const;
   void close_unused_contexts();
   absl::Status reach_gpu(OpenContext& context, GpuTransfer way);
   void deliver(const transport::Completion& completion);
 
-  // routes.cc
-  absl::Status attach(ShardLink& link, size_t route, TimePoint deadline);
-  void hold_off(const std::string& aggregator, const std::string& why);
-  static const std::vector<ShardLink::Endpoint>& endpoints_of(const ShardLink& link, size_t candidate);
   void warn_of_slower_paths() const;
-  void report_routes();
 
   // path_choice.cc
   absl::Status connect(ShardLink& link, TimePoint deadline);
   absl::Status try_candidates(ShardLink& link, TimePoint deadline);
-  absl::StatusOr<std::unique_ptr<ShardPath>> open_path(ShardLink& link, size_t candidate, OpenContext& context,
+  absl::StatusOr<std::unique_ptr<ShardPath>> open_path(ShardLink& link, OpenContext& context,
                                                        const std::string& address, GpuTransfer way, TimePoint deadline);
   absl::Status establish(ShardPath& path, ShardPath::Phase until, TimePoint deadline);
   absl::Status try_candidate(ShardLink& link, size_t candidate, TimePoint deadline);
@@ -171,7 +158,6 @@ class PathManager {
   PathEvents& events_;
   const std::function<absl::Status(uint32_t)> why_removed_;
   const std::function<absl::Status(uint32_t)> answers_;
-  const std::function<absl::StatusOr<ps::proto::AttachReply>(const ShardLink&, const std::string&, TimePoint)> attach_;
 
   // Owner thread. Links before contexts before the wait set: the destructor ends them in reverse order.
   transport::WaitSet wait_set_;
@@ -186,7 +172,6 @@ class PathManager {
   bool started_ = false;
   bool lower_left_ = false;
   bool path_lost_ = false;                      ///< at least one path in use has failed
-  bool goes_around_ = false;                    ///< at least one path avoids the aggregators; it was logged
   TimePoint next_failback_ = TimePoint::max();  ///< when to look for better paths again
   transport::RegistrationBudget registered_;
 };

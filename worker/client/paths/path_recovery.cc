@@ -15,16 +15,12 @@ constexpr auto kReplaceAttempt = std::chrono::seconds(2);
 constexpr auto kReplaceDeadline = std::chrono::seconds(20);
 constexpr auto kBetweenRounds = std::chrono::milliseconds(100);
 
-/// The order of attempts: the lost candidate last, because it may take its whole time to fail again. Without fallback a
-/// path through another aggregator is permitted, over the same transport.
+/// The order of attempts: the lost candidate last, because it may take its whole time to fail again. Without fallback
+/// it is the only one.
 std::vector<size_t> order_of_attempts(const ShardLink& link, size_t lost, bool fallback) {
-  const auto is_like_lost = [&](size_t i) {
-    const bool is_aggregator = !link.routes[link.route_of[i]].aggregator.empty();
-    return is_aggregator && link.candidates[i].name == link.candidates[lost].name;
-  };
   std::vector<size_t> order;
   for (size_t i = 0; i < link.candidates.size(); ++i) {
-    if (i != lost && !link.candidates[i].never && (fallback || is_like_lost(i))) order.push_back(i);
+    if (i != lost && !link.candidates[i].never && fallback) order.push_back(i);
   }
   order.push_back(lost);
   return order;
@@ -48,7 +44,7 @@ absl::Status PathManager::replace_lost_paths() {
 absl::Status PathManager::replace(ShardLink& link) {
   const TimePoint start = Clock::now();
   const std::string where = fmt::format("shard {} at {}", link.shard_index, link.address);
-  const std::string lost = link.path == nullptr ? "its path" : link.path->describe() + link.through(link.candidate);
+  const std::string lost = link.path == nullptr ? "its path" : link.path->describe();
   const std::string cause = link.path == nullptr ? "it was not replaced yet" : link.path->why();
   const size_t former = link.candidate;
   GRADRAIL_CHECK(former < link.candidates.size());
@@ -57,8 +53,6 @@ absl::Status PathManager::replace(ShardLink& link) {
   link.probe.path.reset();
   close_unused_contexts();
   link.probe.candidate = SIZE_MAX;  // the next probe begins with the best candidate
-  // An aggregator that has started again listens elsewhere.
-  link.routes[link.route_of[former]].is_attached = false;
   link.candidates[former].refused = fmt::format("lost during the run: {}", cause);
   const std::vector<size_t> order = order_of_attempts(link, former, options_.fallback);
   std::string last_error;
@@ -69,16 +63,14 @@ absl::Status PathManager::replace(ShardLink& link) {
       if (replaced.ok()) {
         telemetry_.count_move();
         spdlog::warn("{}: {} was lost ({}); continues over {} after {:.2f} s", where, lost, cause,
-                     link.path->describe() + link.through(candidate), seconds_since(start));
-        report_routes();
+                     link.path->describe(), seconds_since(start));
         // Also if a ps was lost at the same time: this path is in use, so that no later call repeats its pushes.
         events_.on_path_lost(link);
         return failure_.status();
       }
       GRADRAIL_RETURN_IF_ERROR(failure_.status());
       close_unused_contexts();
-      last_error =
-          fmt::format("{}{}: {}", link.candidates[candidate].name, link.through(candidate), message_of(replaced));
+      last_error = fmt::format("{}: {}", link.candidates[candidate].name, message_of(replaced));
       if (candidate != former) link.candidates[candidate].refused = message_of(replaced);
     }
     // A ps that has removed this worker says why, and no path changes its decision.
@@ -101,7 +93,6 @@ absl::Status PathManager::connect_again(ShardLink& link, TimePoint deadline) {
   if (link.bucket_count == 0) return absl::OkStatus();
   GRADRAIL_RETURN_IF_ERROR(connect(link, deadline));
   GRADRAIL_CHECK(link.is_up());
-  report_routes();
   events_.on_path_lost(link);
   return absl::OkStatus();
 }

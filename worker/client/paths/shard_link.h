@@ -38,20 +38,9 @@ struct ShardLink {
     std::string rails;  ///< the addresses for a connection of several lanes; "": none
   };
   std::vector<Endpoint> endpoints;  ///< where the shard listens for data connections
-  std::string host_id;              ///< of the server
 
   // The choice of a path.
-  /// A way to the shard. The candidates of one route follow each other.
-  struct Route {
-    std::string aggregator;           ///< its address; "": to the shard itself
-    bool is_attached = false;         ///< the aggregator has answered
-    std::vector<Endpoint> endpoints;  ///< where it listens for this shard
-    std::string why_not;              ///< it could not be attached
-    TimePoint attach_again;           ///< not before
-  };
-  std::vector<Route> routes;                             ///< in order of preference
   std::vector<transport::Candidate> candidates;          ///< in order of preference
-  std::vector<size_t> route_of;                          ///< by candidate
   std::map<GpuTransfer, std::string> transfers_refused;  ///< why the path in use does not take them
   bool host_slots = false;                               ///< the check of a path into the shard's GPU memory has failed
   std::string ipc_refused;                               ///< for reasons that no choice of path changes
@@ -62,8 +51,6 @@ struct ShardLink {
     size,  ///< small messages have crossed the connection, and the pattern has not
   };
   Obstacle obstacle = Obstacle::other;
-
-  uint64_t paths_begun = 0;  ///< JoinPath.number
 
   // The path in use.
   std::unique_ptr<ShardPath> path;  ///< active, or just lost; null while none is open
@@ -88,23 +75,13 @@ struct ShardLink {
   Probe probe;
   TimePoint next_probe = TimePoint::max();  ///< max: `path` is the best there is
 
-  /// " through aggregator 10.0.0.2:2300", behind the name of a candidate; "": it is direct.
-  std::string through(size_t index) const {
-    const std::string& aggregator = routes[route_of[index]].aggregator;
-    return aggregator.empty() ? "" : " through aggregator " + aggregator;
-  }
   bool is_up() const { return path != nullptr && path->phase() == ShardPath::Phase::active; }
 };
-
-// routes.cc
 
 /// The addresses at which the shard listens, from the reply of the ps at link.address.
 void set_endpoints(ShardLink& link, const ps::proto::JoinReply_Shard& shard);
 
-// For people (routes.cc).
-/// The path in use, with the reasons against those that would have been preferred.
+/// The path in use, with the reasons against those that would have been preferred. For people.
 std::string explain_path(const ShardLink& link);
-/// Why no candidate can be used, by route.
-std::string explain_none(const ShardLink& link);
 
 }  // namespace gradrail::worker

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cassert>
-#include <cstring>
 
 #include "base/check.h"
 #include "base/random_bits.h"
@@ -15,12 +14,6 @@
 #include "worker/client/paths/shard_link.h"
 
 namespace gradrail::worker {
-namespace {
-
-constexpr auto kPingEvery = std::chrono::milliseconds(500);
-
-}  // namespace
-
 ShardPath::ShardPath(ShardLink& link, OpenContext& context, const ps::proto::JoinPath& join_path)
     : link_(link), context_(context), join_path_(std::make_unique<ps::proto::JoinPath>(join_path)) {}
 
@@ -49,21 +42,6 @@ absl::StatusOr<std::unique_ptr<ShardPath>> ShardPath::open(ShardLink& link, Open
   path->prove_ = std::move(prove);
   path->offer(offer);
   return path;
-}
-
-absl::Status ShardPath::store_apart(transport::RegistrationBudget& budget, const MemoryBinder& place, size_t bytes) {
-  GRADRAIL_CHECK(phase_ == Phase::handshake && !to_post_);
-  GRADRAIL_ASSIGN_OR_RETURN(parameters_,
-                            transport::make_registered(budget, *context_.context, "gradrail-parameters", bytes,
-                                                       transport::Access::remote_read_write, place));
-  join_path_->set_parameters_key(parameters_.region->key());
-  return absl::OkStatus();
-}
-
-void ShardPath::take_parameters(ps::ElementRange range, MemorySpan all) const {
-  if (parameters_.region == nullptr) return;
-  const size_t offset = range.first * sizeof(float);
-  std::memcpy(all.data + offset, parameters_.memory.data() + offset, range.count * sizeof(float));
 }
 
 /// Adds to JoinPath the keys of the memory that the shard may read and write.
@@ -154,18 +132,6 @@ void ShardPath::activate() {
   to_post_ = true;
 }
 
-Duration ShardPath::ping(TimePoint now) {
-  GRADRAIL_CHECK(phase_ == Phase::active);
-  if (now >= next_ping_) {
-    next_ping_ = now + kPingEvery;
-    ++pings_unanswered_;
-    ps::proto::ToShard message;
-    message.set_ping(true);
-    ps::send_message(*connection_, message).IgnoreError();  // without room the peer does not read: no answer either
-  }
-  return (std::max(pings_unanswered_, 1u) - 1) * kPingEvery;
-}
-
 void ShardPath::on_message(absl::Span<const std::byte> bytes) {
   ps::proto::ToWorker message;
   if (!message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) {
@@ -180,10 +146,6 @@ void ShardPath::on_message(absl::Span<const std::byte> bytes) {
   if (message.has_welcome() && phase_ == Phase::handshake) return take_welcome(message.welcome());
   if (message.has_active() && phase_ == Phase::activating) {
     phase_ = Phase::active;
-    return;
-  }
-  if (message.has_pong() && phase_ == Phase::active) {
-    pings_unanswered_ = 0;
     return;
   }
   if (message.has_lower_left() && phase_ == Phase::active) {
@@ -311,8 +273,7 @@ absl::Status register_model(OpenContext& open, transport::RegistrationBudget& bu
 
 std::string ShardPath::mapped_text() const {
   if (!gradients_mapped_ || way_ != GpuTransfer::staged) return "";
-  const bool in_place = link_.returns == ps::ReturnFormat::fp32 && parameters_.region == nullptr;
-  return in_place ? ", memory mapped both ways" : ", gradients mapped";
+  return link_.returns == ps::ReturnFormat::fp32 ? ", memory mapped both ways" : ", gradients mapped";
 }
 
 std::string ShardPath::shown_path() const {

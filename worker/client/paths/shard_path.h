@@ -91,19 +91,10 @@ class ShardPath {
                                                          TimePoint deadline);
   ~ShardPath();
 
-  /// The other end, which maps memory, stores parameters into memory of this path alone, [elements of the model]. The
-  /// exchange takes them from there. To be called before the handshake. A process that was stopped in a store, and
-  /// continues after the path was lost, then changes nothing in use. Pages without a store occupy no memory.
-  absl::Status store_apart(transport::RegistrationBudget& budget, const MemoryBinder& place, size_t bytes);
-
   /// Sends the next message of the handshake. True while it waits for room in the transport: call again soon.
   bool advance();
   /// phase() must be ready.
   void activate();
-
-  /// Sends a ping if one is due. Returns the time for which no ping was answered, in which this function was called: a
-  /// suspension of this process does not count. Only an aggregator answers pings. phase() must be active.
-  Duration ping(TimePoint now);
 
   // Events of the transport for this path.
   void on_message(absl::Span<const std::byte> bytes);
@@ -154,9 +145,6 @@ class ShardPath {
   const ps::ReturnHeader* return_headers() const {
     return reinterpret_cast<const ps::ReturnHeader*>(returns_.memory.data());
   }
-  /// Copies the parameters of an answer in fp32 to their place in `all`, the parameters of the model, unless the shard
-  /// has stored them there.
-  void take_parameters(ps::ElementRange range, MemorySpan all) const;
   /// Where the shard puts the parameters of a bucket in bf16 or delta.
   const std::byte* packed_parameters(uint32_t bucket_index, ps::ElementRange range) const;
 
@@ -197,11 +185,8 @@ class ShardPath {
   GpuVariables* gpu_ = nullptr;
   GpuTransfer way_ = GpuTransfer::staged;
   std::string device_refused_;
-  TimePoint next_ping_;
-  uint32_t pings_unanswered_ = 0;
-  transport::RegisteredMemory headers_;     ///< [SlotHeader × buckets], at least kCheckBytes; source of the headers
-  transport::RegisteredMemory parameters_;  ///< of store_apart(); without a region the shard stores in place
-  transport::RegisteredMemory returns_;     ///< [ReturnHeader × buckets], at least kCheckBytes; written by the shard
+  transport::RegisteredMemory headers_;  ///< [SlotHeader × buckets], at least kCheckBytes; source of the headers
+  transport::RegisteredMemory returns_;  ///< [ReturnHeader × buckets], at least kCheckBytes; written by the shard
 };
 
 }  // namespace gradrail::worker

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/net_address.h"
 #include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -37,19 +36,6 @@ LogSink rate_limited(const LogSink& log) {
   };
 }
 
-/// Errors  FAILED_PRECONDITION: the name of its host does not resolve here; or those of check_exposure().
-absl::Status check_aggregator(const ps::Security& security, const std::string& address) {
-  const absl::Status exposure = ps::check_exposure(security, address);
-  if (exposure.ok()) return absl::OkStatus();
-  const absl::StatusOr<ps::HostPort> parsed = ps::parse_host_port(address);
-  const absl::Status found = parsed.ok() ? resolve(parsed->host, 0).status() : absl::OkStatus();
-  if (found.ok()) return exposure;
-  return absl::FailedPreconditionError(
-      fmt::format("aggregator {}: its host name does not resolve on this host: {}; correct the address, or enter the "
-                  "name in DNS or /etc/hosts",
-                  address, message_of(found)));
-}
-
 }  // namespace
 
 Session::Session(const ClientOptions& options, Identity& identity, const ModelMemory& memory, RunFailure& failure,
@@ -67,8 +53,6 @@ absl::Status Session::open() {
     for (const std::string& address : *addresses)
       GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(options_.security, address));
   }
-  for (const std::string& address : options_.aggregators)
-    GRADRAIL_RETURN_IF_ERROR(check_aggregator(options_.security, address));
   GRADRAIL_RETURN_IF_ERROR(ps::check_encryption(options_.security));
   GRADRAIL_RETURN_IF_ERROR(heartbeats_.start());
   dialer_ = options_.dialer;
@@ -171,8 +155,7 @@ ps::proto::JoinRequest Session::join_request(uint32_t first_shard) const {
                                                        .worker_count = static_cast<uint32_t>(names.size()),
                                                        .bound = options_.mode_bound,
                                                        .grace = options_.mode_grace,
-                                                       .drops_late = options_.mode_drops_late,
-                                                       .sum_group = options_.sum_group},
+                                                       .drops_late = options_.mode_drops_late},
                                               .optimizer = options_.optimizer,
                                               .push = options_.push,
                                               .returns = options_.returns,
@@ -312,28 +295,6 @@ void Session::ask_for_chief() {
 void Session::forget_news() {
   const MutexLock lock(news_mutex_);
   news_ = nullptr;
-}
-
-absl::StatusOr<ps::proto::AttachReply> Session::attach(const ShardLink& link, const std::string& aggregator,
-                                                       TimePoint deadline) const {
-  const Duration timeout = std::max(Duration::zero(), deadline - Clock::now());
-  GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<ps::ControlChannel> channel, dialer_->open(aggregator, timeout));
-  ps::proto::AttachRequest request;
-  *request.mutable_joined() = join_request(0);
-  request.set_shard_index(link.shard_index);
-  request.set_token(link.token);
-  request.set_host_id(link.host_id);
-  request.set_server(link.server);
-  for (const ShardLink::Endpoint& each : link.endpoints) {
-    ps::proto::JoinReply::Endpoint& endpoint = *request.mutable_shard()->add_endpoints();
-    endpoint.set_transport(each.transport);
-    endpoint.set_address(without_scopes(each.address));
-    endpoint.set_rails(without_scopes(each.rails));
-  }
-  ps::proto::AttachReply reply;
-  const grpc::Status called = channel->call(ps::ControlCall::attach, deadline - Clock::now(), request, reply);
-  if (!called.ok()) return ps::from_grpc(called);
-  return reply;
 }
 
 void Session::tell_losses(ps::proto::Ping& ping) {

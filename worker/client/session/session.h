@@ -71,10 +71,6 @@ class Session {
   /// A link to one of the two tasks of `ps_index`.
   std::unique_ptr<ControlLink> open_control(uint32_t ps_index, Role role, const LogSink& log);
   ps::proto::JoinRequest join_request(uint32_t first_shard) const;
-  /// Attaches this worker to an aggregator for one shard.
-  /// Errors  UNAVAILABLE, DEADLINE_EXCEEDED: it cannot be reached. Else its refusal.
-  absl::StatusOr<ps::proto::AttachReply> attach(const ShardLink& link, const std::string& aggregator,
-                                                TimePoint deadline) const;
   /// Replaces a lost ps task by the one that this worker has joined over `control`. The two addresses change places
   /// when it is the backup's.
   void switch_to(uint32_t ps_index, std::unique_ptr<ControlLink> control, bool is_at_backup_address);

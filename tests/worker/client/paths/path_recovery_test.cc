@@ -134,9 +134,7 @@ TEST(PathRecovery, PushesAreRepeatedAlsoIfAPsIsLostDuringTheReplacement) {
   link->bucket_count = 1;
   link->range = {0, 4};
   link->map = std::make_shared<const ps::ShardMap>(ps::ShardMap::cut(4, 1, 64).value());
-  link->routes.emplace_back();
   link->candidates = {{.name = "loopback"}};
-  link->route_of = {0};
   link->endpoints = {{"loopback", shard.address()}};
   paths.add(std::move(link));
 
