@@ -31,7 +31,7 @@ flags=(-O0)
 if grep -rIl -e "$build" -e "$root" "$prefix/lib"*/ "$prefix/include"; then
   fail "these files name the build machine's folders"
 fi
-for file in bin/gradrail share/gradrail/mnist/train-images-idx3-ubyte.gz share/gradrail/launch/kubernetes.yaml \
+for file in bin/gradrail bin/gradrail-report share/gradrail/mnist/train-images-idx3-ubyte.gz share/gradrail/launch/kubernetes.yaml \
   share/man/man1/gradrail.1 share/man/man1/gradrail-train.1 share/bash-completion/completions/gradrail; do
   [[ -e $prefix/$file ]] || fail "$file is not installed"
 done

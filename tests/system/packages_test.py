@@ -21,7 +21,7 @@ PATH = re.compile(re.escape(str(ROOT)).encode() + rb"[^\0]*")  # in a program or
 
 # Some of the files of each package, as regular expressions.
 FILES = {
-    "gradrail": ["usr/bin/gradrail", r"usr/share/gradrail/mnist/train-images-idx3-ubyte\.gz", r"usr/share/man/man1/gradrail\.1\.gz",
+    "gradrail": ["usr/bin/gradrail", "usr/bin/gradrail-report", "usr/share/gradrail/report/runs.py", r"usr/share/gradrail/mnist/train-images-idx3-ubyte\.gz", r"usr/share/man/man1/gradrail\.1\.gz",
                  r"usr/share/gradrail/launch/kubernetes\.yaml", "usr/share/bash-completion/completions/gradrail",
                  "usr/share/doc/gradrail/docs/quickstart.md"],
     "libgradrail0": [r"usr/lib/.*libgradrail\.so\.0", r"usr/lib/.*libgradrail\.so\.\d+\.\d+\.\d+"],
@@ -32,7 +32,7 @@ FILES = {
 }
 # Each file of a package matches this expression, or is a document.
 FOLDERS = {
-    "gradrail": r"usr/bin/gradrail$|usr/share/(gradrail|man|bash-completion)/",
+    "gradrail": r"usr/bin/gradrail(-report)?$|usr/share/(gradrail|man|bash-completion)/",
     "libgradrail0": r"usr/lib/.*libgradrail\.so\.\d",
     "gradrail-plugins": r"usr/lib/.*gradrail/libgradrail_transport_\w+\.so$",
     "libgradrail-dev": r"usr/include/gradrail/.*\.h$|usr/lib/.*(libgradrail\.so|gradrail\.pc|gradrail\w*(-\w+)?\.cmake)$",

@@ -1,4 +1,4 @@
-"""Tests `tools/plot`: the content of its pictures, read from the SVG, and its errors for files that it cannot draw."""
+"""Tests `gradrail-report plot`: the content of its pictures, read from the SVG, and its errors for files that it cannot draw."""
 import copy
 import json
 import math
@@ -14,7 +14,7 @@ import xml.etree.ElementTree as xml
 
 import cluster
 
-PLOT = pathlib.Path(__file__).resolve().parents[2] / "tools" / "plot" / "plot"
+REPORT = pathlib.Path(__file__).resolve().parents[2] / "tools" / "report" / "gradrail-report"
 SVG = "{http://www.w3.org/2000/svg}"
 NO_MATPLOTLIB = 4
 SKIPPED = 77
@@ -23,7 +23,7 @@ STAGES = (("pack or copy", 0.0), ("post", 1.0), ("wire", 5.0), ("visible", 2.0),
 
 
 def plot(*arguments, environment=None):
-    return subprocess.run([sys.executable, "-B", PLOT, *map(str, arguments)], capture_output=True, text=True,
+    return subprocess.run([sys.executable, "-B", REPORT, "plot", *map(str, arguments)], capture_output=True, text=True,
                           timeout=cluster.FINISH, env=environment)
 
 

@@ -41,6 +41,13 @@ if(TARGET gradrail)
                                   COMMAND_ERROR_IS_FATAL ANY)" COMPONENT program)
   endif()
 endif()
+# Python finds the modules of gradrail-report beside the target of the link.
+install(DIRECTORY tools/report DESTINATION ${CMAKE_INSTALL_DATADIR}/gradrail COMPONENT program USE_SOURCE_PERMISSIONS
+        PATTERN __pycache__ EXCLUDE)
+file(RELATIVE_PATH report_program /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_DATADIR}/gradrail/report/gradrail-report)
+file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/installed)
+file(CREATE_LINK ${report_program} ${PROJECT_BINARY_DIR}/installed/gradrail-report SYMBOLIC)
+install(FILES ${PROJECT_BINARY_DIR}/installed/gradrail-report DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
 if(EXISTS ${PROJECT_SOURCE_DIR}/worker/data/mnist)
   install(DIRECTORY worker/data/mnist DESTINATION ${CMAKE_INSTALL_DATADIR}/gradrail COMPONENT program)
 endif()

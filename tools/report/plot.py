@@ -1,5 +1,4 @@
-#!/usr/bin/env python3
-"""Draws pictures of runs that `gradrail bench SUITE -J FILE` wrote.
+"""Draws pictures of recorded runs.
 
 latency    time by size, one line per path, from the fastest to the 99th percentile; bounds are dashed
 bandwidth  bandwidth by size, one line per path; bounds are dashed
@@ -7,23 +6,19 @@ stages     time of each stage: one stacked bar per path, one panel per size
 cdf        distribution of the times at one size
 
 All runs are drawn in the same picture. If several runs have the same path, its label has the name of the file. Puts of
-`gradrail bench peers` have separate pictures, one for each group of contenders. The script writes PREFIX-KIND.png and
-PREFIX-KIND.svg. The same run always gives the same bytes.
-
-Exit status: 0 drawn, 1 a picture cannot be written, 2 invalid flags or files, 4 no matplotlib.
+`gradrail bench peers` have separate pictures, one for each group of contenders. The command writes PREFIX-KIND.png and
+PREFIX-KIND.svg. The same run always gives the same bytes. It needs the package python3-matplotlib.
 """
-import sys
-
-sys.dont_write_bytecode = True  # no __pycache__ in the source tree
-
 import argparse
 import os
+import pathlib
+import sys
 
 import runs
 
 KINDS = ("latency", "bandwidth", "stages", "cdf")
 FORMATS = ("png", "svg")
-FAILED, USAGE, CONFIGURATION = 1, 2, 4
+NO_MATPLOTLIB = 4
 DEBIAN_PYTHON = "/usr/bin/python3"
 
 
@@ -36,12 +31,10 @@ def words(known):
     return parse
 
 
-def arguments():
-    parser = argparse.ArgumentParser(prog="tools/plot/plot", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_flags(parser):
     parser.add_argument("files", nargs="+", metavar="RUN.json")
     parser.add_argument("-o", dest="prefix",
-                        help="prefix of the names of the pictures (default: the first file without .json)")
+                        help="prefix of the names of the pictures (default: the first file without its ending)")
     parser.add_argument("--kind", type=words((*KINDS, "all")), default=["all"], metavar="KIND[,KIND]",
                         help=f"{', '.join(KINDS)} or all (default: all kinds for which the run has data)")
     parser.add_argument("--format", type=words(FORMATS), default=list(FORMATS), help="png, svg (default: both)")
@@ -51,7 +44,6 @@ def arguments():
     parser.add_argument("--bandwidth", choices=("bus", "alg"), default="bus",
                         help="kind of bandwidth (default: %(default)s)")
     parser.add_argument("--title", default="", help="title of the pictures (default: the title of the run)")
-    return parser.parse_args()
 
 
 def load_drawing():
@@ -60,13 +52,11 @@ def load_drawing():
     try:
         import style
     except ImportError as error:
-        if (error.name or "").split(".")[0] == "plotting":
-            raise
         if sys.executable != DEBIAN_PYTHON and os.access(DEBIAN_PYTHON, os.X_OK):
             os.execv(DEBIAN_PYTHON, [DEBIAN_PYTHON, *sys.argv])
-        print(f"tools/plot/plot: no matplotlib ({error}): install the package python3-matplotlib; "
+        print(f"gradrail-report plot: no matplotlib ({error}): install the package python3-matplotlib; "
               "tools/setup --for bench installs it", file=sys.stderr)
-        sys.exit(CONFIGURATION)
+        sys.exit(NO_MATPLOTLIB)
     import distribution, stages, sweeps
     style.set_up()
     return style, {"latency": sweeps.latency, "bandwidth": sweeps.bandwidth, "stages": stages.stages,
@@ -82,12 +72,12 @@ def wanted_sizes(texts, all_runs):
     return sizes
 
 
-def draw(options):
+def run(options):
     all_runs = runs.read_runs(options.files, options.paths)
     options.sizes = wanted_sizes(options.size, all_runs)
     style, drawers = load_drawing()
     asked = "all" not in options.kind
-    prefix = options.prefix or options.files[0].removesuffix(".json")
+    prefix = options.prefix or str(pathlib.Path(options.files[0]).with_suffix(""))
     drawn, left_out = [], []
     for kind in options.kind if asked else KINDS:
         pictures, reasons = [], []
@@ -100,7 +90,6 @@ def draw(options):
         drawn += pictures
         if not pictures:
             left_out.append(f"{kind}: {reasons[0]}")
-    sys.stdout.reconfigure(errors="surrogateescape")  # names of files are bytes
     for name in drawn:
         print(name)
     if left_out and drawn and not asked:
@@ -109,20 +98,4 @@ def draw(options):
         missing = [text for run in all_runs for text in runs.not_measured(run.rows)]
         raise runs.Problem(f"{', '.join(options.files)}: nothing to draw: {'; '.join(left_out)}"
                            + (f" (not measured: {'; '.join(missing)})" if missing else ""))
-
-
-def main():
-    options = arguments()
-    try:
-        draw(options)
-    except runs.Problem as problem:
-        print(f"tools/plot/plot: {problem}", file=sys.stderr)
-        return USAGE
-    except OSError as error:
-        print(f"tools/plot/plot: {error.filename or options.prefix}: {error.strerror or error}", file=sys.stderr)
-        return FAILED
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -107,8 +107,8 @@ def read_run(file):
                       f"the fields {', '.join(parts)} are required")
     version = re.match(r"gradrail (\d+)\.", run["version"])
     if not version or int(version[1]) > KNOWN_MAJOR:
-        raise Problem(f"{file}: written by {run['version']!r}; this tools/plot reads gradrail {KNOWN_MAJOR}.x; "
-                      "use tools/plot of that version")
+        raise Problem(f"{file}: written by {run['version']!r}; this program reads gradrail {KNOWN_MAJOR}.x; "
+                      "use the gradrail-report of that version")
     config = run["config"]
     arguments = run.get("arguments")
     read = Run(file=str(file), question=str(config.get("question", "")), version=printable(run["version"]),

@@ -134,7 +134,7 @@ def save(figure, prefix, kind, formats):
     for form in formats:
         name = f"{prefix}-{kind}.{form}"
         # The metadata has no date and no version of a library, so that a picture changes only with its content.
-        metadata = {"Date": None, "Creator": "gradrail tools/plot"} if form == "svg" else {"Software": "gradrail tools/plot"}
+        metadata = {"Date": None, "Creator": "gradrail-report"} if form == "svg" else {"Software": "gradrail-report"}
         figure.savefig(name, format=form, metadata=metadata, facecolor="white")
         names.append(name)
     return names
