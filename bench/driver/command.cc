@@ -14,8 +14,6 @@
 #include "bench/driver/children.h"
 #include "bench/driver/jobs.h"
 #include "bench/driver/suite.h"
-#include "bench/report/compare.h"
-#include "bench/report/limits.h"
 #include "bench/report/report.h"
 #include "bench/suites/device_name.h"
 #include "bench/suites/exchange_flags.h"
@@ -143,7 +141,8 @@ namespace {
 std::string what_can_be_asked(const std::vector<std::string>& words) {
   std::string list;
   for (const Suite& suite : suites()) list += fmt::format("{}, ", suite.name);
-  return fmt::format("{}: one of {}compare (gradrail bench --help)",
+  list.resize(list.size() - 2);
+  return fmt::format("{}: one of {} (gradrail bench --help); gradrail-report compares recorded runs",
                      words.empty() ? "a suite is missing" : "no suite is called " + words.front(), list);
 }
 
@@ -157,11 +156,6 @@ void add_bench_flags(CLI::App& command, BenchFlags& flags) {
     if (suite.add_flags != nullptr) suite.add_flags(app, flags.options);
     app.callback([&flags, &suite] { flags.options.suite = suite.name; });
   }
-  CLI::App& compare = *command.add_subcommand("compare", "two recorded runs: ratios with confidence intervals");
-  compare.add_option("first", flags.compare.first, "written by -J")->required();
-  compare.add_option("second", flags.compare.second, "written by -J")->required();
-  compare.add_flag("--unlike", flags.compare.unlike,
-                   "compare runs with different machines, versions or settings as well");
   CLI::App& job = *command.add_subcommand("job", "a job of a run; gradrail itself starts it")->group("");  // hidden
   job.add_option("output", flags.job_output)->required();
   // Ours to say what can be asked: from here on, since subcommands take this over when they are made.
@@ -192,10 +186,6 @@ int run_bench(BenchFlags flags, int argc, char** argv) {
     fmt::print(stderr, "gradrail bench: {}\n", message_of(status));
     return absl::IsInvalidArgument(status) ? kUsage : kNothingMeasured;
   };
-  if (!flags.compare.first.empty()) {
-    const absl::StatusOr<int> code = compare_runs(flags.compare.first, flags.compare.second, flags.compare.unlike);
-    return code.ok() ? *code : complain(code.status());
-  }
   if (flags.options.suite.empty()) return complain(absl::InvalidArgumentError(what_can_be_asked(flags.no_suite)));
   if (const std::string& host = flags.options.bind_host; !host.empty()) {
     const absl::Status own = check_own_address(host);
@@ -208,13 +198,6 @@ int run_bench(BenchFlags flags, int argc, char** argv) {
     setenv("GRADRAIL_PLUGIN_DIR", folder.c_str(), 1);  // for the child processes
   } else if (absl::Status status = transport::check_plugin_variable(); !status.ok()) {
     return complain(status);
-  }
-  // Before the ranks meet: a rank with a wrong file does not wait for the others.
-  if (const std::string& file = flags.options.limits_file; !file.empty()) {
-    absl::StatusOr<std::vector<Limit>> limits =
-        read_limits(file, flags.options.tolerance_percent, config_of(flags.options));
-    if (!limits.ok()) return complain(limits.status());
-    flags.options.limits = *std::move(limits);
   }
   std::unique_ptr<RankCoordinator> coordinator;
   if (over_several_processes(flags.options.suite)) {

@@ -7,24 +7,17 @@
 
 namespace gradrail::bench {
 
-struct CompareFlags {
-  std::string first;
-  std::string second;
-  bool unlike = false;  ///< compare runs of unlike machines or settings all the same
-};
-
 /// The request of the command line.
 struct BenchFlags {
   Options options;
   int job_output = -1;                ///< of the hidden `job`; -1: not started for one
   std::vector<std::string> no_suite;  ///< words where a suite should have been
-  CompareFlags compare;
 };
 
-/// `gradrail bench SUITE …`: a subcommand for each suite, and `compare`.
+/// `gradrail bench SUITE …`: a subcommand for each suite.
 void add_bench_flags(CLI::App& command, BenchFlags& flags);
 
-/// Returns the program's exit code (tools/exit_codes.h): 1 a path failed or was too slow, 2 flags, 3 wrong
+/// Returns the program's exit code (tools/exit_codes.h): 1 a path failed, 2 flags, 3 wrong
 /// results.
 int run_bench(BenchFlags flags, int argc, char** argv);
 

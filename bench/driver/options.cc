@@ -4,7 +4,6 @@
 #include "absl/strings/str_split.h"
 #include "base/flags/number_in.h"
 #include "base/flags/text_value.h"
-#include "base/parse_number.h"
 #include "base/status.h"
 #include "bench/driver/harness.h"
 #include "fmt/format.h"
@@ -12,18 +11,6 @@
 
 namespace gradrail::bench {
 namespace {
-
-/// "30" and "30%" are equal: removes the sign. Returns the reason why the text is no percentage, or "".
-std::string percent_from(std::string& text) {
-  constexpr double kMostPercent = 1e6;
-  const std::string number = text.substr(0, text.size() - (text.ends_with('%') ? 1 : 0));
-  const std::optional<double> value = parse_number<double>(number);
-  // The comparison with nan is false.
-  if (!value || !(*value >= 0 && *value <= kMostPercent))
-    return fmt::format("'{}' is no percentage from 0 to {}, such as 30 or 30%", text, kMostPercent);
-  text = number;
-  return "";
-}
 
 absl::Status check_size(const std::string& text) {
   if (parse_size(text) > 0) return absl::OkStatus();
@@ -77,17 +64,7 @@ void add_flags(CLI::App& app, Options& o) {
   app.add_option("--format", o.format, "table, osu, csv or json")
       ->check(CLI::IsMember({"table", "osu", "csv", "json"}))
       ->capture_default_str();
-  app.add_option("-J,--json", o.json, "write the whole run to this file, for `gradrail bench compare`");
-  app.add_option("--min-bw", o.min_bw,
-                 "exit code 1 if the algbw of a path at its largest size is below this value (10^9 bytes/s)")
-      ->transform(NumberIn(0.0, 1e9));
-  CLI::Option* const limits =
-      app.add_option("--limits", o.limits_file,
-                     "exit code 1 if a row misses a limit of this file: a JSON list, or a run that -J recorded");
-  app.add_option("--tolerance", o.tolerance_percent,
-                 "--limits with a recorded run: percent that a time may exceed it by; 30 and 30% are equal")
-      ->transform(CLI::Validator(percent_from, "0..1e+06"))
-      ->needs(limits);
+  app.add_option("-J,--json", o.json, "write the whole run to this file, for gradrail-report");
 }
 
 absl::StatusOr<std::vector<uint64_t>> sizes(const Options& options, const std::string& begin, const std::string& end,
@@ -119,7 +96,7 @@ absl::StatusOr<std::vector<uint64_t>> sizes(const Options& options, const std::s
 }
 
 nlohmann::json config_of(const Options& o) {
-  // "question" is the former name of a suite: recorded runs have it, and compare_runs() reads them.
+  // "question" is the former name of a suite: recorded runs have it, and gradrail-report reads them.
   return {{"question", o.suite},
           {"begin", o.begin},
           {"end", o.end},

@@ -1,12 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "bench/report/limits.h"
 #include "nlohmann/json_fwd.hpp"
 
 namespace CLI {
@@ -82,10 +80,6 @@ struct Options {
 
   std::string format = "table";
   std::string json;
-  double min_bw = 0.0;  ///< 10⁹ bytes a second, of alg_bw
-  std::string limits_file;
-  std::optional<double> tolerance_percent;
-  std::vector<Limit> limits;  ///< of that file
 };
 
 /// The flags that all suites share; every suite's subcommand gets them.

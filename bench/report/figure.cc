@@ -141,7 +141,7 @@ Figure merge(const std::vector<Figure>& rounds) {
     merged.times.min_us = std::min(merged.times.min_us, round.times.min_us);
     merged.times.max_us = std::max(merged.times.max_us, round.times.max_us);
     merged.wrong += round.wrong;
-    // `gradrail bench compare` compares two runs by these values.
+    // gradrail-report compares two runs by these values.
     merged.rounds_us.push_back(round.times.p50_us);
   }
   merged.stages = medians(rounds, &Figure::stages);

@@ -12,7 +12,6 @@
 #include "base/status.h"
 #include "bench/driver/busy.h"
 #include "bench/driver/harness.h"
-#include "bench/report/limits.h"
 #include "bench/report/versions.h"
 #include "fmt/format.h"
 #include "nlohmann/json.hpp"
@@ -180,19 +179,11 @@ int Report::finish(bool failures_count) {
     // A suite that tries every path expects failures; a suite with named ones does not.
     if (figure.failed_in_use || (!figure.failed.empty() && failures_count)) code = 1;
   }
-  std::vector<Limit> limits = options_.limits;
-  if (options_.min_bw > 0)
-    for (Limit& limit : bandwidth_limits(figures_, options_.min_bw, "--min-bw")) limits.push_back(std::move(limit));
-  const std::vector<std::string> violated = violations(limits, figures_);
-  for (const std::string& line : violated) fmt::print(stderr, "gradrail bench: {}\n", line);
-  if (!violated.empty()) code = 1;
-  if (prints_table() && !limits.empty())
-    fmt::print("# Limits               : {}, {} violations\n", limits.size(), violated.size());
   if (prints_table()) fmt::print("# Out of bounds values : {} {}\n", wrong, wrong == 0 ? "OK" : "FAILED");
   // One document at the end: JSON has no rows that could be printed as they come.
   if (options_.format == "json") fmt::print("{}\n", text());
   if (!options_.json.empty()) {
-    // Overwrites the file: it holds one run, which `compare` reads as a whole.
+    // Overwrites the file: it holds one run.
     if (const absl::Status written = write_file(options_.json, text() + "\n", WriteMode::replace); !written.ok()) {
       fmt::print(stderr, "gradrail bench: -J {}\n", message_of(written));
       code = 1;

@@ -45,7 +45,7 @@ class Report {
   void add(Figure figure);
 
   /// Prints the end of the report and writes the file. 0: all good. 1: a path failed in use (any row without a figure
-  /// where `failures_count`), or a row misses --min-bw or --limits. 1 also: the file could not be written.
+  /// where `failures_count`), or the file could not be written.
   /// 3: something was wrong. 4: nothing was measured.
   int finish(bool failures_count);
 

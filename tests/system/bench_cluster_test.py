@@ -56,22 +56,6 @@ class BenchCluster(cluster.ClusterTest):
         self.assertEqual((row["failed"], row["nwrong"], row["path"]), ("", 0, "tcp"))
         self.assertEqual(row["stages"][0][0], "post")
 
-    def test_limits_hold_for_ranks(self):
-        limits = self.folder / "limits.json"
-        for bound, code in ((1e9, cluster.GOOD), (1e-3, cluster.FAILED)):
-            limits.write_text(json.dumps([{"path": "tcp", "size": "4K", "max_us": bound}]))
-            workers = [self.start("worker", i, "--limits", limits) for i in range(2)]
-            said = self.text(self.start("ps", 0, "--limits", limits), code)
-            for worker in workers:
-                self.assertEqual(self.text(worker), "")
-            self.assertIn(f"# Limits               : 1, {0 if code == cluster.GOOD else 1} violation", said)
-        # A wrong file ends each rank at once: none waits for the others.
-        limits.write_text("[")
-        for job in ("ps", "worker"):
-            began = time.monotonic()
-            self.assertIn("parse error at line 1", self.text(self.start(job, 0, "--limits", limits), cluster.USAGE))
-            self.assertLess(time.monotonic() - began, cluster.START)
-
     def test_a_traffic_matrix_over_several_processes(self):
         matrix, file = self.folder / "matrix.csv", self.folder / "run.json"
         matrix.write_text("64K,0\n4K,256K\n")

@@ -250,7 +250,7 @@ class GpuPaths(BenchTest):
 
 class Words(BenchTest):
     def test_what_cannot_be_asked(self):
-        everything = "paths, exchange, incast, .*put, .*peers, compare"
+        everything = "paths, exchange, incast, .*put, .*peers \(gradrail bench --help\); gradrail-report compares"
         for code, words, arguments in (
                 (cluster.USAGE, f"no suite is called nonsense: one of {everything}", ["nonsense"]),
                 (cluster.USAGE, f"a suite is missing: one of {everything}", []),

@@ -1,4 +1,4 @@
-"""Reads the files of `gradrail bench SUITE -J FILE` as rows for pictures. It needs only Python.
+"""Reads the files of `gradrail bench SUITE -J FILE` as rows.
 
 A file can come from any machine and any version. A value that is not valid raises a Problem, which names the file, the
 row and the field.
@@ -10,9 +10,9 @@ import pathlib
 import re
 from dataclasses import dataclass, field, replace
 
-MOST_BYTES = 1 << 26
+MOST_BYTES = 1 << 28  # a row has about a kilobyte
 KNOWN_MAJOR = 0  # major version of gradrail; a later version may change the meaning of a field
-LARGEST = 1e18  # limit of all numbers: matplotlib cannot draw axes with larger ones
+LARGEST = 1e18  # limit of all numbers: eleven days are 1e12 us, and matplotlib cannot draw axes with larger ones
 OURS, BOUND = "gradrail ", "bound"  # prefixes of paths of `gradrail bench peers`
 
 
@@ -39,6 +39,9 @@ class Row:
     bound_bw: float  # bandwidth of memory, measured with this row; 0: not measured
     stages: list
     distribution: list  # (share, microseconds), ascending
+    rounds_us: list  # median of each round, by which two runs are compared
+    wrong: float  # elements or arrivals that were not what they had to be
+    failed: str  # the reason why there is no figure, or ""
     trouble: str  # the reason why the row is not drawn, or ""
 
     @property
@@ -54,6 +57,8 @@ class Run:
     machine: str
     title: str
     arguments: str
+    config: dict  # settings of the run
+    libraries: dict
     rows: list = field(default_factory=list)
 
 
@@ -77,18 +82,31 @@ def printable(text):
     return "".join(character if character.isprintable() else " " for character in str(text))
 
 
+def shown(value):
+    """Returns a value as errors show it: JSON in ASCII, at most 60 characters."""
+    text = json.dumps(value, separators=(",", ":"))
+    return text if len(text) <= 60 else text[:60] + "…"
+
+
 def _read_text(file):
-    """Does not wait for the writer of a pipe that has none, and reads no device without an end."""
+    """Does not wait for the writer of a pipe that has none, and reads no device without an end. `-` is standard input."""
+    return read_bytes(file, MOST_BYTES).decode("utf-8")
+
+
+def read_bytes(file, most):
+    if file == "-":
+        file = "/dev/stdin"
     descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     os.set_blocking(descriptor, True)  # a writer, such as the shell's <(command), is awaited
     with open(descriptor, "rb") as stream:
-        content = stream.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise Problem(f"{file}: is longer than {MOST_BYTES} bytes")
-    return content.decode("utf-8")
+        content = stream.read(most + 1)
+    if len(content) > most:
+        raise Problem(f"{file}: is longer than {most} bytes")
+    return content
 
 
-def read_run(file):
+def read_json(file):
+    """Returns the value of a file. A run may be in lines: first the run, then its rows."""
     try:
         text = _read_text(file)
     except OSError as error:
@@ -98,9 +116,16 @@ def read_run(file):
     if not text.strip():
         raise Problem(f"{file}: empty: the run that writes it did not finish")
     try:
-        run = json.loads(text)
+        return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Problem(f"{file}: not JSON: {error}") from None
+
+
+def read_run(file):
+    return run_from(read_json(file), file)
+
+
+def run_from(run, file):
     parts = {"version": str, "machine": str, "config": dict, "results": list}
     if not isinstance(run, dict) or any(not isinstance(run.get(name), kind) for name, kind in parts.items()):
         raise Problem(f"{file}: JSON, but not of `gradrail bench SUITE -J FILE`: "
@@ -113,7 +138,8 @@ def read_run(file):
     arguments = run.get("arguments")
     read = Run(file=str(file), question=str(config.get("question", "")), version=printable(run["version"]),
                machine=printable(run["machine"]), title=printable(run.get("title", "")),
-               arguments=printable(" ".join(map(str, arguments)) if isinstance(arguments, list) else arguments or ""))
+               arguments=printable(" ".join(map(str, arguments)) if isinstance(arguments, list) else arguments or ""),
+               config=config, libraries=run.get("libraries"))
     # incast has one row per worker. In the other suites, a row has the samples of all workers.
     workers = 1 if read.question == "incast" else config.get("workers")
     for index, result in enumerate(run["results"]):
@@ -142,6 +168,12 @@ class Fields:
             raise Problem(f"{self.where}: damaged: {name} is {json.dumps(value)[:60]}, not a string")
         return printable(value)
 
+    def list(self, name):
+        value = self.value.get(name, [])
+        if not isinstance(value, list):
+            raise Problem(f"{self.where}: damaged: {name} is {shown(value)}, not a list")
+        return value
+
     def part(self, name):
         return Fields(self.value.get(name), f"{self.where}.{name}")
 
@@ -164,8 +196,8 @@ def _read_row(result, workers):
         trouble = f"{wrong:.0f} wrong results"
     elif not failed and (p50_us == 0 or size == 0):
         trouble = "a time of 0" if size > 0 else "a size of 0"
-    rounds = result.value.get("rounds_us")
-    sets = max(1, len(rounds) if isinstance(rounds, list) else 1) * max(1, workers if isinstance(workers, int) else 1)
+    rounds = [Fields({"rounds_us": each}, result.where).number("rounds_us") for each in result.list("rounds_us")]
+    sets = max(1, len(rounds)) * max(1, workers if isinstance(workers, int) else 1)
     try:
         distribution = sorted((float(share), us) for share, us in result.pairs("distribution_us"))
     except ValueError as error:
@@ -175,7 +207,7 @@ def _read_row(result, workers):
                p999_us=times.number("p999_us"), max_us=times.number("max_us"), samples=int(samples),
                samples_a_round=samples / sets, alg_bw=result.number("alg_bw"), bus_bw=result.number("bus_bw"),
                bound_bw=dict(result.pairs("more")).get("bound_GB/s", 0.0), stages=result.pairs("stages"),
-               distribution=distribution, trouble=trouble)
+               distribution=distribution, rounds_us=rounds, wrong=wrong, failed=failed, trouble=trouble)
 
 
 def read_runs(files, globs):

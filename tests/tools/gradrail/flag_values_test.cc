@@ -58,7 +58,6 @@ const std::set<std::string> kFreeTexts = {"--bind-host",
                                           "--gpu",
                                           "--json",
                                           "--key-file",
-                                          "--limits",
                                           "--logs_path",
                                           "--matrix",
                                           "--model",
@@ -80,9 +79,7 @@ const std::set<std::string> kFreeTexts = {"--bind-host",
                                           "--trusted-ca-file",
                                           "cluster",
                                           "file",
-                                          "first",
-                                          "FOLDER",
-                                          "second"};
+                                          "FOLDER"};
 
 struct Flag {
   ReferenceCommand command;
