@@ -81,8 +81,7 @@ void add_paths_flags(CLI::App& app, Options& options) {
 }
 
 void add_replay_flags(CLI::App& app, Options& options) {
-  app.add_option("file", options.file,
-                 "a layer list, a trace of Kineto, PyTorch or Chakra, or the name of a built-in list");
+  app.add_option("file", options.file, "a layer list, or the name of a built-in list; gradrail-report converts traces");
   CLI::Option* const matrix =
       app.add_option("--matrix", options.matrix,
                      "in the place of a list: a file with the bytes of each worker (row) to each shard (column)");

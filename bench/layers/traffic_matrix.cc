@@ -7,9 +7,9 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_split.h"
+#include "base/read_file.h"
 #include "base/status.h"
 #include "bench/driver/harness.h"
-#include "bench/layers/gunzip.h"
 #include "fmt/format.h"
 
 namespace gradrail::bench {
@@ -49,7 +49,6 @@ absl::StatusOr<std::vector<uint64_t>> row_of(const std::vector<std::string>& cel
 
 absl::StatusOr<TrafficMatrix> matrix_of(const std::string& content) {
   TrafficMatrix matrix;
-  bool is_first = true;
   size_t number = 0;
   for (const absl::string_view piece : absl::StrSplit(content, '\n')) {
     ++number;
@@ -57,12 +56,6 @@ absl::StatusOr<TrafficMatrix> matrix_of(const std::string& content) {
     absl::StripAsciiWhitespace(&line);
     if (line.empty()) continue;
     const std::vector<std::string> cells = cells_of(line);
-    // A number with a wrong unit is a mistake, not a name.
-    const bool is_header = is_first && std::none_of(cells.begin(), cells.end(), [](const std::string& cell) {
-                             return !cell.empty() && (absl::ascii_isdigit(cell[0]) || cell[0] == '-');
-                           });
-    is_first = false;
-    if (is_header) continue;
     if (!std::all_of(line.begin(), line.end(), [](unsigned char c) { return absl::ascii_isprint(c) || c == '\t'; }))
       return absl::DataLossError(
           fmt::format("line {} has bytes that are no text: a matrix is a table of numbers", number));
@@ -88,7 +81,7 @@ absl::StatusOr<TrafficMatrix> matrix_of(const std::string& content) {
 }  // namespace
 
 absl::StatusOr<TrafficMatrix> read_traffic_matrix(const std::string& file) {
-  GRADRAIL_ASSIGN_OR_RETURN(const std::string content, read_unpacked(file, kMaxMatrixBytes));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::string content, read_file(file, kMaxMatrixBytes, FileKind::any));
   absl::StatusOr<TrafficMatrix> matrix = matrix_of(content);
   if (!matrix.ok()) return absl::DataLossError(fmt::format("{}: {}", file, message_of(matrix.status())));
   return matrix;

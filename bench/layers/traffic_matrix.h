@@ -16,7 +16,7 @@ using TrafficMatrix = std::vector<std::vector<uint64_t>>;
 inline constexpr uint64_t kTrafficUnit = 256;
 
 /// A file with a line for each worker and a column for each shard. Commas or spaces separate the numbers of bytes.
-/// K, M, G may follow a number. # begins a comment. A first line is a header if none of its cells begins with a digit.
+/// K, M, G may follow a number. # begins a comment.
 /// Errors  Those of the file. DATA_LOSS: names file, row and column.
 absl::StatusOr<TrafficMatrix> read_traffic_matrix(const std::string& file);
 

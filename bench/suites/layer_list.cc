@@ -14,9 +14,6 @@
 
 #include "base/read_file.h"
 #include "base/status.h"
-#include "bench/layers/gunzip.h"
-#include "bench/layers/trace_errors.h"
-#include "bench/layers/traces.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 
@@ -27,10 +24,7 @@ namespace fs = std::filesystem;
 
 // The largest published models have some thousand tensors. A file with more lines than this is another kind of file.
 constexpr size_t kMostLayers = 100'000;
-// A trace of some steps has up to some hundred megabytes.
-constexpr size_t kMaxListBytes = size_t{1} << 30;
-// PyTorch writes the schema of an execution trace first.
-constexpr size_t kHeadBytes = 256;
+constexpr size_t kMaxListBytes = size_t{16} << 20;
 // Microseconds. A worker spins through the backward pass; a larger number is a mistake in the unit.
 constexpr double kLongestStep = 60e6;
 
@@ -66,7 +60,7 @@ absl::StatusOr<ExchangeLoad::Layer> parse(const std::string& line) {
   // A double also reads 1e6; up to 1e12 it holds each integer exactly.
   double bytes = 0.0, micros = 0.0;
   if (!(words >> name >> bytes >> micros) || words >> rest)
-    return absl::DataLossError("must be `name bytes microseconds`; a trace begins with { or [");
+    return absl::DataLossError("must be `name bytes microseconds`");
   // Written as a negation, so that NaN is rejected, too.
   if (!(bytes >= 4 && bytes <= 1e12) || std::fmod(bytes, 4.0) != 0.0)
     return absl::DataLossError("bytes must be a positive multiple of 4");
@@ -77,7 +71,7 @@ absl::StatusOr<ExchangeLoad::Layer> parse(const std::string& line) {
 
 absl::StatusOr<LayerList> list_of_lines(const fs::path& path, const std::string& content) {
   std::istringstream text(content);
-  LayerList list{.name = path.stem().string(), .layers = {}, .about = ""};
+  LayerList list{.name = path.stem().string(), .layers = {}};
   size_t number = 0;
   for (std::string line; std::getline(text, line);) {
     ++number;
@@ -97,36 +91,10 @@ absl::StatusOr<LayerList> list_of_lines(const fs::path& path, const std::string&
   return list;
 }
 
-/// Files that people give in place of a text; "" for others.
-std::string why_no_text(std::string_view content) {
-  if (content.starts_with("\xff\xfe") || content.starts_with("\xfe\xff"))
-    return "text in UTF-16; convert it with iconv -f UTF-16 -t UTF-8";
-  const std::string_view head = content.substr(0, 64);
-  // protobuf frames each message with its length and marks its fields with bytes below 32.
-  if (std::any_of(head.begin(), head.end(), [](char c) { return c >= 0 && c < ' ' && (c < '\t' || c > '\r'); }))
-    return "binary, no layer list and no trace in JSON; convert a Chakra trace with chakra_jsonizer";
-  return "";
-}
-
-absl::StatusOr<TracedStep> step_of_trace(std::string_view content) {
-  const auto has = [&](std::string_view word) { return content.find(word) != std::string_view::npos; };
-  const bool is_list = content.starts_with('[');
-  if (is_list && !has("\"ph\"")) return unknown_kind("a JSON list without \"ph\"");
-  // Metadata may come before the events; a Chakra trace has no such word.
-  const bool is_kineto = is_list || has("\"traceEvents\"");
-  const bool is_execution = content.substr(0, kHeadBytes).find("\"schema\":") != std::string_view::npos;
-  GRADRAIL_ASSIGN_OR_RETURN(TracedStep step, is_kineto      ? step_of_kineto(content)
-                                             : is_execution ? step_of_execution_trace(content)
-                                                            : step_of_chakra(content));
-  std::stable_sort(step.layers.begin(), step.layers.end(),
-                   [](const auto& a, const auto& b) { return a.ready_us < b.ready_us; });
-  if (step.layers.size() > kMostLayers)
-    return absl::DataLossError(fmt::format("{} reductions in one step, more than {}", step.layers.size(), kMostLayers));
-  if (step.layers.back().ready_us > kLongestStep) {
-    return absl::DataLossError(fmt::format("{}: a reduction begins after {:.3g} s, and a step has at most {:.0f} s",
-                                           step.about, step.layers.back().ready_us * 1e-6, kLongestStep * 1e-6));
-  }
-  return step;
+/// A trace in JSON, also a packed one.
+bool is_trace(std::string_view content) {
+  const size_t first = content.find_first_not_of(" \t\r\n\xef\xbb\xbf");
+  return content.starts_with("\x1f\x8b") || (first != content.npos && (content[first] == '{' || content[first] == '['));
 }
 
 }  // namespace
@@ -139,16 +107,10 @@ uint64_t LayerList::bytes() const {
 
 absl::StatusOr<LayerList> read_layer_list(const std::string& file) {
   GRADRAIL_ASSIGN_OR_RETURN(const fs::path path, find(file));
-  GRADRAIL_ASSIGN_OR_RETURN(const std::string content, read_unpacked(path.string(), kMaxListBytes));
-  if (const std::string why = why_no_text(content); !why.empty())
-    return absl::DataLossError(fmt::format("{}: {}", path.string(), why));
-  // A text in UTF-8 may begin with a mark of its encoding.
-  const std::string_view text = std::string_view(content).substr(content.starts_with("\xef\xbb\xbf") ? 3 : 0);
-  const std::string_view body = text.substr(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
-  if (!body.starts_with('{') && !body.starts_with('[')) return list_of_lines(path, std::string(text));
-  absl::StatusOr<TracedStep> step = step_of_trace(body);
-  if (!step.ok()) return absl::DataLossError(fmt::format("{}: {}", path.string(), message_of(step.status())));
-  return LayerList{.name = path.stem().string(), .layers = std::move(step->layers), .about = std::move(step->about)};
+  GRADRAIL_ASSIGN_OR_RETURN(const std::string content, read_file(path.string(), kMaxListBytes, FileKind::any));
+  if (!is_trace(content)) return list_of_lines(path, content);
+  return absl::DataLossError(
+      fmt::format("{}: no layer list; `gradrail-report convert FILE -o LIST` converts a trace", path.string()));
 }
 
 }  // namespace gradrail::bench

@@ -12,16 +12,14 @@ namespace gradrail::bench {
 struct LayerList {
   std::string name;
   std::vector<ExchangeLoad::Layer> layers;  ///< at least one; in the order in which they become ready
-  std::string about;                        ///< of a trace: the step that the layers come from
   /// The gradients of all layers, in bytes of fp32.
   uint64_t bytes() const;
 };
 
-/// A file or pipe of lines `name bytes microseconds`, in the order of their times; # begins a comment. A file
-/// that begins with { or [ is a Kineto, PyTorch or Chakra trace (bench/layers/traces.h). A name without a slash that
-/// is no file here is looked for among those that come with the program: `resnet50`.
-/// Errors  NOT_FOUND: lists those that come along. DATA_LOSS: file, and line or what the trace lacks. Others: as
-///         read_file(), also for a folder.
+/// A file or pipe of lines `name bytes microseconds`, in the order of their times; # begins a comment. A name without a
+/// slash that is no file here is looked for among those that come with the program: `resnet50`.
+/// Errors  NOT_FOUND: lists those that come along. DATA_LOSS: file and line; a trace. Others: as read_file(), also for
+///         a folder.
 absl::StatusOr<LayerList> read_layer_list(const std::string& file);
 
 }  // namespace gradrail::bench

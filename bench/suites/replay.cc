@@ -145,8 +145,7 @@ absl::StatusOr<int> run_matrix_replay(const Options& given) {
 
 absl::StatusOr<int> run_replay_suite(const Options& options) {
   if (options.file.empty() && options.matrix.empty())
-    return absl::InvalidArgumentError(
-        "replay: give a layer list, a trace, the name of a built-in list, or --matrix FILE");
+    return absl::InvalidArgumentError("replay: give a layer list, the name of a built-in list, or --matrix FILE");
   if (!options.file.empty() && !options.matrix.empty())
     return absl::InvalidArgumentError(
         fmt::format("replay {} --matrix {}: give one of them", options.file, options.matrix));
@@ -163,7 +162,6 @@ absl::StatusOr<int> run_replay_suite(const Options& options) {
   Report report(options, fmt::format("gradrail bench replay {}: {}", list.name, describe(load)));
   report.note(
       fmt::format("{} layers, {} bytes, backward pass {:.0f} us", list.layers.size(), list.bytes(), backward_us));
-  if (!list.about.empty()) report.note(list.about);
   report.note("time: one step, until the last fresh parameter. exposed_us: part of it after the backward pass");
   add_ranks(load, choices, report);
   report.begin(Layout::sweep);
