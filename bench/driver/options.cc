@@ -61,8 +61,8 @@ void add_flags(CLI::App& app, Options& o) {
   app.add_option("--plugin-dir", o.plugin_dir, "folder with transport plug-ins");
   app.add_flag("--block", o.block, "processes block instead of spinning");
   app.option_defaults()->group("Output");
-  app.add_option("--format", o.format, "table, osu, csv or json")
-      ->check(CLI::IsMember({"table", "osu", "csv", "json"}))
+  app.add_option("--format", o.format, "table, or json: a line for the run, then one for each row")
+      ->check(CLI::IsMember({"table", "json"}))
       ->capture_default_str();
   app.add_option("-J,--json", o.json, "write the whole run to this file, for gradrail-report");
 }

@@ -167,7 +167,7 @@ def compare(binary, case, file):
     """Prediction and measurement of a recorded run, in seconds."""
     row = predict(binary, case, file, 1, 1)
     measured = row["measured_s"]
-    steps = max(1, round(json.loads(file.read_text())["config"]["seconds"] / measured["median"]))
+    steps = max(1, round(json.loads(file.read_text().splitlines()[0])["config"]["seconds"] / measured["median"]))
     rows = [predict(binary, case, file, steps, seed) for seed in range(1, SEEDS + 1)]
     row["predicted_s"] = {name: statistics.median(each["predicted_s"][name] for each in rows) for name in measured}
     row["error"] = {name: row["predicted_s"][name] / measured[name] - 1 for name in measured}

@@ -35,13 +35,6 @@ std::string host_name() {
   return name;
 }
 
-std::string csv_text(const std::string& text) {
-  std::string result = "\"";
-  // CSV doubles a quotation mark inside a quoted field.
-  for (const char c : text) result += c == '"' ? "\"\"" : std::string(1, c);
-  return result + "\"";
-}
-
 }  // namespace
 
 Rank this_rank(const std::string& task) {
@@ -56,11 +49,6 @@ Rank this_rank(const std::string& task) {
 }
 
 Report::Report(const Options& options, std::string title) : options_(options), title_(std::move(title)) {
-  if (options_.format == "csv") {
-    fmt::print(
-        "question,path,what,size,count,type,iterations,min_us,max_us,p50_us,mean_us,stdev_us,p99_us,p999_us,"
-        "alg_bw,bus_bw,nwrong,failed\n");
-  }
   note(title_);
   // The head of a table names program and machine: a printed table alone must be enough to repeat it.
   note(fmt::format("{} | {}", build_version(), machine()));
@@ -70,7 +58,7 @@ Report::Report(const Options& options, std::string title) : options_(options), t
 }
 
 void Report::note(const std::string& line) {
-  if (prints_table() || options_.format == "osu") fmt::print("# {}\n", line);
+  if (prints_table()) fmt::print("# {}\n", line);
 }
 
 void Report::rank(const Rank& rank) {
@@ -85,6 +73,7 @@ void Report::rank(const Rank& rank) {
 void Report::begin(Layout layout) {
   layout_ = layout;
   print_header();
+  if (records() && lines_.empty()) record(head());
   std::fflush(stdout);  // the first row may take minutes
 }
 
@@ -128,29 +117,15 @@ void Report::print_row(const Figure& f) {
 }
 
 void Report::add(Figure f) {
-  if (prints_table()) {
-    f.failed.empty() ? print_row(f) : print_failed(f);
-  } else if (options_.format == "csv") {
-    const Times& t = f.times;
-    fmt::print("{},{},{},{},{},{},{},{:.3f},{:.3f},{:.3f},{:.3f},{:.3f},{:.3f},{:.3f},{:.4f},{:.4f},{},{}\n",
-               options_.suite, csv_text(f.path), f.what, f.bytes, f.count, f.type, t.count, t.min_us, t.max_us,
-               t.p50_us, t.mean_us, t.stdev_us, t.p99_us, t.p999_us, f.alg_gb_per_s(), f.bus_gb_per_s(), f.wrong,
-               csv_text(f.failed));
-  } else if (options_.format == "osu" && f.failed.empty()) {
-    const bool bandwidth = f.what == "bandwidth";
-    const std::string head =
-        fmt::format("# {} {}\n# {:<16}{}", f.path, f.what, "Size", bandwidth ? "Bandwidth (MB/s)" : "Latency (us)");
-    // A head for each path, as each program of the OSU suite prints one.
-    if (std::exchange(path_, head) != head) fmt::print("{}\n", head);
-    fmt::print("{:<18}{:.2f}\n", f.bytes, bandwidth ? f.alg_gb_per_s() * 1e3 : f.times.p50_us);
-  }
+  if (prints_table()) f.failed.empty() ? print_row(f) : print_failed(f);
+  if (records()) record(to_json(f));
   // A row is visible as soon as it is complete, also through a pipe: a run may take minutes.
   std::fflush(stdout);
   figures_.push_back(std::move(f));
 }
 
-nlohmann::json Report::document() const {
-  nlohmann::json devices = nlohmann::json::array(), results = nlohmann::json::array();
+nlohmann::json Report::head() const {
+  nlohmann::json devices = nlohmann::json::array();
   for (size_t i = 0; i < ranks_.size(); ++i) {
     const Rank& r = ranks_[i];
     devices.push_back({{"rank", i},
@@ -162,14 +137,17 @@ nlohmann::json Report::document() const {
                        {"numa", r.numa},
                        {"cores", r.cpus}});
   }
-  for (const Figure& figure : figures_) results.push_back(to_json(figure));
   return {{"version", build_version()}, {"title", title_},          {"arguments", options_.arguments},
           {"machine", machine()},       {"libraries", libraries()}, {"config", config_of(options_)},
-          {"devices", devices},         {"results", results}};
+          {"devices", devices}};
 }
 
-// Arguments are bytes of the user: invalid UTF-8 is replaced, since an exception would lose the figures.
-std::string Report::text() const { return document().dump(2, ' ', false, nlohmann::json::error_handler_t::replace); }
+void Report::record(const nlohmann::json& json) {
+  // Arguments are bytes of the user: invalid UTF-8 is replaced, since an exception would lose the figures.
+  const std::string line = json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  if (!prints_table()) fmt::print("{}", line);
+  lines_ += line;
+}
 
 int Report::finish(bool failures_count) {
   uint64_t wrong = 0;
@@ -180,11 +158,9 @@ int Report::finish(bool failures_count) {
     if (figure.failed_in_use || (!figure.failed.empty() && failures_count)) code = 1;
   }
   if (prints_table()) fmt::print("# Out of bounds values : {} {}\n", wrong, wrong == 0 ? "OK" : "FAILED");
-  // One document at the end: JSON has no rows that could be printed as they come.
-  if (options_.format == "json") fmt::print("{}\n", text());
   if (!options_.json.empty()) {
     // Overwrites the file: it holds one run.
-    if (const absl::Status written = write_file(options_.json, text() + "\n", WriteMode::replace); !written.ok()) {
+    if (const absl::Status written = write_file(options_.json, lines_, WriteMode::replace); !written.ok()) {
       fmt::print(stderr, "gradrail bench: -J {}\n", message_of(written));
       code = 1;
     }

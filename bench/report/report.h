@@ -32,7 +32,7 @@ enum class Layout : uint8_t {
   latency,  ///< columns of perftest: bytes, iterations, t_min, t_max, t_typical, t_avg, t_stdev, 99 %, 99.9 %
 };
 
-/// The rows of a run, printed as they come and kept for the file. docs/benchmarking.md derives every column.
+/// The rows of a run, printed as they come, as a table or as lines of JSON, and kept for the file. docs/benchmarking.md derives every column.
 class Report {
  public:
   Report(const Options& options, std::string title);
@@ -53,15 +53,16 @@ class Report {
   void print_header();
   void print_row(const Figure& figure);
   void print_failed(const Figure& figure);
-  nlohmann::json document() const;
-  std::string text() const;  ///< of the document
+  nlohmann::json head() const;  ///< the first line of a recorded run; each other line is a row
+  void record(const nlohmann::json& json);
   bool prints_table() const { return options_.format == "table"; }
+  bool records() const { return !prints_table() || !options_.json.empty(); }
 
   const Options options_;
   const std::string title_;
   Layout layout_ = Layout::sweep;
-  std::string path_;  ///< osu: of the last row
   std::vector<Rank> ranks_;
+  std::string lines_;  ///< of JSON, for the file
   std::vector<Figure> figures_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <sstream>
 
 #include "base/read_file.h"
 #include "base/status.h"
@@ -32,13 +33,19 @@ std::string damage_of(const Figure& figure) {
   return "";
 }
 
-}  // namespace
-
-absl::StatusOr<nlohmann::json> read_run(const std::string& path) {
-  GRADRAIL_ASSIGN_OR_RETURN(const std::string text, read_file(path, kMaxRunBytes, FileKind::any));
-  nlohmann::json run = nlohmann::json::parse(text, nullptr, false);
-  if (is_recorded_run(run)) return run;
-  return absl::DataLossError(fmt::format("{}: was not written by `gradrail bench SUITE -J FILE`", path));
+/// A document, as earlier versions wrote it, or lines: the run, then its rows. Discarded: neither of both.
+nlohmann::json run_of(const std::string& text) {
+  std::istringstream lines(text);
+  std::string line;
+  std::getline(lines, line);
+  nlohmann::json run = nlohmann::json::parse(line, nullptr, false);
+  if (!run.is_object() || run.contains("results")) return nlohmann::json::parse(text, nullptr, false);
+  nlohmann::json& results = run["results"] = nlohmann::json::array();
+  while (std::getline(lines, line)) {
+    results.push_back(nlohmann::json::parse(line, nullptr, false));
+    if (results.back().is_discarded()) return results.back();
+  }
+  return run;
 }
 
 bool is_recorded_run(const nlohmann::json& json) {
@@ -47,7 +54,16 @@ bool is_recorded_run(const nlohmann::json& json) {
          json["config"].is_object() && json.contains("machine");
 }
 
-absl::StatusOr<std::vector<Figure>> figures_of(const nlohmann::json& run) {
+}  // namespace
+
+absl::StatusOr<nlohmann::json> read_run(const std::string& path) {
+  GRADRAIL_ASSIGN_OR_RETURN(const std::string text, read_file(path, kMaxRunBytes, FileKind::any));
+  nlohmann::json run = run_of(text);
+  if (is_recorded_run(run)) return run;
+  return absl::DataLossError(fmt::format("{}: was not written by `gradrail bench SUITE -J FILE`", path));
+}
+
+absl::StatusOr<std::vector<Figure>> figures_of(const nlohmann::json& run, const std::string& path) {
   std::vector<Figure> figures;
   for (const nlohmann::json& result : run["results"]) {
     std::string damage;
@@ -58,16 +74,10 @@ absl::StatusOr<std::vector<Figure>> figures_of(const nlohmann::json& run) {
       damage = json_error_text(error);
     }
     if (damage.empty()) continue;
-    return absl::DataLossError(
-        fmt::format("result {} is damaged: {}; measure again with -J", &result - &run["results"][0] + 1, damage));
+    return absl::DataLossError(fmt::format("{}: result {} is damaged: {}; measure again with -J", path,
+                                           &result - &run["results"][0] + 1, damage));
   }
   return figures;
-}
-
-absl::StatusOr<std::vector<Figure>> figures_of(const nlohmann::json& run, const std::string& path) {
-  absl::StatusOr<std::vector<Figure>> figures = figures_of(run);
-  if (figures.ok()) return figures;
-  return absl::DataLossError(fmt::format("{}: {}", path, message_of(figures.status())));
 }
 
 }  // namespace gradrail::bench

@@ -1,5 +1,4 @@
 """Tests `gradrail bench` over several processes. Each process is started separately, as on several hosts."""
-import json
 import os
 import shutil
 import signal
@@ -49,7 +48,7 @@ class BenchCluster(cluster.ClusterTest):
         self.text(self.start("ps", 0, "-J", file))
         for worker in workers:
             self.assertEqual(self.text(worker), "")
-        run = json.loads(file.read_text())
+        run = cluster.recorded_run(file)
         self.assertEqual(sorted(device["task"] for device in run["devices"]), ["ps/0", "worker/0", "worker/1"])
         self.assertEqual(len({device["pid"] for device in run["devices"]}), 3)
         (row,) = run["results"]
@@ -64,7 +63,7 @@ class BenchCluster(cluster.ClusterTest):
         said = self.text(self.start("ps", 0, *flags, "-J", file, suite="replay"))
         for worker in workers:
             self.assertEqual(self.text(worker), "")
-        rows = json.loads(file.read_text())["results"]
+        rows = cluster.recorded_run(file)["results"]
         self.assertEqual([(row["path"], row["size"], row["nwrong"], row["failed"]) for row in rows],
                          [("tcp", 331776, 0, ""), ("tcp worker/0", 65536, 0, ""), ("tcp worker/1", 266240, 0, "")])
         self.assertIn("busiest: ps/0 with 331776", said)
@@ -95,7 +94,7 @@ class BenchCluster(cluster.ClusterTest):
             said = self.text(self.start("ps", 0, *flags, "--slow", 1000, "-J", file, suite="matrix"))
             for worker in workers:
                 self.assertEqual(self.text(worker), "")
-            rows = json.loads(file.read_text())["results"]
+            rows = cluster.recorded_run(file)["results"]
             self.assertEqual([row["path"] for row in rows], [f"tcp rank {pair}" for pair in pairs])
             self.assertEqual([(row["failed"], row["nwrong"]) for row in rows], [("", 0)] * len(pairs))
             self.assertIn("#  rank         0         1         2\n", said)

@@ -1,5 +1,4 @@
 """Tests `gradrail bench`: each suite at toy size, the output formats and the exit codes."""
-import csv
 import json
 import pathlib
 import re
@@ -42,7 +41,7 @@ class Bench(cluster.ClusterTest):
     def recorded(self, suite, *arguments, name="run.json"):
         file = self.folder / name
         self.bench(suite, *SUITES[suite], *QUICK, "-J", file, *arguments)
-        return file, json.loads(file.read_text())
+        return file, cluster.recorded_run(file)
 
     def assert_rows(self, run, paths):
         measured = [row for row in run["results"] if not row["failed"]]
@@ -84,7 +83,7 @@ class Bench(cluster.ClusterTest):
         file = self.folder / "x\udcff.json"  # the byte 0xff
         subprocess.run([cluster.binary(), "bench", "apply", *SUITES["apply"], *QUICK, "--plugin-dir", self.folder, "-J", file],
                        check=True, stdout=subprocess.DEVNULL, timeout=4 * cluster.FINISH)
-        run = json.loads(file.read_text())
+        run = cluster.recorded_run(file)
         self.assertEqual(run["arguments"][-1], str(self.folder / "x\ufffd.json"))
         self.assertTrue(run["results"])
         self.assertEqual(run["config"]["plugin_dir"], str(self.folder))
@@ -95,7 +94,7 @@ class Bench(cluster.ClusterTest):
         step_ms = 10 * cluster.PATIENCE  # on a slow machine, the exchange must not take longer than the steps either
         self.bench("straggler", "--step-ms", step_ms, "--slowdown", 10, "--seconds", 0.02 * step_ms, "--rounds", 1,
                    "-J", file)
-        rows = {row["path"]: row["more"] for row in json.loads(file.read_text())["results"]}
+        rows = {row["path"]: row["more"] for row in cluster.recorded_run(file)["results"]}
         pace = {path: more["of_undisturbed"] for path, more in rows.items()}
         # Modes are compared with each other: other load on the machine slows them all.
         for waits in ("sync, one slow", "ssp:4, one slow"):  # ssp: at most a few steps ahead of the slow worker
@@ -127,14 +126,11 @@ class Bench(cluster.ClusterTest):
         self.assertRegex(latency, r"#bytes +#iterations +t_min +t_max +t_typical +t_avg +t_stdev +99% +99.9%")
 
     def test_formats(self):
-        ask = ["put", "-b", "8", "-e", "64", "-f", "8", *QUICK, "--transport", "shm", "--format"]
-        rows = list(csv.DictReader(self.bench(*ask, "csv").splitlines()))
-        self.assertEqual([(row["what"], row["size"]) for row in rows],
-                         [("latency", "8"), ("latency", "64"), ("bandwidth", "8"), ("bandwidth", "64")])
-        osu = self.bench(*ask, "osu")
-        self.assertRegex(osu, r"# Size +Latency \(us\)\n8 +[\d.]+\n64 +[\d.]+\n")
-        self.assertRegex(osu, r"# Size +Bandwidth \(MB/s\)\n8 ")
-        self.assertEqual(len(json.loads(self.bench(*ask, "json"))["results"]), 4)
+        file = self.folder / "run.json"
+        said = self.bench("put", "-b", "8", "-e", "64", "-f", "8", *QUICK, "--transport", "shm", "--format", "json", "-J", file)
+        self.assertEqual([(row["what"], row["size"]) for row in cluster.run_from(said)["results"]],
+                         [("latency", 8), ("latency", 64), ("bandwidth", 8), ("bandwidth", 64)])
+        self.assertEqual(said, file.read_text())
 
     @cluster.long("every_question_is_answered runs the suites")
     def test_encryption_adds_a_row(self):
@@ -154,7 +150,7 @@ class Bench(cluster.ClusterTest):
     def test_many_workers_take_the_time_that_is_asked_for(self):
         # Their first exchanges are short: the others have not started, or wait for a core.
         for _ in range(3):
-            run = json.loads(self.bench("incast", "-b", "4K", "-e", "4K", "--workers", "48", "--block", "--rounds", "1",
+            run = cluster.run_from(self.bench("incast", "-b", "4K", "-e", "4K", "--workers", "48", "--block", "--rounds", "1",
                                         "--seconds", "0.2", "--transport", "tcp", "--format", "json"))
             times = run["results"][0]["percentiles"]
             self.assertGreater(run["results"][0]["more"]["cold_us"], 1.0)
@@ -163,7 +159,7 @@ class Bench(cluster.ClusterTest):
     def test_a_matrix_may_be_one_way(self):
         file = self.matrix("64K, 0\n64K, 256\n")
         for flags, ways in (([], 2), (["--no-return"], 1)):
-            run = json.loads(self.bench("replay", "--matrix", file, "-n", 3, "-w", 1, "--rounds", 1, "--transport", "shm",
+            run = cluster.run_from(self.bench("replay", "--matrix", file, "-n", 3, "-w", 1, "--rounds", 1, "--transport", "shm",
                                         "--format", "json", *flags))
             for row in run["results"]:
                 self.assertEqual(row["bus_bytes"], ways * row["alg_bytes"])
@@ -186,7 +182,7 @@ class Bench(cluster.ClusterTest):
         record = self.folder / "run.json"
         file = self.matrix("# shard 0,shard 1,shard 2\n256K,0,4K\n0,0,0\n100,64K,64K\n")
         said = self.bench("replay", "--matrix", file, "--rounds", 1, "--seconds", 0.05, *BUILT_IN, "-J", record, "--line_gbit", 100)
-        rows = {row["path"]: row for row in json.loads(record.read_text())["results"]}
+        rows = {row["path"]: row for row in cluster.recorded_run(record)["results"]}
         sizes = {"": 256 * 1024 + 4096 + 256 + 128 * 1024, " worker/0": 260 * 1024, " worker/1": 0, " worker/2": 128 * 1024 + 256}
         for path in ("shm mapped", "tcp"):
             for row, size in sizes.items():

@@ -354,6 +354,16 @@ class ClusterTest(unittest.TestCase):
         return str(path)
 
 
+def run_from(text):
+    """Returns a run that `gradrail bench` has recorded in lines: its settings, and its rows as "results"."""
+    first, *rows = map(json.loads, text.splitlines())
+    return {**first, "results": rows}
+
+
+def recorded_run(file):
+    return run_from(pathlib.Path(file).read_text())
+
+
 def retry_worthy(code):
     return code >= 128
 

@@ -315,7 +315,7 @@ class Plot(cluster.ClusterTest):
                                   "-n", "300", "--transport", "shm,tcp", "-J", file], capture_output=True, text=True,
                                  timeout=4 * cluster.FINISH)
             self.assertEqual(ran.returncode, cluster.GOOD, ran.stdout + ran.stderr)
-            for each in json.loads(file.read_text())["results"]:
+            for each in cluster.recorded_run(file)["results"]:
                 times = [us for _, us in sorted(each["distribution_us"].items(), key=lambda pair: float(pair[0]))]
                 self.assertEqual(times, sorted(times), each)
                 self.assertGreater(len(times), 30, each)

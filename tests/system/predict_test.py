@@ -110,7 +110,7 @@ class Predict(cluster.ClusterTest):
         subprocess.run([cluster.binary(), "bench", "exchange", "--workers", "2", "--shards", "2", "--transport", "tcp",
                         "-b", "64K", "-e", "64K", "--rounds", "1", "--seconds", "0.05", "--no-stages", "-J", file],
                        check=True, stdout=subprocess.DEVNULL, timeout=cluster.FINISH)
-        measured = json.loads(file.read_text())["results"][0]["percentiles"]["p50_us"] * 1e-6
+        measured = cluster.recorded_run(file)["results"][0]["percentiles"]["p50_us"] * 1e-6
         # A slow link: the prediction is far away.
         flags = ("--check", file, "--nic", 0.001)
         self.assertIn("NOT WITHIN --tolerance", self.predict(*flags, code=cluster.FAILED))
@@ -126,7 +126,7 @@ class Predict(cluster.ClusterTest):
         # Two workers and 64 KiB each way take at least a second at 1 Mbit/s.
         self.assertGreater(row["predicted_s"]["median"], 1)
         # An aggregator halves the bytes into the shard, but its own link is as slow.
-        run = json.loads(file.read_text())
+        run = cluster.recorded_run(file)
         run["config"]["aggregators"] = "10.0.0.1:2300"
         through = self.folder / "aggregators.json"
         through.write_text(json.dumps(run))
@@ -134,11 +134,11 @@ class Predict(cluster.ClusterTest):
         self.assertGreater(tree["predicted_s"]["median"], 1.2 * row["predicted_s"]["median"])
         for change, says in (({"no_return": True}, "a run with --no-return; --check predicts whole exchanges"),
                              ({"return": "delta"}, "a run with --return delta: its bytes depend on the values")):
-            changed = json.loads(file.read_text())
+            changed = cluster.recorded_run(file)
             changed["config"].update(change)
             through.write_text(json.dumps(changed))
             self.assertIn(f"aggregators.json: {says}", self.predict("--check", through, code=cluster.CONFIGURATION))
-        changed = json.loads(file.read_text())
+        changed = cluster.recorded_run(file)
         changed["results"][0]["path"] = "tcp 2 streams"
         through.write_text(json.dumps(changed))
         self.assertIn("its path is 'tcp 2 streams', and --check compares one plain connection: measure with --rails off",
@@ -161,7 +161,7 @@ class Predict(cluster.ClusterTest):
         file = self.folder / "run.json"
         subprocess.run([cluster.binary(), "bench", "exchange", "--transport", "tcp", "-b", "64K", "-e", "64K", "--rounds", "1",
                         "--seconds", "0.05", "--no-stages", "-J", file], check=True, stdout=subprocess.DEVNULL, timeout=cluster.FINISH)
-        run = json.loads(file.read_text())
+        run = cluster.recorded_run(file)
         smaller = copy.deepcopy(run["results"][0])
         smaller["size"] = 64
         smaller["percentiles"]["p50_us"] /= 2

@@ -1,6 +1,4 @@
 """Tests several NICs: two hosts (network namespaces) with up to four links, each of a limited rate. It needs root."""
-import csv
-import io
 import json
 import os
 import subprocess
@@ -64,16 +62,16 @@ class TwoHosts(cluster.ClusterTest):
     def rate(self, *flags):
         """Returns the gradients of one worker in GB/s, and the name of the path."""
         run = ["bench", "exchange", "--transport", "tcp", "--no-stages", "-b", SIZE, "-e", SIZE, "--bucket_kib", BUCKET_KIB,
-               "--rounds", 1, "-n", 3, "-w", 1, "--format", "csv", *self.hosts_flags(), *flags]
+               "--rounds", 1, "-n", 3, "-w", 1, "--format", "json", *self.hosts_flags(), *flags]
         worker = subprocess.Popen(self.on(1, *run, "--job_name", "worker", "--task_index", 0), text=True,
                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         server = subprocess.run(self.on(0, *run, "--job_name", "ps", "--task_index", 0), text=True,
                                 capture_output=True, timeout=2 * cluster.FINISH, check=False)
         said, _ = worker.communicate(timeout=cluster.FINISH)
         self.assertEqual((server.returncode, worker.returncode), (0, 0), server.stdout + server.stderr + said)
-        (row,) = csv.DictReader(io.StringIO(server.stdout.strip()))
-        self.assertEqual((row["nwrong"], row["failed"]), ("0", ""))
-        return int(row["size"]) / float(row["p50_us"]) / 1e3, row["path"]
+        (row,) = cluster.run_from(server.stdout)["results"]
+        self.assertEqual((row["nwrong"], row["failed"]), (0, ""))
+        return row["size"] / row["percentiles"]["p50_us"] / 1e3, row["path"]
 
 
 class Rates(TwoHosts):

@@ -76,6 +76,14 @@ class Compare(ReportTest):
         run = puts(10.0, 10.1, 10.2, 9.9, 10.0)
         self.assertIn("# 0 of 2 rows differ; 2 were compared", self.compared(run, run))
 
+    def test_a_run_is_in_lines_or_a_document(self):
+        run = puts(10.0, 10.1, 10.2)
+        lines = "".join(json.dumps(each) + "\n" for each in ({name: run[name] for name in run if name != "results"}, *run["results"]))
+        for first in (lines, run, json.dumps(run, indent=2)):
+            self.assertIn("# 0 of 2 rows differ; 2 were compared", self.compared(first, lines))
+        self.assertRegex(self.compared(run, lines[:-20], code=USAGE), "second.json: not JSON")
+        self.assertIn("# 2 of 2 rows differ; 0 were", self.compared(run, lines.splitlines()[0], code=FAILED))
+
     def test_a_slower_run_differs(self):
         fast, slow = puts(10.0, 10.1, 10.2, 9.9, 10.0), puts(15.0, 15.1, 15.2, 14.9, 15.0)
         text = self.compared(fast, slow, code=FAILED)

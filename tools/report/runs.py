@@ -106,7 +106,7 @@ def read_bytes(file, most):
 
 
 def read_json(file):
-    """Returns the value of a file. A run may be in lines: first the run, then its rows."""
+    """Returns the value of a file. A run is in lines: first the run, then its rows. Earlier versions wrote a document."""
     try:
         text = _read_text(file)
     except OSError as error:
@@ -116,6 +116,9 @@ def read_json(file):
     if not text.strip():
         raise Problem(f"{file}: empty: the run that writes it did not finish")
     try:
+        first, _, rows = text.partition("\n")
+        if first.startswith("{") and first.rstrip().endswith("}") and '"results"' not in first:
+            return {**json.loads(first), "results": [json.loads(line) for line in rows.splitlines()]}
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise Problem(f"{file}: not JSON: {error}") from None
