@@ -109,7 +109,6 @@ const std::vector<Suite>& suites() {
        add_on_flag,
        run_apply_suite,
        {"-w", "--transport"}},
-      {"register", "measure the cost of memory registration", nullptr, run_register_suite, {"-w", "-c"}},
       {"staged",
        "measure copies between a GPU and the host, bucket by bucket",
        add_staged_flags,

@@ -44,9 +44,6 @@ void add_flags(CLI::App& app, Options& o) {
                  "number of rounds; each round measures all paths, and figures are medians over the rounds")
       ->transform(NumberIn(1u, 1000u))
       ->capture_default_str();
-  app.add_option("--seed", o.seed, "seed of the order of the paths")
-      ->transform(NumberIn<uint64_t>())
-      ->capture_default_str();
   app.option_defaults()->group("Transport");
   // Not delimiter(): CLI11 drops the empty parts of a list, and "," would stand for all transports.
   app.add_option_function<std::vector<std::string>>(
@@ -106,7 +103,6 @@ nlohmann::json config_of(const Options& o) {
           {"check", o.check},
           {"seconds", o.seconds},
           {"rounds", o.rounds},
-          {"seed", o.seed},
           {"transports", o.transports},
           {"ofi_provider", o.ofi_provider},
           {"bind_host", o.bind_host},

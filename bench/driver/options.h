@@ -30,7 +30,6 @@ struct Options {
   bool check = true;        ///< -c
   double seconds = 0.3;     ///< per figure and round
   uint32_t rounds = 3;
-  uint64_t seed = 1;
 
   std::vector<std::string> transports;  ///< --transport; none: every one
   std::string ofi_provider;

@@ -15,7 +15,7 @@ struct Contestant {
   std::function<std::vector<Figure>(uint64_t bytes)> measure;  ///< the same rows each time
 };
 
-/// For each size all contestants take turns, `rounds` times. The seed shuffles the order of each round, so
+/// For each size all contestants take turns, `rounds` times. The order of each round is shuffled, so
 /// that no one always follows the same neighbor. Then their rows, merged, in the order given, after `finish` has seen
 /// all of that size.
 void take_turns(const Options& options, const std::vector<uint64_t>& sizes, const std::vector<Contestant>& contestants,

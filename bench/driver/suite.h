@@ -28,7 +28,6 @@ absl::StatusOr<int> run_incast_suite(const Options& options);
 absl::StatusOr<int> run_matrix_suite(const Options& options);
 void add_matrix_flags(CLI::App& app, Options& options);
 absl::StatusOr<int> run_apply_suite(const Options& options);
-absl::StatusOr<int> run_register_suite(const Options& options);
 absl::StatusOr<int> run_paths_suite(const Options& options);
 absl::StatusOr<int> run_staged_suite(const Options& options);
 absl::StatusOr<int> run_replay_suite(const Options& options);

@@ -262,7 +262,7 @@ class Words(BenchTest):
         self.assertIn("tcp", self.bench("put", "-b", 8, "-e", 8, *QUICK, "--transport", "tcp", "--bind-host", "127.0.0.1"))
 
     def test_one_round(self):
-        self.assertRegex(self.bench("register", "-b", "64K", "-e", "64K", *QUICK, "--transport", "tcp"), r"# 1 round of ")
+        self.assertRegex(self.bench("put", "-b", "8", "-e", "8", *QUICK, "--transport", "tcp"), r"# 1 round of ")
 
     def test_progress_on_a_terminal_only(self):
         asked = ["put", "-b", "8", "-e", "32", "-f", "2", "--rounds", "2", "--seconds", "0.02", "--transport", "tcp"]

@@ -16,7 +16,6 @@ SUITES = {
     "incast": ["-b", "4K", "-e", "4K", "--workers", "3", *BUILT_IN],
     "put": ["-b", "8", "-e", "4K", "-f", "512", *BUILT_IN],
     "apply": ["-b", "64K", "-e", "64K"],
-    "register": ["-b", "64K", "-e", "64K", *BUILT_IN],
     "replay": ["mnist-mlp", *BUILT_IN],
     "publish": ["-b", "1M", "-e", "1M", "--readers", "3"],
     "straggler": ["-b", "4K", "-e", "4K", "--step-ms", "1"],
@@ -58,7 +57,7 @@ class Bench(cluster.ClusterTest):
     def test_every_question_is_answered(self):
         wanted = {"paths": ["shm", "tcp"], "exchange": ["shm", "tcp"], "put": ["shm", "tcp"],
                   "incast": ["shm mapped worker/2", "tcp worker/0"], "apply": ["sgd, 1 gradient", "momentum, 1 gradient", "adam, 4 gradients"],
-                  "register": ["shm register, fresh", "tcp deregister"], "replay": ["shm", "tcp"],
+                  "replay": ["shm", "tcp"],
                   "publish": ["bf16 publish()", "bf16 publish(), 1 suspended", "bf16 lag, full", "bf16 lag, delta"],
                   "straggler": ["sync, one slow", "quorum:3,late=drop, one slow", "ssp:4, in turn", "async, in turn"],
                   "peers": ["bound: memcpy", "gradrail shm", "gradrail tcp", "raw socket"]}
@@ -260,13 +259,12 @@ class Bench(cluster.ClusterTest):
     def test_flags_without_an_effect_are_refused(self):
         refused = {"peers": ["--cluster", "--job_name", "--rendezvous", "--ps_hosts"], "apply": ["-w"],
                    "put": ["--rails", "--streams"],
-                   "register": ["-w", "-c"], "replay": ["-b", "-e", "-f"],
+                   "replay": ["-b", "-e", "-f"],
                    "publish": ["-w", "-c", "--transport"], "staged": ["-n", "-w", "-c"], "straggler": ["-n", "-w", "-c"]}
         for suite, flags in refused.items():
             for flag in flags:
                 with self.subTest(suite=suite, flag=flag):
                     self.assertIn(flag, self.bench(suite, flag, "1", code=cluster.USAGE))
-
 
     def test_more_than_the_available_memory_is_refused(self):
         """A limit of the shell ends a build that does not refuse it. A sanitizer needs more address space."""

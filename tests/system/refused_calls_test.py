@@ -173,7 +173,7 @@ class Limits(unittest.TestCase):
     def test_a_limit_of_memory(self):
         enter = self.cgroup("memory", limit_in_bytes=400 << 20, max=400 << 20)
         for command in (("exchange", "-b", "256M", "-e", "256M", "--transport", "shm"), ("put", "-b", "256M", "-e", "256M"),
-                        ("apply", "-b", "512M", "-e", "512M"), ("register", "-b", "512M", "-e", "512M"),
+                        ("apply", "-b", "512M", "-e", "512M"),
                         ("straggler", "-b", "256M", "-e", "256M"), ("publish", "-b", "512M", "-e", "512M")):
             with self.subTest(command=command):
                 ran = self.run_limited("bench", *command, before=enter)

@@ -6,11 +6,11 @@ from runs import lines_of, size_text, title_of
 
 MOST_BANDS = 3  # more bands would overlap; whiskers do not
 FEW_SAMPLES = 100  # with fewer samples, the 99th percentile of a round is its maximum
-WHAT = {"put": "put", "apply": "update", "register": "registration", "replay": "step of a model",
+WHAT = {"put": "put", "apply": "update", "replay": "step of a model",
         "staged": "copy between GPU and host"}
-SIZE = {"put": "bytes of a put", "apply": "bytes of the parameters", "register": "bytes of memory",
+SIZE = {"put": "bytes of a put", "apply": "bytes of the parameters",
         "replay": "bytes of the model", "staged": "bytes in one direction"}
-BUS = {"put": "size / time", "apply": "bytes read and written / time", "register": "size / time",
+BUS = {"put": "size / time", "apply": "bytes read and written / time",
        "staged": "bytes moved / time"}
 
 
