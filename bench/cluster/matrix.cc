@@ -31,19 +31,20 @@ std::vector<RankPair> pairs_of(size_t ranks, bool directed) {
   return list;
 }
 
-}  // namespace
+struct MatrixOptions : DistributedOptions {
+  double slow = 1.5;
 
-void add_matrix_flags(CLI::App& app, Options& options) {
-  add_exchange_flags(app, options);
-  add_cluster_flags(app, options);
-  for (const char* flag : {"--workers", "--mode", "--stages", "--no-stages"}) app.remove_option(app.get_option(flag));
-  app.option_defaults()->group("Measurement");
-  app.add_option("--slow", options.slow, "a pair is slow if it takes so many times the time of a typical pair")
-      ->transform(NumberIn(1.0, 1000.0))
-      ->capture_default_str();
-}
+  void add_flags(CLI::App& app) {
+    DistributedOptions::add_flags(app);
+    remove_flags(app, {"--workers", "--mode", "--stages"});
+    app.option_defaults()->group("Measurement");
+    app.add_option("--slow", slow, "a pair is slow if it takes so many times the time of a typical pair")
+        ->transform(NumberIn(1.0, 1000.0))
+        ->capture_default_str();
+  }
+};
 
-absl::StatusOr<int> run_matrix_suite(const Options& options) {
+absl::StatusOr<int> run_matrix_suite(const Options& options, const MatrixOptions& own) {
   // One size that latency bounds, and one that the link bounds.
   Options two_sizes = options;
   if (options.begin.empty() && options.end.empty()) two_sizes.factor = 1024;
@@ -54,7 +55,7 @@ absl::StatusOr<int> run_matrix_suite(const Options& options) {
         "matrix: it measures pairs of ranks, and this is one process: start one per host with --cluster, srun, mpirun "
         "or torchrun");
   }
-  GRADRAIL_ASSIGN_OR_RETURN(ExchangeLoad load, load_of(options, 0, "sync"));
+  GRADRAIL_ASSIGN_OR_RETURN(ExchangeLoad load, load_of(options, own.exchange, 0, "sync"));
   load.workers = 1;
   load.stages = false;
   // One pair at a time, and its ends may be on this host.
@@ -62,7 +63,7 @@ absl::StatusOr<int> run_matrix_suite(const Options& options) {
   one_pair.coordinator = nullptr;
   GRADRAIL_RETURN_IF_ERROR(check_memory_of_sizes(one_pair, list));
   GRADRAIL_ASSIGN_OR_RETURN(std::vector<TransportChoice> choices,
-                            choose_transports(options, !options.transports.empty()));
+                            choose_transports(options, !options.transports.empty(), own.exchange.encrypt_data));
   // Memory joins no hosts.
   if (options.transports.empty() && !coordinator->on_one_host())
     std::erase_if(choices, [](const TransportChoice& choice) { return choice.name == "shm"; });
@@ -102,7 +103,7 @@ absl::StatusOr<int> run_matrix_suite(const Options& options) {
       }
       report.note(fmt::format("{}, {} B: us of each pair", choice.title(), rows.front().bytes));
       for (const std::string& line : matrix.lines()) report.note(line);
-      for (const std::string& part : matrix.slow_parts(options.slow))
+      for (const std::string& part : matrix.slow_parts(own.slow))
         findings.push_back(fmt::format("{} at {} B: {}", choice.title(), rows.front().bytes, part));
       if (!matrix.is_comparable()) report.note("two ranks: no other pair to compare with");
     });
@@ -111,5 +112,9 @@ absl::StatusOr<int> run_matrix_suite(const Options& options) {
   for (const std::string& finding : findings) fmt::print(stderr, "gradrail bench: slow: {}\n", finding);
   return code == 0 && !findings.empty() ? 1 : code;
 }
+
+}  // namespace
+
+std::unique_ptr<Suite> new_matrix_suite() { return std::make_unique<SuiteWith<MatrixOptions>>(run_matrix_suite); }
 
 }  // namespace gradrail::bench

@@ -2,6 +2,9 @@
 
 #include <optional>
 
+#include "CLI/CLI.hpp"
+#include "base/flags/number_in.h"
+#include "base/flags/text_value.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "launch/launcher/launcher.h"
@@ -10,7 +13,7 @@
 namespace gradrail::bench {
 namespace {
 
-absl::StatusOr<Place> from_cluster(const Options& o) {
+absl::StatusOr<Place> from_cluster(const ClusterOptions& o) {
   GRADRAIL_ASSIGN_OR_RETURN(const ps::ClusterSpec cluster, o.cluster.empty()
                                                                ? ps::cluster_from_hosts(o.ps_hosts, o.worker_hosts)
                                                                : ps::read_cluster_file(o.cluster));
@@ -39,7 +42,26 @@ absl::StatusOr<Place> from_launcher() {
 
 }  // namespace
 
-absl::StatusOr<Place> place_of(const Options& o) {
+void ClusterOptions::add_flags(CLI::App& app) {
+  app.option_defaults()->group("Cluster");
+  app.add_option("--cluster", cluster, "cluster.json: one process per task, each with this command line");
+  app.add_option("--ps_hosts,--ps-hosts", ps_hosts, "the parameter servers of --cluster as a list, host:port,...")
+      ->transform(accepted_by(ps::parse_host_list));
+  app.add_option("--worker_hosts,--worker-hosts", worker_hosts, "workers of --ps_hosts")
+      ->transform(accepted_by(ps::parse_host_list));
+  app.add_option("--job_name,--job-name", job_name, "job of this process: ps or worker")
+      ->check(CLI::IsMember({"ps", "worker", "chief", "master"}));
+  app.add_option("--task_index,--task-index", task_index, "index of this task in --job_name, from 0")
+      ->transform(NumberIn<int64_t>(0));
+  app.add_option("--rendezvous", rendezvous, "under mpirun: tcp://HOST:PORT of rank 0, which coordinates the ranks")
+      ->transform(accepted_by(ps::parse_tcp_rendezvous));
+  app.add_option("--ps", servers,
+                 "under srun, mpirun, torchrun: number of ranks that are servers; the others are workers")
+      ->transform(NumberIn(1u, 64u))
+      ->capture_default_str();
+}
+
+absl::StatusOr<Place> place_of(const ClusterOptions& o) {
   if (!o.cluster.empty() || !o.ps_hosts.empty() || !o.worker_hosts.empty()) return from_cluster(o);
   if (!o.job_name.empty())
     return absl::InvalidArgumentError(fmt::format("--job_name {}: of which --cluster, or --ps_hosts?", o.job_name));

@@ -4,9 +4,25 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "bench/driver/options.h"
+
+namespace CLI {
+class App;
+}
 
 namespace gradrail::bench {
+
+/// The flags of a run over several processes.
+struct ClusterOptions {
+  std::string cluster;
+  std::string ps_hosts;
+  std::string worker_hosts;
+  std::string job_name;
+  int64_t task_index = 0;
+  std::string rendezvous;
+  uint32_t servers = 1;
+
+  void add_flags(CLI::App& app);
+};
 
 /// This process' place in a run over several. The first `servers` ranks are servers, the others workers.
 struct Place {
@@ -20,6 +36,6 @@ struct Place {
 
 /// From --cluster, --ps_hosts with --worker_hosts, or whatever started us: Slurm's srun, Open MPI's mpirun, torchrun.
 /// Errors  INVALID_ARGUMENT: what is missing.
-absl::StatusOr<Place> place_of(const Options& options);
+absl::StatusOr<Place> place_of(const ClusterOptions& options);
 
 }  // namespace gradrail::bench

@@ -1,12 +1,17 @@
 #include "bench/driver/options.h"
 
+#include <algorithm>
+#include <set>
+
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_split.h"
 #include "base/flags/number_in.h"
 #include "base/flags/text_value.h"
 #include "base/status.h"
 #include "bench/driver/harness.h"
+#include "bench/driver/subprocess.h"
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "nlohmann/json.hpp"
 
 namespace gradrail::bench {
@@ -64,6 +69,10 @@ void add_flags(CLI::App& app, Options& o) {
   app.add_option("-J,--json", o.json, "write the whole run to this file, for gradrail-report");
 }
 
+void remove_flags(CLI::App& app, std::initializer_list<const char*> names) {
+  for (const char* const name : names) app.remove_option(app.get_option(name));
+}
+
 absl::StatusOr<std::vector<uint64_t>> sizes(const Options& options, const std::string& begin, const std::string& end,
                                             uint64_t unit) {
   const auto parse = [&](const char* flag, const std::string& typed,
@@ -92,54 +101,27 @@ absl::StatusOr<std::vector<uint64_t>> sizes(const Options& options, const std::s
   return list;
 }
 
-nlohmann::json config_of(const Options& o) {
-  // "question" is the former name of a suite: recorded runs have it, and gradrail-report reads them.
-  return {{"question", o.suite},
-          {"begin", o.begin},
-          {"end", o.end},
-          {"factor", o.factor},
-          {"iterations", o.iterations},
-          {"warmup", o.warmup},
-          {"check", o.check},
-          {"seconds", o.seconds},
-          {"rounds", o.rounds},
-          {"transports", o.transports},
-          {"ofi_provider", o.ofi_provider},
-          {"bind_host", o.bind_host},
-          {"rails", o.rails},
-          {"streams", o.streams},
-          {"plugin_dir", o.plugin_dir},
-          {"workers", o.workers},
-          {"shards", o.shards},
-          {"mode", o.mode},
-          {"optimizer", o.optimizer},
-          {"push", o.push},
-          {"return", o.returns},
-          {"bucket_kib", o.bucket_kib},
-          {"window", o.window},
-          {"bidirectional", o.bidirectional},
-          {"cluster", o.cluster},
-          {"ps_hosts", o.ps_hosts},
-          {"worker_hosts", o.worker_hosts},
-          {"servers", o.servers},
-          {"step_ms", o.step_ms},
-          {"slowdown", o.slowdown},
-          {"readers", o.readers},
-          {"changed", o.changed},
-          {"weights", o.weights},
-          {"keep", o.keep},
-          {"touch", o.touch},
-          {"encrypt_data", o.encrypt_data},
-          {"block", o.block},
-          {"no_sum", o.no_sum},
-          {"no_optimizer", o.no_optimizer},
-          {"no_return", o.no_return},
-          {"on", o.on},
-          {"file", o.file},
-          {"matrix", o.matrix},
-          {"part", o.part},
-          {"pin", o.pin},
-          {"realtime", o.realtime}};
+std::vector<std::pair<std::string, std::string>> settings_of(const CLI::App& app) {
+  // The place of the output and of the task, and what does not change a row.
+  static const std::set<std::string> others = {"help",       "format",     "json",  "job_name",
+                                               "task_index", "rendezvous", "stages"};
+  std::vector<std::pair<std::string, std::string>> settings;
+  for (const CLI::Option* const option : app.get_options()) {
+    std::string name = option->get_lnames().empty() ? option->get_name() : option->get_lnames().front();
+    std::replace(name.begin(), name.end(), '-', '_');
+    if (others.contains(name)) continue;
+    const bool is_given = option->count() > 0;
+    if (option->get_items_expected_max() == 0) {
+      settings.emplace_back(name, is_given ? "true" : "false");
+      continue;
+    }
+    const std::string text =
+        is_given ? fmt::format("{}", fmt::join(option->results(), ",")) : option->get_default_str();
+    // A number stays one: readers compute with it.
+    const nlohmann::json value = nlohmann::json::parse(text, nullptr, false);
+    settings.emplace_back(name, value.is_number() || value.is_boolean() ? text : text_of(nlohmann::json(text)));
+  }
+  return settings;
 }
 
 }  // namespace gradrail::bench

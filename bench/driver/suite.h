@@ -1,5 +1,7 @@
 #pragma once
 
+#include <memory>
+#include <type_traits>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -7,34 +9,43 @@
 
 namespace gradrail::bench {
 
-/// One thing that `gradrail bench` measures.
-struct Suite {
-  const char* name;
-  const char* about;
-  void (*add_flags)(CLI::App& app, Options& options);  ///< beside those of all; null: none
+struct DistributedOptions;
+
+/// One thing that `gradrail bench` measures, with its own options.
+class Suite {
+ public:
+  virtual ~Suite() = default;
+  /// The flags beside those of all suites. Removes shared ones that have no effect.
+  virtual void add_flags(CLI::App& app) = 0;
   /// Prints its rows. Returns the exit code: 1 a path failed, 3 something arrived wrong.
   /// Errors  INVALID_ARGUMENT: flags. Others: nothing could be measured; says why.
-  absl::StatusOr<int> (*run)(const Options& options);
-  std::vector<const char*> refused_flags = {};  ///< flags of all suites that would have no effect in this one
+  virtual absl::StatusOr<int> run(const Options& options) const = 0;
+  /// The options of a suite that may run over several processes; null for the others.
+  virtual const DistributedOptions* distributed() const { return nullptr; }
 };
 
-/// In the order in which people should read them.
-const std::vector<Suite>& suites();
+/// A suite of a struct with its options and their flags, and a function.
+/// Shapes  Own: has add_flags(CLI::App&).
+template <typename Own>
+class SuiteWith : public Suite {
+ public:
+  using Run = absl::StatusOr<int> (*)(const Options& options, const Own& own);
+  explicit SuiteWith(Run run) : run_(run) {}
+  void add_flags(CLI::App& app) override { own_.add_flags(app); }
+  absl::StatusOr<int> run(const Options& options) const override { return run_(options, own_); }
+  const DistributedOptions* distributed() const override {
+    if constexpr (std::is_convertible_v<Own*, DistributedOptions*>) return &own_;
+    return nullptr;
+  }
 
-// suite_*.cc
-absl::StatusOr<int> run_put_suite(const Options& options);
-absl::StatusOr<int> run_exchange_suite(const Options& options);
-absl::StatusOr<int> run_incast_suite(const Options& options);
-absl::StatusOr<int> run_matrix_suite(const Options& options);
-void add_matrix_flags(CLI::App& app, Options& options);
-absl::StatusOr<int> run_apply_suite(const Options& options);
-absl::StatusOr<int> run_paths_suite(const Options& options);
-absl::StatusOr<int> run_staged_suite(const Options& options);
-absl::StatusOr<int> run_replay_suite(const Options& options);
-absl::StatusOr<int> run_peers_suite(const Options& options);
-absl::StatusOr<int> run_straggler_suite(const Options& options);
-void add_straggler_flags(CLI::App& app, Options& options);
-absl::StatusOr<int> run_publish_suite(const Options& options);
-void add_publish_flags(CLI::App& app, Options& options);
+ private:
+  const Run run_;
+  Own own_;
+};
+
+using NewSuite = std::unique_ptr<Suite>();
+// One source each in bench/suites; `matrix` in bench/cluster.
+NewSuite new_paths_suite, new_exchange_suite, new_incast_suite, new_matrix_suite, new_put_suite, new_apply_suite,
+    new_staged_suite, new_replay_suite, new_straggler_suite, new_publish_suite, new_peers_suite;
 
 }  // namespace gradrail::bench

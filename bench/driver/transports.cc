@@ -47,13 +47,14 @@ nlohmann::json open_transport(const nlohmann::json& job) {
   return {{"no_dma_buf", gpu.why_no_dma_buf}, {"no_peer_memory", gpu.why_no_peer_memory}};
 }
 
-absl::StatusOr<std::vector<TransportChoice>> choose_transports(const Options& options, bool with_sockets) {
+absl::StatusOr<std::vector<TransportChoice>> choose_transports(const Options& options, bool with_sockets,
+                                                               bool encrypt_data) {
   std::vector<std::string> names = options.transports;
   if (names.empty()) {
     for (const transport::Transport& transport : transport::transports())
       if (!transport.in_process_only && !transport.by_name_only) names.push_back(transport.name);
   }
-  if (options.encrypt_data && std::find(names.begin(), names.end(), kEncrypting) == names.end()) {
+  if (encrypt_data && std::find(names.begin(), names.end(), kEncrypting) == names.end()) {
     return absl::InvalidArgumentError(
         fmt::format("--encrypt-data: only {} encrypts data, and --transport {} leaves it out; give --transport {}",
                     kEncrypting, fmt::join(names, ","), kEncrypting));
@@ -72,7 +73,7 @@ absl::StatusOr<std::vector<TransportChoice>> choose_transports(const Options& op
         .name = name, .rdma_only = (*found)->plugin && !with_sockets, .ofi_provider = options.ofi_provider};
     try_to_open(options, choice);
     choices.push_back(choice);
-    if (!options.encrypt_data || name != kEncrypting) continue;
+    if (!encrypt_data || name != kEncrypting) continue;
     choice.encrypted = true;
     choices.push_back(std::move(choice));
   }

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "bench/driver/options.h"
+#include "nlohmann/json_fwd.hpp"
 #include "transport/capabilities.h"
 
 namespace gradrail::bench {
@@ -23,9 +24,10 @@ struct TransportChoice {
 
 /// Those that the options name, or all, each tried by opening it in a process of its own. Some libraries do not
 /// survive a fork once they are open. ucx and ofi run over sockets, too: with_sockets says whether that counts as
-/// usable. With --encrypt-data, tcp with encryption follows tcp.
+/// usable. With encrypt_data, tcp with encryption follows tcp.
 /// Errors  NOT_FOUND: no such transport. INVALID_ARGUMENT: --encrypt-data without tcp.
-absl::StatusOr<std::vector<TransportChoice>> choose_transports(const Options& options, bool with_sockets);
+absl::StatusOr<std::vector<TransportChoice>> choose_transports(const Options& options, bool with_sockets,
+                                                               bool encrypt_data = false);
 
 /// The part of it that runs in that process (jobs.h).
 nlohmann::json open_transport(const nlohmann::json& job);

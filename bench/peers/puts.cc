@@ -56,8 +56,8 @@ Figure figure_of(const nlohmann::json& answer, const std::string& what, uint64_t
 /// Iterations of the other programs, so that each runs about as long as ours: learnt from its last figure.
 using Counts = std::map<std::pair<std::string, uint64_t>, uint64_t>;
 
-std::vector<Figure> measure(const PutContender& contender, const Options& options, const std::string& what,
-                            uint64_t bytes, Counts& counts) {
+std::vector<Figure> measure(const PutContender& contender, const Options& options, const PutPlacement& placement,
+                            const std::string& what, uint64_t bytes, Counts& counts) {
   uint64_t& count = counts[{contender.path(), bytes}];
   std::vector<std::string> words = {"--one",
                                     contender.group,
@@ -68,8 +68,8 @@ std::vector<Figure> measure(const PutContender& contender, const Options& option
                                     fmt::format("{}", options.seconds),
                                     "--count",
                                     std::to_string(options.iterations > 0 ? options.iterations : count)};
-  if (options.pin) words.push_back("--pin");
-  if (options.realtime) words.push_back("--realtime");
+  if (placement.pin) words.push_back("--pin");
+  if (placement.realtime) words.push_back("--realtime");
   if (!options.bind_host.empty()) words.insert(words.end(), {"--bind-host", options.bind_host});
   const absl::StatusOr<nlohmann::json> answer = ask(words, 2 * kTimeout_s + 4 * options.seconds);
   Figure figure =
@@ -107,13 +107,13 @@ absl::StatusOr<std::vector<PutContender>> put_contenders(const Options& options)
 }
 
 std::vector<Contestant> put_contestants(const std::vector<PutContender>& contenders, const Options& options,
-                                        const std::string& what) {
+                                        const PutPlacement& placement, const std::string& what) {
   const auto counts = std::make_shared<Counts>();  // of all rows, which outlive this call
   std::vector<Contestant> contestants;
   for (const PutContender& contender : contenders) {
     if (!reports(contender, what)) continue;
     contestants.push_back({contender.path(), [=, &options](uint64_t bytes) {
-                             return measure(contender, options, what, bytes, *counts);
+                             return measure(contender, options, placement, what, bytes, *counts);
                            }});
   }
   return contestants;

@@ -18,13 +18,19 @@ struct PutContender {
   std::string path() const { return group + ": " + name; }
 };
 
+/// How the processes of puts run.
+struct PutPlacement {
+  bool pin = false;       ///< a core for each side
+  bool realtime = false;  ///< real-time priority
+};
+
 /// Those that compare_put.py can run on one host, of the selected transports.
 /// Errors  UNAVAILABLE: no Python, or no such script.
 absl::StatusOr<std::vector<PutContender>> put_contenders(const Options& options);
 
 /// A row each of those that tell `what`.
 std::vector<Contestant> put_contestants(const std::vector<PutContender>& contenders, const Options& options,
-                                        const std::string& what);
+                                        const PutPlacement& placement, const std::string& what);
 
 /// ours/it: how many times as much ours costs, beside the first of each group.
 void add_put_ratios(const std::vector<PutContender>& contenders, std::vector<Figure>& rows);

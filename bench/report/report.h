@@ -32,7 +32,8 @@ enum class Layout : uint8_t {
   latency,  ///< columns of perftest: bytes, iterations, t_min, t_max, t_typical, t_avg, t_stdev, 99 %, 99.9 %
 };
 
-/// The rows of a run, printed as they come, as a table or as lines of JSON, and kept for the file. docs/benchmarking.md derives every column.
+/// The rows of a run, printed as they come, as a table or as lines of JSON, and kept for the file.
+/// docs/benchmarking.md derives every column.
 class Report {
  public:
   Report(const Options& options, std::string title);

@@ -13,7 +13,8 @@ namespace gradrail::bench {
 /// Errors  as read_file(); DATA_LOSS: not such a file. The message begins with the path.
 absl::StatusOr<nlohmann::json> read_run(const std::string& path);
 
-/// The rows of the run of a file. Errors  DATA_LOSS: a field is missing or has another type. The path begins the message.
+/// The rows of the run of a file.
+/// Errors  DATA_LOSS: a field is missing or has another type. The path begins the message.
 absl::StatusOr<std::vector<Figure>> figures_of(const nlohmann::json& run, const std::string& path);
 
 }  // namespace gradrail::bench

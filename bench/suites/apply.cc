@@ -314,10 +314,17 @@ std::vector<Contestant> host_contestants(const Options& options) {
   return contestants;
 }
 
-}  // namespace
+struct ApplyOptions {
+  std::string on = "host";
 
-absl::StatusOr<int> run_apply_suite(const Options& options) {
-  const bool on_host = options.on == "host";
+  void add_flags(CLI::App& app) {
+    remove_flags(app, {"-w", "--transport"});
+    add_on_flag(app, on, "host, or gpu:N", true);
+  }
+};
+
+absl::StatusOr<int> run_apply_suite(const Options& options, const ApplyOptions& own) {
+  const bool on_host = own.on == "host";
   // From the MNIST model (79,510 parameters) to a size beyond the caches, which are larger on a GPU.
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "318040", on_host ? "64M" : "256M", 8));
   // Here, not in the table of flags: each has an effect for the other value of --on.
@@ -332,9 +339,9 @@ absl::StatusOr<int> run_apply_suite(const Options& options) {
   }
   std::unique_ptr<gpu::Compute> compute;
   if (!on_host) {
-    GRADRAIL_ASSIGN_OR_RETURN(compute, open_compute(options.on));
+    GRADRAIL_ASSIGN_OR_RETURN(compute, open_compute(own.on));
   }
-  Report report(options, fmt::format("gradrail bench apply: updates on {}", options.on));
+  Report report(options, fmt::format("gradrail bench apply: updates on {}", own.on));
   report.note("busbw: bytes that an operation must read and write / time. size: bytes of the parameters in fp32");
   report.note(
       on_host ? "bound: fastest of copy, triad and scale over the same bytes with one thread, measured before and after"
@@ -343,5 +350,9 @@ absl::StatusOr<int> run_apply_suite(const Options& options) {
   take_turns(options, list, on_host ? host_contestants(options) : device_contestants(*compute, options), report);
   return report.finish(true);
 }
+
+}  // namespace
+
+std::unique_ptr<Suite> new_apply_suite() { return std::make_unique<SuiteWith<ApplyOptions>>(run_apply_suite); }
 
 }  // namespace gradrail::bench

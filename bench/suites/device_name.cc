@@ -3,6 +3,8 @@
 #include <optional>
 #include <string_view>
 
+#include "CLI/CLI.hpp"
+#include "base/flags/text_value.h"
 #include "base/parse_number.h"
 #include "base/status.h"
 #include "bench/driver/subprocess.h"
@@ -23,6 +25,13 @@ absl::StatusOr<int> gpu_ordinal(const std::string& on) {
 absl::Status check_device_name(const std::string& on) {
   if (on == "host" || gpu_ordinal(on).ok()) return absl::OkStatus();
   return absl::InvalidArgumentError(fmt::format("{}: must be host or gpu:N, as in gpu:0", on));
+}
+
+void add_on_flag(CLI::App& app, std::string& on, const char* about, bool or_host) {
+  app.option_defaults()->group("GPU");
+  app.add_option("--on", on, about)
+      ->transform(or_host ? accepted_by(check_device_name) : accepted_by(gpu_ordinal))
+      ->capture_default_str();
 }
 
 absl::StatusOr<std::unique_ptr<gpu::Compute>> open_compute(const std::string& on) {

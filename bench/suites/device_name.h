@@ -6,6 +6,10 @@
 #include "gpu/compute/compute.h"
 #include "nlohmann/json_fwd.hpp"
 
+namespace CLI {
+class App;
+}
+
 namespace gradrail::bench {
 
 /// N of "gpu:N". Errors  INVALID_ARGUMENT: not such a name.
@@ -13,6 +17,9 @@ absl::StatusOr<int> gpu_ordinal(const std::string& on);
 
 /// Errors  INVALID_ARGUMENT: neither "host" nor "gpu:N".
 absl::Status check_device_name(const std::string& on);
+
+/// The flag --on. Its value is the name of a GPU, or "host" where `or_host`.
+void add_on_flag(CLI::App& app, std::string& on, const char* about, bool or_host);
 
 /// "host" or "gpu:N". Errors  INVALID_ARGUMENT: neither. Else as gpu::open_device().
 absl::StatusOr<std::unique_ptr<gpu::Compute>> open_compute(const std::string& on);

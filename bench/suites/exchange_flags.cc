@@ -22,89 +22,75 @@ constexpr uint32_t kMaxBenchWorkers = 256;
 
 }  // namespace
 
-void add_exchange_flags(CLI::App& app, Options& options) {
+void ExchangeOptions::add_flags(CLI::App& app) {
   app.option_defaults()->group("Training");
-  app.add_option("--workers", options.workers, "worker processes")->transform(NumberIn(1u, kMaxBenchWorkers));
-  app.add_option("--shards", options.shards, "shards of the parameter server")
+  app.add_option("--workers", workers, "worker processes")->transform(NumberIn(1u, kMaxBenchWorkers));
+  app.add_option("--shards", shards, "shards of the parameter server")
       ->transform(NumberIn(1u, kMaxShards))
       ->capture_default_str();
-  app.add_option("--mode", options.mode, "sync, async or ssp:K")->transform(accepted_by(ps::parse_mode));
-  app.add_option("--optimizer", options.optimizer, "sgd, momentum, nesterov or adam")
+  app.add_option("--mode", mode, "sync, async or ssp:K")->transform(accepted_by(ps::parse_mode));
+  app.add_option("--optimizer", optimizer, "sgd, momentum, nesterov or adam")
       ->check(CLI::IsMember({"sgd", "momentum", "nesterov", "adam"}))
       ->capture_default_str();
-  app.add_option("--push", options.push, "elements of a gradient on its way, as in training")
+  app.add_option("--push", push, "elements of a gradient on its way, as in training")
       ->transform(accepted_by(ps::parse_push_format))
       ->capture_default_str();
-  app.add_option("--return", options.returns, "parameters on their way back")
+  app.add_option("--return", returns, "parameters on their way back")
       ->check(CLI::IsMember(ps::return_format_names()))
       ->capture_default_str();
-  app.add_option("--bucket_kib", options.bucket_kib, "size of a bucket in KiB; 0: the default of the client")
-      ->transform(NumberIn(0u, kMaxBucketKib));
+  app.add_option("--bucket_kib", bucket_kib, "size of a bucket in KiB; 0: the default of the client")
+      ->transform(NumberIn(0u, kMaxBucketKib))
+      ->capture_default_str();
   app.option_defaults()->group("Transport");
-  app.add_option("--rails", options.rails, "addresses of the server's links, over which the buckets are striped")
+  app.add_option("--rails", rails, "addresses of the server's links, over which the buckets are striped")
       ->transform(accepted_by(transport::rails::parse_rails));
-  app.add_option("--streams", options.streams, "tcp: connections on each rail; auto: by the speed of the link")
+  app.add_option("--streams", streams, "tcp: connections on each rail; auto: by the speed of the link")
       ->transform(accepted_by(transport::rails::parse_streams));
   app.option_defaults()->group("Measurement");
-  app.add_flag("--stages", options.stages, "measure the stages in a second run; the default of exchange");
-  app.add_flag("--no-stages,--no_stages", options.no_stages, "exchange: skip the second run");
-  app.add_flag("--no-sum,--no_sum", options.no_sum, "omit the sum (one gradient stands for all)");
-  app.add_flag("--no-optimizer,--no_optimizer", options.no_optimizer, "omit the optimizer (the mean is stored)");
-  app.add_flag("--no-return,--no_return", options.no_return, "omit the parameters in the answer");
-  app.add_flag("--encrypt-data,--encrypt_data", options.encrypt_data,
+  app.add_flag("--stages,!--no-stages", stages, "measure the stages in a second run (default of exchange), or do not");
+  app.add_flag("--no-sum,--no_sum", no_sum, "omit the sum (one gradient stands for all)");
+  app.add_flag("--no-optimizer,--no_optimizer", no_optimizer, "omit the optimizer (the mean is stored)");
+  app.add_flag("--no-return,--no_return", no_return, "omit the parameters in the answer");
+  app.add_flag("--encrypt-data,--encrypt_data", encrypt_data,
                "also measure tcp with encrypted data, in turns with tcp");
-  app.add_flag("--touch", options.touch, "workers write their gradients before each exchange (not timed)");
+  app.add_flag("--touch", touch, "workers write their gradients before each exchange (not timed)");
 }
 
-void add_cluster_flags(CLI::App& app, Options& options) {
-  app.option_defaults()->group("Cluster");
-  app.add_option("--cluster", options.cluster, "cluster.json: one process per task, each with this command line");
-  app.add_option("--ps_hosts,--ps-hosts", options.ps_hosts,
-                 "the parameter servers of --cluster as a list, host:port,...")
-      ->transform(accepted_by(ps::parse_host_list));
-  app.add_option("--worker_hosts,--worker-hosts", options.worker_hosts, "workers of --ps_hosts")
-      ->transform(accepted_by(ps::parse_host_list));
-  app.add_option("--job_name,--job-name", options.job_name, "job of this process: ps or worker")
-      ->check(CLI::IsMember({"ps", "worker", "chief", "master"}));
-  app.add_option("--task_index,--task-index", options.task_index, "index of this task in --job_name, from 0")
-      ->transform(NumberIn<int64_t>(0));
-  app.add_option("--rendezvous", options.rendezvous,
-                 "under mpirun: tcp://HOST:PORT of rank 0, which coordinates the ranks")
-      ->transform(accepted_by(launch::parse_tcp_rendezvous));
-  app.add_option("--ps", options.servers,
-                 "under srun, mpirun, torchrun: number of ranks that are servers; the others are workers")
-      ->transform(NumberIn(1u, 64u))
-      ->capture_default_str();
+void DistributedOptions::add_flags(CLI::App& app) {
+  exchange.add_flags(app);
+  cluster.add_flags(app);
 }
 
-absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_workers, const char* default_mode) {
-  GRADRAIL_ASSIGN_OR_RETURN(const ps::Mode mode, ps::parse_mode(options.mode.empty() ? default_mode : options.mode));
+absl::StatusOr<ExchangeLoad> load_of(const Options& options, const ExchangeOptions& own, uint32_t default_workers,
+                                     const char* default_mode) {
+  GRADRAIL_RETURN_IF_ERROR(transport::rails::check_lanes(own.rails, own.streams));
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::Mode mode, ps::parse_mode(own.mode.empty() ? default_mode : own.mode));
   if (mode.drops())
     return absl::InvalidArgumentError(
         fmt::format("--mode {}: which gradients a step has is chance, and results are checked", ps::mode_text(mode)));
-  GRADRAIL_ASSIGN_OR_RETURN(const ps::OptimizerKind optimizer, ps::parse_optimizer(options.optimizer));
-  GRADRAIL_ASSIGN_OR_RETURN(const ps::PushFormat push, ps::parse_push_format(options.push));
-  if (push != ps::PushFormat::fp32 && (options.no_sum || options.no_optimizer))
-    return absl::InvalidArgumentError(fmt::format("--push {}: --no-sum and --no-optimizer measure fp32", options.push));
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::OptimizerKind optimizer, ps::parse_optimizer(own.optimizer));
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::PushFormat push, ps::parse_push_format(own.push));
+  if (push != ps::PushFormat::fp32 && (own.no_sum || own.no_optimizer))
+    return absl::InvalidArgumentError(fmt::format("--push {}: --no-sum and --no-optimizer measure fp32", own.push));
   // Pushes of one worker differ. The order of the updates decides the result.
   if (push.kind == ps::PushFormat::topk && options.check && !mode.sums())
     return absl::InvalidArgumentError(
-        fmt::format("--push {} --mode {}: results are checked in mode sync only (-c 0 does not check)", options.push,
+        fmt::format("--push {} --mode {}: results are checked in mode sync only (-c 0 does not check)", own.push,
                     ps::mode_text(mode)));
-  GRADRAIL_ASSIGN_OR_RETURN(const ps::ReturnFormat returns, ps::parse_return_format(options.returns));
-  if (returns != ps::ReturnFormat::fp32 && options.no_return)
-    return absl::InvalidArgumentError(fmt::format("--return {}: --no-return measures fp32", options.returns));
+  GRADRAIL_ASSIGN_OR_RETURN(const ps::ReturnFormat returns, ps::parse_return_format(own.returns));
+  if (returns != ps::ReturnFormat::fp32 && own.no_return)
+    return absl::InvalidArgumentError(fmt::format("--return {}: --no-return measures fp32", own.returns));
   // A launcher has decided the number of workers. A flag that states another number is a mistake, not a wish.
-  const uint32_t here = options.workers == 0 ? default_workers : options.workers;
+  const uint32_t here = own.workers == 0 ? default_workers : own.workers;
   const RankCoordinator* const coordinator = options.coordinator;
   const uint32_t workers = coordinator == nullptr ? here : static_cast<uint32_t>(coordinator->workers().size());
-  if (coordinator != nullptr && options.workers != 0 && options.workers != workers)
+  if (coordinator != nullptr && own.workers != 0 && own.workers != workers)
     return absl::InvalidArgumentError(fmt::format("--workers {}: there are {} ranks for workers", here, workers));
   // Processes that spin while others of the same run wait for their core make all of it slow.
   const bool oversubscribed =
       coordinator == nullptr
-          ? workers + options.shards > static_cast<uint32_t>(std::max(1, topology::usable_cpus().count()))
-          : coordinator->oversubscribed(options.shards);
+          ? workers + own.shards > static_cast<uint32_t>(std::max(1, topology::usable_cpus().count()))
+          : coordinator->oversubscribed(own.shards);
   if (workers > kMaxBenchWorkers)
     return absl::InvalidArgumentError(
         fmt::format("there are {} ranks for workers: at most {}", workers, kMaxBenchWorkers));
@@ -114,21 +100,21 @@ absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_wo
       .bind_host = coordinator != nullptr      ? coordinator->bind_host()
                    : options.bind_host.empty() ? "127.0.0.1"
                                                : options.bind_host,
-      .rails = transport::rails::parse_rails(options.rails).value_or(transport::rails::RailsSetting{}).hosts,
-      .streams = transport::rails::parse_streams(options.streams).value_or(0),
+      .rails = transport::rails::parse_rails(own.rails).value_or(transport::rails::RailsSetting{}).hosts,
+      .streams = transport::rails::parse_streams(own.streams).value_or(0),
       .workers = workers,
-      .shards = options.shards,
+      .shards = own.shards,
       .coordinator = options.coordinator,
       .mode = mode,
       .optimizer = optimizer,
       .push = push,
       .returns = returns,
-      .bucket_bytes = options.bucket_kib * 1024,
-      .touch = options.touch,
+      .bucket_bytes = own.bucket_kib * 1024,
+      .touch = own.touch,
       .block = options.block || oversubscribed,
       .check = options.check,
-      .stages = !options.no_stages && (options.stages || options.suite == "exchange"),
-      .ablation = {options.no_sum, options.no_optimizer, options.no_return},
+      .stages = own.stages,
+      .ablation = {own.no_sum, own.no_optimizer, own.no_return},
       .seconds = options.seconds,
       .iterations = options.iterations,
       .warmup = options.warmup};

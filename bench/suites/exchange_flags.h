@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "bench/cluster/ranks.h"
 #include "bench/driver/options.h"
 #include "bench/driver/rounds.h"
 #include "bench/driver/transports.h"
@@ -17,13 +18,38 @@ class App;
 
 namespace gradrail::bench {
 
-/// The flags of suites that exchange gradients: --workers, --mode, --push, --rails and others.
-void add_exchange_flags(CLI::App& app, Options& options);
-/// --cluster, --rendezvous and the other flags of a run over several processes (bench/cluster/ranks.h).
-void add_cluster_flags(CLI::App& app, Options& options);
+/// The flags of suites that exchange gradients.
+struct ExchangeOptions {
+  uint32_t workers = 0;  ///< 0: the suite's own
+  uint32_t shards = 1;
+  std::string mode;  ///< "": the suite's own
+  std::string optimizer = "sgd";
+  std::string push = "fp32";
+  std::string returns = "fp32";
+  uint32_t bucket_kib = 0;       ///< 0: the client's own
+  std::string rails = "off";     ///< transport::rails::parse_rails(), and no auto
+  std::string streams = "auto";  ///< transport::rails::parse_streams()
+  bool stages = false;
+  bool no_sum = false;
+  bool no_optimizer = false;
+  bool no_return = false;
+  bool encrypt_data = false;
+  bool touch = false;
+
+  void add_flags(CLI::App& app);
+};
+
+/// The flags of those that may run over several processes.
+struct DistributedOptions {
+  ExchangeOptions exchange;
+  ClusterOptions cluster;
+
+  void add_flags(CLI::App& app);
+};
 
 /// Errors  INVALID_ARGUMENT: names the flag.
-absl::StatusOr<ExchangeLoad> load_of(const Options& options, uint32_t default_workers, const char* default_mode);
+absl::StatusOr<ExchangeLoad> load_of(const Options& options, const ExchangeOptions& own, uint32_t default_workers,
+                                     const char* default_mode);
 
 /// "2 workers, 1 shard, sync, sgd".
 std::string describe(const ExchangeLoad& load);

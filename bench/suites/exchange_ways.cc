@@ -36,10 +36,12 @@ std::string why_not(worker::GpuTransfer out, const TransportChoice& choice) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<Way>> all_ways(const Options& options) {
+absl::StatusOr<std::vector<Way>> all_ways(const Options& options, bool encrypt_data) {
   std::vector<Way> ways;
-  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> by_device, choose_transports(options, false));
-  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> by_anything, choose_transports(options, true));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> by_device,
+                            choose_transports(options, false, encrypt_data));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> by_anything,
+                            choose_transports(options, true, encrypt_data));
   // Both lists have the same transports in the same order: they differ in the permission of sockets only.
   for (size_t i = 0; i < by_device.size(); ++i) {
     const TransportChoice& device = by_device[i];

@@ -18,7 +18,7 @@ struct Way {
 };
 
 /// Each transport; those that run over devices and over sockets as two.
-absl::StatusOr<std::vector<Way>> all_ways(const Options& options);
+absl::StatusOr<std::vector<Way>> all_ways(const Options& options, bool encrypt_data);
 
 /// A row for a way; it states the cause if it cannot be used.
 Contestant way_contestant(const std::string& name, const ExchangeLoad& load, const TransportChoice& choice);

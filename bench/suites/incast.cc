@@ -91,15 +91,13 @@ std::vector<Figure> rows_of(const ExchangeLoad& load) {
   return rows;
 }
 
-}  // namespace
-
-absl::StatusOr<int> run_incast_suite(const Options& options) {
+absl::StatusOr<int> run_incast_suite(const Options& options, const DistributedOptions& own) {
   // sync would make all as slow as the slowest: nothing to be unfair about.
-  GRADRAIL_ASSIGN_OR_RETURN(const ExchangeLoad load, load_of(options, 4, "async"));
+  GRADRAIL_ASSIGN_OR_RETURN(const ExchangeLoad load, load_of(options, own.exchange, 4, "async"));
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "4K", "4M", sizeof(float)));
   GRADRAIL_RETURN_IF_ERROR(check_memory_of_sizes(load, list));
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> choices,
-                            choose_transports(options, !options.transports.empty()));
+                            choose_transports(options, !options.transports.empty(), own.exchange.encrypt_data));
   Report report(options, fmt::format("gradrail bench incast: {}", describe(load)));
   report.note("slowest/fastest: ratio of the workers' medians. aggregate: gradient bytes of all workers / time");
   report.note("shard_us, switches: time on a core and context switches of the shards for each gradient of a worker");
@@ -115,5 +113,9 @@ absl::StatusOr<int> run_incast_suite(const Options& options) {
   take_turns(options, list, exchange_contestants(choices, measure), report);
   return report.finish(!options.transports.empty());
 }
+
+}  // namespace
+
+std::unique_ptr<Suite> new_incast_suite() { return std::make_unique<SuiteWith<DistributedOptions>>(run_incast_suite); }
 
 }  // namespace gradrail::bench

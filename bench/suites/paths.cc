@@ -8,12 +8,22 @@
 #include "fmt/format.h"
 
 namespace gradrail::bench {
+namespace {
 
-absl::StatusOr<int> run_paths_suite(const Options& options) {
-  GRADRAIL_ASSIGN_OR_RETURN(const ExchangeLoad load, load_of(options, 1, "sync"));
+struct PathsOptions : DistributedOptions {
+  std::string on = "gpu:0";
+
+  void add_flags(CLI::App& app) {
+    DistributedOptions::add_flags(app);
+    add_on_flag(app, on, "GPU of the rows in GPU memory, gpu:N", false);
+  }
+};
+
+absl::StatusOr<int> run_paths_suite(const Options& options, const PathsOptions& own) {
+  GRADRAIL_ASSIGN_OR_RETURN(const ExchangeLoad load, load_of(options, own.exchange, 1, "sync"));
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "318040", "318040", sizeof(float)));
   GRADRAIL_RETURN_IF_ERROR(check_memory_of_sizes(load, list));
-  GRADRAIL_ASSIGN_OR_RETURN(const auto ways, all_ways(options));
+  GRADRAIL_ASSIGN_OR_RETURN(const auto ways, all_ways(options, own.exchange.encrypt_data));
   Report report(options, fmt::format("gradrail bench paths: {}", describe(load)));
   report.note(
       "one exchange over each path; a row without a figure states the cause. gpu:N: gradients and parameters in GPU");
@@ -23,11 +33,14 @@ absl::StatusOr<int> run_paths_suite(const Options& options) {
   report.begin(Layout::sweep);
   std::vector<Contestant> contestants;
   for (const auto& [name, choice] : ways) contestants.push_back(way_contestant(name, load, choice));
-  for (Contestant& row : gpu_contestants(load, options.on, can_open(options.on), ways))
-    contestants.push_back(std::move(row));
+  for (Contestant& row : gpu_contestants(load, own.on, can_open(own.on), ways)) contestants.push_back(std::move(row));
   take_turns(options, list, contestants, report);
   // Failed rows are the normal case of this suite: no host has all paths.
   return report.finish(false);
 }
+
+}  // namespace
+
+std::unique_ptr<Suite> new_paths_suite() { return std::make_unique<SuiteWith<PathsOptions>>(run_paths_suite); }
 
 }  // namespace gradrail::bench

@@ -1,6 +1,8 @@
 // The alternatives to gradrail do the same in the same run. Exchanges: gradient to another process, SGD,
 // parameters back, one worker. Puts: over ucx and ofi, beside what these libraries' own programs reach.
 #include "bench/peers/peers.h"
+
+#include "CLI/CLI.hpp"
 #include "base/status.h"
 #include "bench/driver/suite.h"
 #include "bench/peers/puts.h"
@@ -51,6 +53,20 @@ void add_ratios(std::vector<Figure>& rows) {
   }
 }
 
+struct PeersOptions {
+  ExchangeOptions exchange;
+  std::string part;  ///< "exchange" or "put"; "": both
+  PutPlacement placement;
+
+  void add_flags(CLI::App& app) {
+    exchange.add_flags(app);
+    app.option_defaults()->group("Measurement");
+    app.add_option("--part", part, "exchange or put; default: both")->check(CLI::IsMember({"exchange", "put"}));
+    app.add_flag("--pin", placement.pin, "puts: servers on core 0, clients on core 1");
+    app.add_flag("--realtime", placement.realtime, "puts: run with real-time priority; needs CAP_SYS_NICE");
+  }
+};
+
 /// Sizes are looked at before anything runs.
 struct Asked {
   Options options;
@@ -59,15 +75,16 @@ struct Asked {
   std::vector<TransportChoice> choices;
 };
 
-absl::StatusOr<Asked> understand(const Options& options) {
+absl::StatusOr<Asked> understand(const Options& options, const PeersOptions& own_options) {
   Asked asked{.options = options};
-  if (options.part == "put" && options.encrypt_data)
+  const ExchangeOptions& exchange = own_options.exchange;
+  if (own_options.part == "put" && exchange.encrypt_data)
     return absl::InvalidArgumentError("--part put --encrypt-data: puts are measured in plain; omit one of the flags");
-  if (options.part != "put") {
+  if (own_options.part != "put") {
     Options& own = asked.options;
     // The peers have these two carriers. ucx and ofi are compared with their own libraries below.
     if (own.transports.empty()) own.transports = {"shm", "tcp"};
-    GRADRAIL_ASSIGN_OR_RETURN(const ExchangeLoad load, load_of(own, 1, "sync"));
+    GRADRAIL_ASSIGN_OR_RETURN(const ExchangeLoad load, load_of(own, exchange, 1, "sync"));
     asked.load = load;
     if (load.ablation.any())
       return absl::InvalidArgumentError("peers: all of them sum, update and return; leave --no-... out");
@@ -77,10 +94,10 @@ absl::StatusOr<Asked> understand(const Options& options) {
     GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(own, "64", "64M", sizeof(float)));
     asked.exchanges = list;
     GRADRAIL_RETURN_IF_ERROR(check_memory_of_sizes(load, list));
-    GRADRAIL_ASSIGN_OR_RETURN(asked.choices, choose_transports(own, true));
+    GRADRAIL_ASSIGN_OR_RETURN(asked.choices, choose_transports(own, true, exchange.encrypt_data));
   }
   // The unit is 8: the smallest put that the loops can verify.
-  if (options.part != "exchange") {
+  if (own_options.part != "exchange") {
     GRADRAIL_ASSIGN_OR_RETURN(asked.puts, sizes(options, "8", "4M", 8));
   }
   return asked;
@@ -95,8 +112,8 @@ void compare_exchanges(const Asked& asked, Report& report) {
   const auto add = [&](const std::vector<Peer>& peers) {
     for (const Peer& peer : peers) {
       contestants.push_back({peer.name, [&asked, peer](uint64_t bytes) {
-                               const Options& own = asked.options;
-                               return run_isolated(peer, {.bytes = bytes, .seconds = own.seconds, .touch = own.touch});
+                               return run_isolated(
+                                   peer, {.bytes = bytes, .seconds = asked.options.seconds, .touch = asked.load.touch});
                              }});
     }
   };
@@ -113,7 +130,7 @@ void compare_exchanges(const Asked& asked, Report& report) {
   take_turns(asked.options, asked.exchanges, contestants, report, add_ratios);
 }
 
-void compare_puts(const Asked& asked, const Options& options, Report& report) {
+void compare_puts(const Asked& asked, const Options& options, const PutPlacement& placement, Report& report) {
   const absl::StatusOr<std::vector<PutContender>> contenders = put_contenders(options);
   report.note(
       "puts: gradrail and the library that it uses. ours/it: time of gradrail / time of the library, by medians");
@@ -127,19 +144,21 @@ void compare_puts(const Asked& asked, const Options& options, Report& report) {
     report.note(std::string(what) == "latency" ? "latency of puts: half of a round trip"
                                                : "bandwidth of puts: time of one");
     report.begin(Layout::sweep);
-    take_turns(options, asked.puts, put_contestants(*contenders, options, what), report,
+    take_turns(options, asked.puts, put_contestants(*contenders, options, placement, what), report,
                [&](std::vector<Figure>& rows) { add_put_ratios(*contenders, rows); });
   }
 }
 
-}  // namespace
-
-absl::StatusOr<int> run_peers_suite(const Options& options) {
-  GRADRAIL_ASSIGN_OR_RETURN(const Asked asked, understand(options));
+absl::StatusOr<int> run_peers_suite(const Options& options, const PeersOptions& own) {
+  GRADRAIL_ASSIGN_OR_RETURN(const Asked asked, understand(options, own));
   Report report(options, "gradrail bench peers: gradrail and other libraries in turn");
   if (!asked.exchanges.empty()) compare_exchanges(asked, report);
-  if (!asked.puts.empty()) compare_puts(asked, options, report);
+  if (!asked.puts.empty()) compare_puts(asked, options, own.placement, report);
   return report.finish(false);
 }
+
+}  // namespace
+
+std::unique_ptr<Suite> new_peers_suite() { return std::make_unique<SuiteWith<PeersOptions>>(run_peers_suite); }
 
 }  // namespace gradrail::bench

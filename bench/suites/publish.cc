@@ -251,36 +251,42 @@ absl::StatusOr<std::vector<Figure>> measure_publishing(const PublishScene& scene
   return figures;
 }
 
-}  // namespace
+struct PublishOptions {
+  uint32_t readers = 8;
+  double changed = 0.01;
+  std::string weights = "bf16";
+  uint32_t keep = 2;
 
-void add_publish_flags(CLI::App& app, Options& options) {
-  app.option_defaults()->group("Measurement");
-  app.add_option("--readers", options.readers, "number of readers, each in a process of its own")
-      ->transform(NumberIn(2u, 256u))
-      ->capture_default_str();
-  app.add_option("--changed", options.changed, "share of the parameters that change between two versions")
-      ->transform(NumberIn(1e-9, 1.0))
-      ->capture_default_str();
-  app.add_option("--weights", options.weights, "published bits: bf16 or fp32")
-      ->check(CLI::IsMember({"bf16", "fp32"}))
-      ->capture_default_str();
-  app.add_option("--keep", options.keep, "versions that the publisher keeps")
-      ->transform(NumberIn(1u, 1000u))
-      ->capture_default_str();
-}
+  void add_flags(CLI::App& app) {
+    remove_flags(app, {"-w", "-c", "--transport"});
+    app.option_defaults()->group("Measurement");
+    app.add_option("--readers", readers, "number of readers, each in a process of its own")
+        ->transform(NumberIn(2u, 256u))
+        ->capture_default_str();
+    app.add_option("--changed", changed, "share of the parameters that change between two versions")
+        ->transform(NumberIn(1e-9, 1.0))
+        ->capture_default_str();
+    app.add_option("--weights", weights, "published bits: bf16 or fp32")
+        ->check(CLI::IsMember({"bf16", "fp32"}))
+        ->capture_default_str();
+    app.add_option("--keep", keep, "versions that the publisher keeps")
+        ->transform(NumberIn(1u, 1000u))
+        ->capture_default_str();
+  }
+};
 
-absl::StatusOr<int> run_publish_suite(const Options& options) {
+absl::StatusOr<int> run_publish_suite(const Options& options, const PublishOptions& own) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "64M", "64M", sizeof(float)));
-  GRADRAIL_ASSIGN_OR_RETURN(const publish::Format format, publish::parse_format(options.weights));
+  GRADRAIL_ASSIGN_OR_RETURN(const publish::Format format, publish::parse_format(own.weights));
   // The parameters, and the bits of each version that is kept or comes next, and of each reader.
   const double bits = format == publish::Format::bf16 ? 0.5 : 1.0;
   GRADRAIL_RETURN_IF_ERROR(check_available_memory(
-      fmt::format("parameters of {} bytes: the publisher and {} readers need", list.back(), options.readers),
-      static_cast<double>(list.back()) * (1 + bits * (options.keep + 1 + options.readers)),
-      "give a smaller size (-b, -e), or fewer --readers", 1 + options.readers));
+      fmt::format("parameters of {} bytes: the publisher and {} readers need", list.back(), own.readers),
+      static_cast<double>(list.back()) * (1 + bits * (own.keep + 1 + own.readers)),
+      "give a smaller size (-b, -e), or fewer --readers", 1 + own.readers));
   Report report(options, fmt::format("gradrail bench publish: 1 publisher, {} readers, {} of the parameters change, {} "
                                      "versions are kept; tcp on this host",
-                                     options.readers, options.changed, options.keep));
+                                     own.readers, own.changed, own.keep));
   report.note(
       "size: of the parameters in fp32. publish(): one copy. lag: from the begin of publish() to a version that a "
       "reader");
@@ -290,17 +296,20 @@ absl::StatusOr<int> run_publish_suite(const Options& options) {
   const auto measure = [&](uint64_t bytes) {
     const PublishScene scene{.format = format,
                              .bytes = bytes,
-                             .readers = options.readers,
-                             .changed = options.changed,
-                             .keep = options.keep,
+                             .readers = own.readers,
+                             .changed = own.changed,
+                             .keep = own.keep,
                              .versions = options.iterations,
                              .seconds = options.seconds};
     // Each wait has its own limit: this one is the last resort.
-    return isolated_figures(options.weights, bytes, 10 * scene.reader_limit(),
-                            [&] { return measure_publishing(scene); });
+    return isolated_figures(own.weights, bytes, 10 * scene.reader_limit(), [&] { return measure_publishing(scene); });
   };
-  take_turns(options, list, {{options.weights, measure}}, report);
+  take_turns(options, list, {{own.weights, measure}}, report);
   return report.finish(true);
 }
+
+}  // namespace
+
+std::unique_ptr<Suite> new_publish_suite() { return std::make_unique<SuiteWith<PublishOptions>>(run_publish_suite); }
 
 }  // namespace gradrail::bench

@@ -1,6 +1,8 @@
 // One-sided puts between two processes: latency as a ping-pong, bandwidth in windows.
 #include <unistd.h>
 
+#include "CLI/CLI.hpp"
+#include "base/flags/number_in.h"
 #include "base/resource_limits.h"
 #include "base/status.h"
 #include "bench/driver/rounds.h"
@@ -14,15 +16,30 @@
 namespace gradrail::bench {
 namespace {
 
-absl::StatusOr<std::vector<Figure>> lead(PutPair& pair, const std::string& path, const Options& options, uint64_t bytes,
-                                         const std::string& what, Patience& patience) {
+struct PutOptions {
+  uint32_t window = 32;
+  bool bidirectional = false;
+
+  void add_flags(CLI::App& app) {
+    app.option_defaults()->group("Measurement");
+    app.add_option("--window", window, "bandwidth: maximum number of puts between two notices")
+        ->transform(NumberIn(2u, 64u))
+        ->capture_default_str();
+    app.add_flag("--bidirectional", bidirectional,
+                 "bandwidth: both ends put at the same time; algbw is the sum of both directions");
+  }
+};
+
+absl::StatusOr<std::vector<Figure>> lead(PutPair& pair, const std::string& path, const Options& options,
+                                         const PutOptions& own, uint64_t bytes, const std::string& what,
+                                         Patience& patience) {
   PutLoad load{.bytes = bytes,
-               .window = what == "bandwidth" ? PutPair::window_of(options.window, bytes) : 1,
+               .window = what == "bandwidth" ? PutPair::window_of(own.window, bytes) : 1,
                .seconds = options.seconds,
                .iterations = options.iterations,
                .warmup = options.warmup,
                .patience = &patience};
-  const bool both_ways = options.bidirectional && what == "bandwidth";
+  const bool both_ways = own.bidirectional && what == "bandwidth";
   GRADRAIL_ASSIGN_OR_RETURN(const PutFigure measured, pair.lead(both_ways ? "both_ways" : what, load));
   // The other process ends in order: it may have files to remove.
   GRADRAIL_RETURN_IF_ERROR(pair.end());
@@ -41,8 +58,9 @@ absl::StatusOr<std::vector<Figure>> lead(PutPair& pair, const std::string& path,
 }
 
 /// Both processes of one figure: the other one answers and ends.
-absl::StatusOr<std::vector<Figure>> measure_puts(const TransportChoice& choice, const Options& options, uint64_t bytes,
-                                                 const std::string& what, Patience& patience) {
+absl::StatusOr<std::vector<Figure>> measure_puts(const TransportChoice& choice, const Options& options,
+                                                 const PutOptions& own, uint64_t bytes, const std::string& what,
+                                                 Patience& patience) {
   GRADRAIL_ASSIGN_OR_RETURN(PairLink link, PairLink::fork_two());
   // After the fork: devices and threads of a transport do not survive one.
   absl::StatusOr<std::unique_ptr<PutEnd>> end = open_transport_end({.name = choice.name,
@@ -58,23 +76,22 @@ absl::StatusOr<std::vector<Figure>> measure_puts(const TransportChoice& choice, 
   }
   if (!end.ok()) return end.status();
   PutPair pair(link, **end);
-  return lead(pair, (*end)->path(), options, bytes, what, patience);
+  return lead(pair, (*end)->path(), options, own, bytes, what, patience);
 }
 
-std::vector<Figure> measure_isolated(const TransportChoice& choice, const Options& options, uint64_t bytes,
-                                     const std::string& what) {
+std::vector<Figure> measure_isolated(const TransportChoice& choice, const Options& options, const PutOptions& own,
+                                     uint64_t bytes, const std::string& what) {
   if (!choice.unusable.empty()) return {not_measured(choice.name, bytes, choice.unusable)};
   const Duration whole = timeout_for(options.seconds);
   // Two windows under way, in both directions.
-  const double turn_bytes = 4.0 * static_cast<double>(bytes) * PutPair::window_of(options.window, bytes);
+  const double turn_bytes = 4.0 * static_cast<double>(bytes) * PutPair::window_of(own.window, bytes);
   const Duration first_turn = choice.name == "shm" ? whole : whole + link_time(turn_bytes);
-  return isolated_figures(choice.name, bytes, {.whole = whole, .first_turn = first_turn, .pause = whole},
-                          [&](Patience& patience) { return measure_puts(choice, options, bytes, what, patience); });
+  return isolated_figures(
+      choice.name, bytes, {.whole = whole, .first_turn = first_turn, .pause = whole},
+      [&](Patience& patience) { return measure_puts(choice, options, own, bytes, what, patience); });
 }
 
-}  // namespace
-
-absl::StatusOr<int> run_put_suite(const Options& options) {
+absl::StatusOr<int> run_put_suite(const Options& options, const PutOptions& own) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "8", "4M", 8));
   // Two processes with sources and targets.
   constexpr double kCopies = 4 * PutEnd::kSlots;
@@ -87,19 +104,23 @@ absl::StatusOr<int> run_put_suite(const Options& options) {
   report.note("latency: half of a round trip of puts with a notice; each arrival is checked");
   report.note(fmt::format(
       "bandwidth: time of a window of up to {} puts, the last with a notice that is answered; two under way",
-      options.window));
-  if (options.bidirectional)
+      own.window));
+  if (own.bidirectional)
     report.note("bidirectional: both processes write at the same time; algbw is the sum of both directions");
   for (const char* what : {"latency", "bandwidth"}) {
     report.begin(std::string(what) == "latency" ? Layout::latency : Layout::sweep);
     std::vector<Contestant> contestants;
     for (const TransportChoice& choice : choices) {
       contestants.push_back(
-          {choice.name, [&, what](uint64_t bytes) { return measure_isolated(choice, options, bytes, what); }});
+          {choice.name, [&, what](uint64_t bytes) { return measure_isolated(choice, options, own, bytes, what); }});
     }
     take_turns(options, list, contestants, report);
   }
   return report.finish(!options.transports.empty());
 }
+
+}  // namespace
+
+std::unique_ptr<Suite> new_put_suite() { return std::make_unique<SuiteWith<PutOptions>>(run_put_suite); }
 
 }  // namespace gradrail::bench

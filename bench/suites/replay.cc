@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "CLI/CLI.hpp"
+#include "base/flags/number_in.h"
 #include "base/status.h"
 #include "bench/cluster/rank_coordinator.h"
 #include "bench/driver/suite.h"
@@ -45,28 +47,49 @@ BusiestTask busiest_of(const TrafficMatrix& matrix, uint32_t shards_of_server) {
   return busiest;
 }
 
+struct ReplayOptions : DistributedOptions {
+  std::string file;      ///< "" with a matrix
+  std::string matrix;    ///< file of a traffic matrix; "": none
+  double line_gbit = 0;  ///< of a matrix: rate of a link in each direction; 0: not given
+
+  void add_flags(CLI::App& app) {
+    remove_flags(app, {"-b", "-e", "-f"});
+    app.add_option("file", file, "a layer list, or the name of a built-in list; gradrail-report converts traces");
+    CLI::Option* const matrix_flag =
+        app.add_option("--matrix", matrix,
+                       "in the place of a list: a file with the bytes of each worker (row) to each shard (column)");
+    app.add_option("--line_gbit,--line-gbit", line_gbit,
+                   "--matrix: rate of a link in each direction in Gbit/s, for the column of_line")
+        ->transform(NumberIn(1e-3, 1e5))
+        ->needs(matrix_flag);
+    DistributedOptions::add_flags(app);
+  }
+};
+
 /// The matrix decides the numbers of workers and shards. Over several processes they must agree with the ranks.
-absl::StatusOr<Options> options_of(const Options& options, const TrafficMatrix& matrix) {
+absl::StatusOr<ExchangeOptions> exchange_of(const RankCoordinator* coordinator, const ReplayOptions& given,
+                                            const TrafficMatrix& matrix) {
+  const ExchangeOptions& own = given.exchange;
   const auto refuse = [&](const std::string& why) {
-    return absl::InvalidArgumentError(fmt::format("--matrix {}: {}", options.matrix, why));
+    return absl::InvalidArgumentError(fmt::format("--matrix {}: {}", given.matrix, why));
   };
-  if (options.stages) return refuse("--stages has no effect; omit it");
-  if (!options.mode.empty() && options.mode != "async")
-    return refuse(fmt::format("--mode {}: a worker can send nothing to a shard, and only async does not wait for it",
-                              options.mode));
-  if (options.line_gbit > 0 && (options.push != "fp32" || options.returns != "fp32"))
+  if (own.stages) return refuse("--stages has no effect; omit it");
+  if (!own.mode.empty() && own.mode != "async")
+    return refuse(
+        fmt::format("--mode {}: a worker can send nothing to a shard, and only async does not wait for it", own.mode));
+  if (given.line_gbit > 0 && (own.push != "fp32" || own.returns != "fp32"))
     return refuse(
         fmt::format("--line_gbit needs --push fp32 and --return fp32, not {} and {}: entries are bytes of fp32",
-                    options.push, options.returns));
-  if (options.push.starts_with("topk"))
-    return refuse(fmt::format("--push {}: its chunks are larger than the units of a matrix", options.push));
+                    own.push, own.returns));
+  if (own.push.starts_with("topk"))
+    return refuse(fmt::format("--push {}: its chunks are larger than the units of a matrix", own.push));
   const auto rows = static_cast<uint32_t>(matrix.size()), columns = static_cast<uint32_t>(matrix.front().size());
-  Options chosen = options;
-  if (options.coordinator == nullptr) {
-    if (options.workers != 0 && options.workers != rows)
-      return refuse(fmt::format("{} rows, and --workers {}; omit the flag", rows, options.workers));
-    if (options.shards != 1 && options.shards != columns)
-      return refuse(fmt::format("{} columns, and --shards {}; omit the flag", columns, options.shards));
+  ExchangeOptions chosen = own;
+  if (coordinator == nullptr) {
+    if (own.workers != 0 && own.workers != rows)
+      return refuse(fmt::format("{} rows, and --workers {}; omit the flag", rows, own.workers));
+    if (own.shards != 1 && own.shards != columns)
+      return refuse(fmt::format("{} columns, and --shards {}; omit the flag", columns, own.shards));
     if (columns > kMaxShards)
       return refuse(
           fmt::format("{} columns, and a server has at most {} shards; start several servers (--cluster, srun)",
@@ -75,11 +98,11 @@ absl::StatusOr<Options> options_of(const Options& options, const TrafficMatrix& 
     chosen.shards = columns;
     return chosen;
   }
-  const size_t workers = options.coordinator->workers().size(), servers = options.coordinator->servers().size();
+  const size_t workers = coordinator->workers().size(), servers = coordinator->servers().size();
   if (rows != workers) return refuse(fmt::format("{} rows, and there are {} ranks for workers", rows, workers));
-  if (columns != servers * options.shards)
+  if (columns != servers * own.shards)
     return refuse(
-        fmt::format("{} columns, and there are {} servers of {} shards (--shards)", columns, servers, options.shards));
+        fmt::format("{} columns, and there are {} servers of {} shards (--shards)", columns, servers, own.shards));
   return chosen;
 }
 
@@ -112,22 +135,21 @@ std::vector<Figure> rows_of_matrix(const ExchangeResult& result, const TrafficMa
   return rows;
 }
 
-absl::StatusOr<int> run_matrix_replay(const Options& given) {
-  const absl::StatusOr<TrafficMatrix> matrix = read_traffic_matrix(given.matrix);
+absl::StatusOr<int> run_matrix_replay(const Options& options, const ReplayOptions& own) {
+  const absl::StatusOr<TrafficMatrix> matrix = read_traffic_matrix(own.matrix);
   if (!matrix.ok())
     return absl::Status(matrix.status().code(), fmt::format("--matrix {}", message_of(matrix.status())));
-  GRADRAIL_ASSIGN_OR_RETURN(const Options options, options_of(given, *matrix));
-  GRADRAIL_ASSIGN_OR_RETURN(ExchangeLoad load, load_of(options, options.workers, "async"));
+  GRADRAIL_ASSIGN_OR_RETURN(const ExchangeOptions exchange, exchange_of(options.coordinator, own, *matrix));
+  GRADRAIL_ASSIGN_OR_RETURN(ExchangeLoad load, load_of(options, exchange, exchange.workers, "async"));
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> choices,
-                            choose_transports(options, !options.transports.empty()));
+                            choose_transports(options, !options.transports.empty(), own.exchange.encrypt_data));
   load.traffic = *matrix;
   for (const TrafficPiece& piece : pieces_of(*matrix)) load.bytes += piece.bytes;
   GRADRAIL_RETURN_IF_ERROR(
       check_memory(load, "give smaller entries (each column of a worker takes the largest entry)"));
-  const BusiestTask busiest = busiest_of(*matrix, options.shards);
+  const BusiestTask busiest = busiest_of(*matrix, exchange.shards);
   const uint64_t total = sum_of(*matrix);
-  // As given: the recorded settings are those of the command line.
-  Report report(given, fmt::format("gradrail bench replay --matrix {}: {}", options.matrix, describe(load)));
+  Report report(options, fmt::format("gradrail bench replay --matrix {}: {}", own.matrix, describe(load)));
   report.note(
       fmt::format("{} bytes of fp32 in a step and direction; busiest: {} with {}", total, busiest.name, busiest.bytes));
   report.note("time: one step of all entries; a worker: until its last fresh parameter. Workers begin a step together");
@@ -135,29 +157,26 @@ absl::StatusOr<int> run_matrix_replay(const Options& given) {
   add_ranks(load, choices, report);
   report.begin(Layout::sweep);
   const auto measure = [&](const TransportChoice& choice, uint64_t) {
-    return rows_of_matrix(run_exchange(with(load, choice, load.bytes)), *matrix, busiest, options.line_gbit);
+    return rows_of_matrix(run_exchange(with(load, choice, load.bytes)), *matrix, busiest, own.line_gbit);
   };
   take_turns(options, {total}, exchange_contestants(choices, measure), report);
   return report.finish(!options.transports.empty());
 }
 
-}  // namespace
-
-absl::StatusOr<int> run_replay_suite(const Options& options) {
-  if (options.file.empty() && options.matrix.empty())
+absl::StatusOr<int> run_replay_suite(const Options& options, const ReplayOptions& own) {
+  if (own.file.empty() && own.matrix.empty())
     return absl::InvalidArgumentError("replay: give a layer list, the name of a built-in list, or --matrix FILE");
-  if (!options.file.empty() && !options.matrix.empty())
-    return absl::InvalidArgumentError(
-        fmt::format("replay {} --matrix {}: give one of them", options.file, options.matrix));
-  if (!options.matrix.empty()) return run_matrix_replay(options);
-  GRADRAIL_ASSIGN_OR_RETURN(const LayerList list, read_layer_list(options.file));
-  GRADRAIL_ASSIGN_OR_RETURN(ExchangeLoad load, load_of(options, 1, "sync"));
+  if (!own.file.empty() && !own.matrix.empty())
+    return absl::InvalidArgumentError(fmt::format("replay {} --matrix {}: give one of them", own.file, own.matrix));
+  if (!own.matrix.empty()) return run_matrix_replay(options, own);
+  GRADRAIL_ASSIGN_OR_RETURN(const LayerList list, read_layer_list(own.file));
+  GRADRAIL_ASSIGN_OR_RETURN(ExchangeLoad load, load_of(options, own.exchange, 1, "sync"));
   // The size of the run follows from the list: the flags -b and -e have no effect here.
   load.layers = list.layers;
   load.bytes = list.bytes();
   GRADRAIL_RETURN_IF_ERROR(check_memory(load, "give fewer or smaller layers"));
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TransportChoice> choices,
-                            choose_transports(options, !options.transports.empty()));
+                            choose_transports(options, !options.transports.empty(), own.exchange.encrypt_data));
   const double backward_us = list.layers.back().ready_us;
   Report report(options, fmt::format("gradrail bench replay {}: {}", list.name, describe(load)));
   report.note(
@@ -174,5 +193,9 @@ absl::StatusOr<int> run_replay_suite(const Options& options) {
   take_turns(options, {list.bytes()}, exchange_contestants(choices, measure), report);
   return report.finish(!options.transports.empty());
 }
+
+}  // namespace
+
+std::unique_ptr<Suite> new_replay_suite() { return std::make_unique<SuiteWith<ReplayOptions>>(run_replay_suite); }
 
 }  // namespace gradrail::bench

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <vector>
 
+#include "CLI/CLI.hpp"
+#include "base/flags/number_in.h"
 #include "base/resource_limits.h"
 #include "base/status.h"
 #include "bench/driver/harness.h"
@@ -137,38 +139,53 @@ class StagedBench {
   std::unique_ptr<worker::GpuVariables> variables_;
 };
 
-absl::StatusOr<std::vector<Figure>> measure_one(const Options& options, uint64_t bytes) {
-  GRADRAIL_ASSIGN_OR_RETURN(const int ordinal, gpu_ordinal(options.on));
-  StagedBench bench(ordinal, bytes,
-                    options.bucket_kib == 0 ? ps::ShardMap::default_bucket_bytes(bytes / sizeof(float), 1)
-                                            : options.bucket_kib * 1024);
+struct StagedOptions {
+  std::string on = "gpu:0";
+  uint32_t bucket_kib = 0;
+
+  void add_flags(CLI::App& app) {
+    remove_flags(app, {"-n", "-w", "-c", "--transport"});
+    add_on_flag(app, on, "GPU of the copies to and from host memory, gpu:N", false);
+    app.add_option("--bucket_kib", bucket_kib, "size of a copied unit in KiB; 0: the default of the client")
+        ->transform(NumberIn(0u, kMaxBucketKib))
+        ->capture_default_str();
+  }
+};
+
+absl::StatusOr<std::vector<Figure>> measure_one(const Options& options, const StagedOptions& own, uint64_t bytes) {
+  GRADRAIL_ASSIGN_OR_RETURN(const int ordinal, gpu_ordinal(own.on));
+  StagedBench bench(
+      ordinal, bytes,
+      own.bucket_kib == 0 ? ps::ShardMap::default_bucket_bytes(bytes / sizeof(float), 1) : own.bucket_kib * 1024);
   GRADRAIL_RETURN_IF_ERROR(bench.prepare());
   std::vector<Figure> figures = bench.measure_all(options.seconds);
   GRADRAIL_RETURN_IF_ERROR(bench.status());
   return figures;
 }
 
-}  // namespace
-
-absl::StatusOr<int> run_staged_suite(const Options& options) {
+absl::StatusOr<int> run_staged_suite(const Options& options, const StagedOptions& own) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "64M", "64M", sizeof(float)));
-  GRADRAIL_RETURN_IF_ERROR(can_open(options.on));
+  GRADRAIL_RETURN_IF_ERROR(can_open(own.on));
   GRADRAIL_RETURN_IF_ERROR(
       check_available_memory(fmt::format("gradients of {} bytes: gradients and parameters need", list.back()),
                              2 * static_cast<double>(list.back()), "give a smaller size (-b, -e)"));
   Report report(options,
-                fmt::format("gradrail bench staged: gradients and parameters between {} and the host", options.on));
+                fmt::format("gradrail bench staged: gradients and parameters between {} and the host", own.on));
   report.note(
       "%plain: time of the plain copy / time of all buckets. first_us: median time until the first bucket can be "
       "sent");
   report.begin(Layout::sweep);
   // Four rows in one process, each as long as another suite's only one.
   const auto measure_isolated = [&](uint64_t bytes) {
-    return isolated_figures(options.on, bytes, 2 * timeout_for(options.seconds),
-                            [&] { return measure_one(options, bytes); });
+    return isolated_figures(own.on, bytes, 2 * timeout_for(options.seconds),
+                            [&] { return measure_one(options, own, bytes); });
   };
-  take_turns(options, list, {{options.on, measure_isolated}}, report);
+  take_turns(options, list, {{own.on, measure_isolated}}, report);
   return report.finish(true);
 }
+
+}  // namespace
+
+std::unique_ptr<Suite> new_staged_suite() { return std::make_unique<SuiteWith<StagedOptions>>(run_staged_suite); }
 
 }  // namespace gradrail::bench

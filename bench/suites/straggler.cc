@@ -157,28 +157,34 @@ absl::StatusOr<std::vector<Figure>> measure_scene(const Scene& scene, const std:
   return std::vector<Figure>{figure};
 }
 
-}  // namespace
+struct StragglerOptions {
+  uint32_t workers = 4;
+  double step_ms = 2.0;
+  double slowdown = 10.0;
 
-void add_straggler_flags(CLI::App& app, Options& options) {
-  app.option_defaults()->group("Measurement");
-  app.add_option("--workers", options.workers, "number of workers; one of them is slow (default 4)")
-      ->transform(NumberIn(2u, 64u));
-  app.add_option("--step_ms,--step-ms", options.step_ms, "milliseconds of computation in a step")
-      ->transform(NumberIn(0.1, 1000.0))
-      ->capture_default_str();
-  app.add_option("--slowdown", options.slowdown, "factor of the slow worker's computation time")
-      ->transform(NumberIn(1.0, 1000.0))
-      ->capture_default_str();
-}
+  void add_flags(CLI::App& app) {
+    remove_flags(app, {"-n", "-w", "-c"});
+    app.option_defaults()->group("Measurement");
+    app.add_option("--workers", workers, "number of workers; one of them is slow")
+        ->transform(NumberIn(2u, 64u))
+        ->capture_default_str();
+    app.add_option("--step_ms,--step-ms", step_ms, "milliseconds of computation in a step")
+        ->transform(NumberIn(0.1, 1000.0))
+        ->capture_default_str();
+    app.add_option("--slowdown", slowdown, "factor of the slow worker's computation time")
+        ->transform(NumberIn(1.0, 1000.0))
+        ->capture_default_str();
+  }
+};
 
-absl::StatusOr<int> run_straggler_suite(const Options& options) {
+absl::StatusOr<int> run_straggler_suite(const Options& options, const StragglerOptions& own) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "318040", "318040", sizeof(float)));
-  const uint32_t workers = options.workers == 0 ? 4 : options.workers;
+  const uint32_t workers = own.workers;
   GRADRAIL_RETURN_IF_ERROR(check_memory({.bytes = list.back(), .workers = workers}, "give a smaller size (-b, -e)"));
   Report report(
       options, fmt::format("gradrail bench straggler: {} workers, a step computes for {} ms, on a slow worker {} times "
                            "as long; over shm",
-                           workers, options.step_ms, options.slowdown));
+                           workers, own.step_ms, own.slowdown));
   report.note(
       "one slow: one worker is slow in all steps; times and steps_per_s are of the other workers. in turn: the slow");
   report.note("worker changes, one step in ten is slow. of_undisturbed: ratio to the same mode without a slow worker");
@@ -191,12 +197,12 @@ absl::StatusOr<int> run_straggler_suite(const Options& options) {
     for (const std::string& text : modes) {
       const ps::Mode mode = *ps::parse_mode(text);
       const std::string name = fmt::format("{}, {}", text, in_turn ? "in turn" : "one slow");
-      contestants.push_back({name, [=, &options](uint64_t bytes) {
+      contestants.push_back({name, [=, &options, &own](uint64_t bytes) {
                                const Scene scene{.mode = mode,
                                                  .workers = workers,
                                                  .bytes = bytes,
-                                                 .step_ms = options.step_ms,
-                                                 .slowdown = options.slowdown,
+                                                 .step_ms = own.step_ms,
+                                                 .slowdown = own.slowdown,
                                                  .in_turn = in_turn,
                                                  .seconds = kLonger * options.seconds};
                                // Two runs of that length, and as much again for joining and for slow steps at the end.
@@ -207,6 +213,12 @@ absl::StatusOr<int> run_straggler_suite(const Options& options) {
   }
   take_turns(options, list, contestants, report);
   return report.finish(true);
+}
+
+}  // namespace
+
+std::unique_ptr<Suite> new_straggler_suite() {
+  return std::make_unique<SuiteWith<StragglerOptions>>(run_straggler_suite);
 }
 
 }  // namespace gradrail::bench

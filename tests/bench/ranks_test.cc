@@ -27,7 +27,7 @@ class Ranks : public ::testing::Test {
                                          "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE",
                                          "WORLD_SIZE",           "RANK",
                                          "MASTER_ADDR"};
-  Options options_;
+  ClusterOptions options_;
 };
 
 TEST_F(Ranks, AloneWithoutALauncher) {

@@ -256,15 +256,6 @@ class Bench(cluster.ClusterTest):
                          "no file nothing; lists that come along: .*resnet50")
         self.assertRegex(self.bench("put", "--transport", "pigeon", code=cluster.CONFIGURATION), "pigeon")
 
-    def test_flags_without_an_effect_are_refused(self):
-        refused = {"peers": ["--cluster", "--job_name", "--rendezvous", "--ps_hosts"], "apply": ["-w"],
-                   "put": ["--rails", "--streams"],
-                   "replay": ["-b", "-e", "-f"],
-                   "publish": ["-w", "-c", "--transport"], "staged": ["-n", "-w", "-c"], "straggler": ["-n", "-w", "-c"]}
-        for suite, flags in refused.items():
-            for flag in flags:
-                with self.subTest(suite=suite, flag=flag):
-                    self.assertIn(flag, self.bench(suite, flag, "1", code=cluster.USAGE))
 
     def test_more_than_the_available_memory_is_refused(self):
         """A limit of the shell ends a build that does not refuse it. A sanitizer needs more address space."""

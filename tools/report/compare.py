@@ -14,7 +14,7 @@ import runs
 FAMILY_LEVEL = 0.05  # the probability that any row of two equal runs is reported as different
 NO_INTERVAL = 1e3  # an interval up to this factor is no information: it comes from two or three rounds
 # The values of settings that a run does not record: a suite has the settings that it uses.
-DEFAULTS = {"check": True, "factor": 4, "keep": 2, "on": "host", "optimizer": "sgd", "push": "fp32", "rails": "off",
+DEFAULTS = {"check": True, "factor": 4, "keep": 2, "on": "host", "optimizer": "sgd", "ps": 1, "push": "fp32", "rails": "off",
             "readers": 8, "return": "fp32", "servers": 1, "shards": 1, "slowdown": 10.0, "step_ms": 2.0, "streams": "auto",
             "changed": 0.01, "weights": "bf16", "window": 32}
 

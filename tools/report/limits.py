@@ -30,8 +30,8 @@ WRONG_RESULTS = 3
 MOST_PERCENT = 1e6
 FIELDS = ("path", "what", "size", "min_GB/s", "max_us", "max_99_us")
 # Settings that select rows, or the effort of the measurement. All others change what a row measures.
-FREE_SETTINGS = {"begin", "end", "factor", "iterations", "warmup", "check", "seconds", "rounds", "seed", "transports",
-                 "bind_host", "plugin_dir", "cluster", "ps_hosts", "worker_hosts"}
+FREE_SETTINGS = {"begin", "end", "factor", "iterations", "warmup", "check", "seconds", "rounds", "seed", "transport",
+                 "transports", "bind_host", "plugin_dir", "cluster", "ps_hosts", "worker_hosts"}
 # bound: (whether it is a minimum, unit, value of a row or 0)
 QUANTITIES = {"min_GB/s": (True, "GB/s", lambda row: 0 if row.what == "latency" else row.alg_bw),
               "max_us": (False, "us", lambda row: row.p50_us),
