@@ -71,8 +71,8 @@ TEST(BenchOptions, StagesAreTheDefaultOfExchange) {
 TEST(BenchOptions, FlagsWithoutAnEffectAreRefused) {
   const std::vector<std::pair<std::string, std::vector<std::string>>> refused = {
       {"peers", {"--cluster", "--job_name", "--rendezvous", "--ps_hosts"}},
-      {"apply", {"-w", "--transport", "--aggregators"}},
-      {"put", {"--rails", "--streams", "--aggregators"}},
+      {"apply", {"-w", "--transport"}},
+      {"put", {"--rails", "--streams"}},
       {"replay", {"-b", "-e", "-f"}},
       {"matrix", {"--workers", "--mode", "--stages", "--no-stages"}},
       {"publish", {"-w", "-c", "--transport"}},

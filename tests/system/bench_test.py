@@ -256,7 +256,6 @@ class Bench(cluster.ClusterTest):
                          "no file nothing; lists that come along: .*resnet50")
         self.assertRegex(self.bench("put", "--transport", "pigeon", code=cluster.CONFIGURATION), "pigeon")
 
-
     def test_more_than_the_available_memory_is_refused(self):
         """A limit of the shell ends a build that does not refuse it. A sanitizer needs more address space."""
         limit = "" if cluster.instrumented() else "ulimit -v 8000000; "
