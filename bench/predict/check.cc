@@ -55,10 +55,6 @@ absl::StatusOr<PredictFlags> flags_of(const nlohmann::json& run, PredictFlags fl
     GRADRAIL_RETURN_IF_ERROR(check_whole_exchange(config, flags));
     flags.optimizer = config.at("optimizer");
     flags.bucket_kib = config.at("bucket_kib");
-    // Runs of earlier versions have no aggregators.
-    const auto aggregators = config.value("aggregators", std::string());
-    const auto commas = static_cast<uint32_t>(std::count(aggregators.begin(), aggregators.end(), ','));
-    flags.cluster.aggregators = aggregators.empty() ? 0 : commas + 1;
   } catch (const nlohmann::json::exception& error) {
     return absl::DataLossError(fmt::format("{}: {}", flags.check, error.what()));
   }
@@ -104,7 +100,7 @@ absl::StatusOr<std::vector<Row>> rows_of(const nlohmann::json& run, const Predic
   std::vector<Row> rows;
   std::string with_lanes;
   for (Figure& measured : figures) {
-    if (measured.path == "tcp" || measured.path == "tcp through aggregator") {
+    if (measured.path == "tcp") {
       GRADRAIL_RETURN_IF_ERROR(check_measured(measured, flags.check));
       GRADRAIL_ASSIGN_OR_RETURN(Row row, row_of(std::move(measured), of_run));
       rows.push_back(std::move(row));

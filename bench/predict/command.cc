@@ -53,11 +53,6 @@ absl::StatusOr<std::vector<Point>> points_of(const PredictFlags& flags) {
 absl::StatusOr<Prediction> prediction_of(const Description& description) {
   Prediction prediction;
   GRADRAIL_ASSIGN_OR_RETURN(prediction.outcome, simulate(description));
-  if (description.cluster.aggregators > 0) {
-    Description flat = description;
-    flat.cluster.aggregators = 0;
-    GRADRAIL_ASSIGN_OR_RETURN(prediction.flat, simulate(flat));
-  }
   if (description.failures.mtbf_hours > 0) {
     prediction.without_backup = goodput_of(description, prediction.outcome.step_s_mean, /*has_backup=*/false);
     prediction.with_backup = goodput_of(description, prediction.outcome.step_s_mean, /*has_backup=*/true);

@@ -18,7 +18,6 @@ struct Cluster {
   uint32_t shards = 1;  ///< of each ps process
   uint32_t workers_per_host = 1;
   uint32_t ps_per_host = 1;
-  uint32_t aggregators = 0;     ///< each for an equal part of the workers, on a host of its own; 0: none
   uint32_t rails = 1;           ///< NICs of each host
   double nic_gbit = 100;        ///< line rate of a NIC in each direction
   double ps_nic_gbit = 0;       ///< the same for hosts of ps processes; 0: as nic_gbit
@@ -34,12 +33,6 @@ struct Cluster {
 
   uint32_t shard_count() const { return ps * shards; }
   uint32_t worker_hosts() const { return (workers + workers_per_host - 1) / workers_per_host; }
-  /// Workers of an aggregator; the last one may have fewer. Only with aggregators.
-  uint32_t group_size() const { return (workers + aggregators - 1) / aggregators; }
-  /// Aggregators that have workers.
-  uint32_t group_count() const { return aggregators > 0 ? (workers + group_size() - 1) / group_size() : 0; }
-  /// Pushes that complete a step of a bucket at its shard.
-  uint32_t fan_in() const { return aggregators > 0 ? group_count() : workers; }
   uint32_t ps_hosts() const { return (ps + ps_per_host - 1) / ps_per_host; }
 };
 

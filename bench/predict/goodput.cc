@@ -20,7 +20,7 @@ constexpr Seconds kNever = std::numeric_limits<Seconds>::infinity();
 Seconds mtbf_s(const Failures& failures) { return failures.mtbf_hours * 3600; }
 
 uint32_t host_count(const Cluster& cluster, bool has_backup) {
-  return cluster.worker_hosts() + cluster.group_count() + (has_backup ? 2 : 1) * cluster.ps_hosts();
+  return cluster.worker_hosts() + (has_backup ? 2 : 1) * cluster.ps_hosts();
 }
 
 /// One run. Progress is measured in seconds of undisturbed steps.
@@ -54,7 +54,7 @@ class Run {
   uint64_t failed = 0, returns = 0;
 
  private:
-  uint32_t first_ps() const { return cluster_.worker_hosts() + cluster_.group_count(); }
+  uint32_t first_ps() const { return cluster_.worker_hosts(); }
   double pace() const {
     const double present = 1 - static_cast<double>(absent_) / cluster_.workers;
     return mode_.sums() && present > 0 ? 1 : present;
@@ -104,7 +104,6 @@ class Run {
     const Seconds noticed = now_ + failures_.detect_s;
     back_at_[host] = noticed + failures_.restart_s;
     if (host < cluster_.worker_hosts()) return lose_workers(host, noticed);
-    if (host < first_ps()) return stall_until(noticed);
     if (!has_backup_) return return_to_checkpoint(back_at_[host]);
     const uint32_t pair = (host - first_ps()) % cluster_.ps_hosts();
     const uint32_t first = first_ps() + pair, other = host == first ? first + cluster_.ps_hosts() : first;
@@ -157,7 +156,7 @@ class Run {
   const Failures& failures_;
   const bool has_backup_;
   Random& random_;
-  std::vector<Seconds> back_at_;   ///< hosts of workers, aggregators, ps, backups
+  std::vector<Seconds> back_at_;   ///< hosts of workers, ps, backups
   std::vector<uint32_t> serving_;  ///< per ps host and its backup
   std::priority_queue<Absence, std::vector<Absence>, std::greater<>> absences_;
   uint32_t absent_ = 0;  ///< workers

@@ -19,8 +19,8 @@ struct Goodput {
 
 /// Runs in which hosts fail at random. A step takes `step_s` between failures.
 /// Rules   docs/fault-tolerance.md. A lost worker: the others wait until it counts as lost, unless the mode does not
-///         wait for it. In async and ssp the missing gradients are missing steps. A lost aggregator: the same wait. A
-///         lost ps: its backup takes over, else all wait for its restart and return to the newest checkpoint.
+///         wait for it. In async and ssp the missing gradients are missing steps. A lost
+///         ps: its backup takes over, else all wait for its restart and return to the newest checkpoint.
 /// Units   failures and hosts as in `description`; seconds.
 /// Source  J. W. Young, CACM 17 (1974); J. T. Daly, FGCS 22 (2006): closed forms for the case without a backup.
 Goodput goodput_of(const Description& description, double step_s, bool has_backup);

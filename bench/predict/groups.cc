@@ -8,7 +8,7 @@ namespace {
 bool has_equal_workers(const Description& description) {
   const Cluster& cluster = description.cluster;
   return description.load.compute_sigma == 0 && cluster.loss == 0 && cluster.unfairness == 0 &&
-         cluster.queue_kib == 0 && cluster.oversubscription <= 1 && cluster.aggregators == 0;
+         cluster.queue_kib == 0 && cluster.oversubscription <= 1;
 }
 
 }  // namespace

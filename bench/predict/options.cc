@@ -42,11 +42,6 @@ void add_cluster_options(CLI::App& app, Cluster& cluster) {
   app.add_option("--ps_per_host,--ps-per-host", cluster.ps_per_host, "ps processes that share a host and its NICs")
       ->transform(NumberIn(1u, 1024u))
       ->capture_default_str();
-  app.add_option("--aggregators", cluster.aggregators,
-                 "aggregators, each of which sums the gradients of an equal part of the workers, on a host of its own; "
-                 "only --mode sync")
-      ->transform(NumberIn(0u, kMostTasks))
-      ->capture_default_str();
   app.option_defaults()->group("Network");
   app.add_option("--rails", cluster.rails, "NICs of each host")->transform(NumberIn(1u, 16u))->capture_default_str();
   app.add_option("--nic", cluster.nic_gbit, "rate of a NIC in each direction, in Gbit/s")
@@ -246,8 +241,8 @@ void add_predict_flags(CLI::App& app, PredictFlags& flags) {
   CLI::Option* const check = app.add_option(
       "--check", flags.check, "compare with a run of `bench exchange -J` or `bench incast -J`; the file has the load");
   for (const char* const of_file :
-       {"--workers", "--ps", "--shards", "--aggregators", "--model", "--mode", "--push", "--return", "--optimizer",
-        "--bucket_kib", "--compute_ms", "--compute_sigma", "--slow_workers", "--slowdown", "--sweep"})
+       {"--workers", "--ps", "--shards", "--model", "--mode", "--push", "--return", "--optimizer", "--bucket_kib",
+        "--compute_ms", "--compute_sigma", "--slow_workers", "--slowdown", "--sweep"})
     check->excludes(app.get_option(of_file));
   app.add_option("--tolerance", flags.tolerance,
                  "--check: relative error of the median up to which the exit code is 0; a ratio such as 0.1, or 10%")

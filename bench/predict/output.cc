@@ -35,7 +35,6 @@ nlohmann::json outcome_json(const Description& d, const Outcome& o) {
             {"shards", c.shards},
             {"workers_per_host", c.workers_per_host},
             {"ps_per_host", c.ps_per_host},
-            {"aggregators", c.group_count()},
             {"rails", c.rails},
             {"nic_gbit", c.nic_gbit},
             {"ps_nic_gbit", c.ps_nic_gbit > 0 ? c.ps_nic_gbit : c.nic_gbit},
@@ -72,7 +71,6 @@ nlohmann::json outcome_json(const Description& d, const Outcome& o) {
             {"pack_ns_per_byte", d.costs.pack_ns_per_byte},
             {"memory_gb_per_s", d.costs.memory_gb_per_s},
             {"sources", d.costs.sources}}},
-          {"fan_in", o.fan_in},
           {"bytes_into_shard", o.bytes_into_shard},
           {"step_time_s", step_times(o)},
           {"exchange_time_s", {{"median", o.exchange_s_median}, {"p99", o.exchange_s_p99}}},
@@ -85,9 +83,6 @@ nlohmann::json outcome_json(const Description& d, const Outcome& o) {
            {{"shard_nic", o.shard_nic},
             {"worker_nic", o.worker_nic},
             {"switch", o.fabric},
-            {"aggregator_nic", o.aggregator_nic},
-            {"aggregator_cpu", o.aggregator_cpu},
-            {"aggregator_memory", o.aggregator_memory},
             {"shard_cpu", o.shard_cpu},
             {"shard_memory", o.shard_memory},
             {"worker_cpu", o.worker_cpu},
@@ -165,12 +160,6 @@ class Common {
 
 nlohmann::json to_json(const Description& d, const Prediction& p) {
   nlohmann::json json = outcome_json(d, p.outcome);
-  if (p.flat) {
-    json["flat"] = {{"fan_in", p.flat->fan_in},
-                    {"bytes_into_shard", p.flat->bytes_into_shard},
-                    {"step_time_s", step_times(*p.flat)},
-                    {"bottleneck", p.flat->bottleneck}};
-  }
   if (!p.without_backup || !p.with_backup) return json;
   const Failures& f = d.failures;
   json["failures"] = {{"mtbf_hours", f.mtbf_hours},
@@ -199,11 +188,6 @@ void print_assumptions(const std::vector<Description>& points) {
   if (in.has_other(&Cluster::loss)) fmt::print(", loss {}", in(&Cluster::loss));
   if (in.has_other(&Cluster::unfairness)) fmt::print(", unfairness {}", in(&Cluster::unfairness));
   if (in.has_other(&Cluster::queue_kib)) fmt::print(", queues of {} KiB", in(&Cluster::queue_kib));
-  if (in.has_other(&Cluster::aggregators)) {
-    fmt::print(", {} aggregators of at most {} workers",
-               in([](const Description& d) { return d.cluster.group_count(); }),
-               in([](const Description& d) { return d.cluster.aggregators > 0 ? d.cluster.group_size() : 0; }));
-  }
   fmt::print("\n# model {} bytes, buckets {} KiB, {}, push {}, return {}, compute {} ms (sigma {}), {} slow workers",
              in(&Load::bytes), in([](const Description& d) { return d.load.bucket_bytes / 1024; }),
              in([](const Description& d) { return ps::mode_text(d.load.mode); }),
@@ -246,13 +230,6 @@ void print_row(const std::string& label, const Description& d, const Prediction&
       "{:>7.2f}  {}\n",
       label, o.step_s_median * 1e3, o.step_s_p99 * 1e3, o.exchange_s_median * 1e3, o.steps_per_s, o.shard_nic,
       o.worker_nic, o.fabric, o.shard_cpu, o.shard_memory, o.worker_cpu, o.compute, o.bottleneck);
-  if (p.flat) {
-    fmt::print(
-        "    {} pushes and {:.0f} bytes into a shard in a step; without aggregators {} and {:.0f}, and a step takes "
-        "{:.3f} ms ({})\n",
-        o.fan_in, o.bytes_into_shard, p.flat->fan_in, p.flat->bytes_into_shard, p.flat->step_s_median * 1e3,
-        p.flat->bottleneck);
-  }
   if (p.without_backup) {
     print_goodput("without a backup ps", d.failures, *p.without_backup);
     const double best_s = best_save_s(d);

@@ -14,7 +14,6 @@ namespace gradrail::bench::predict {
 /// The prediction for one point of a sweep.
 struct Prediction {
   Outcome outcome;
-  std::optional<Outcome> flat;  ///< with aggregators: without them
   /// With failures: without and with a backup of each ps.
   std::optional<Goodput> without_backup, with_backup;
 };

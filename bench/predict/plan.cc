@@ -31,8 +31,7 @@ void set_ready(const std::vector<ExchangeLoad::Layer>& layers, const ps::ShardMa
 
 double Plan::bytes_into_shard(const Cluster& cluster) const {
   std::vector<double> bytes(first_bucket.size() - 1);
-  for (const Bucket& bucket : buckets)
-    bytes[bucket.shard] += cluster.fan_in() * (cluster.aggregators > 0 ? bucket.sum_bytes : bucket.push_bytes);
+  for (const Bucket& bucket : buckets) bytes[bucket.shard] += cluster.workers * bucket.push_bytes;
   return *std::max_element(bytes.begin(), bytes.end());
 }
 
@@ -57,9 +56,6 @@ absl::StatusOr<Plan> plan_of(const Description& description) {
            .fp32_bytes = static_cast<double>(count * sizeof(float)),
            .push_bytes =
                static_cast<double>(ps::packed_bytes(count, load.push) + sizeof(ps::SlotHeader)) + kFrameHeaderBytes,
-           .sum_bytes =
-               static_cast<double>(ps::packed_bytes(count, ps::sum_format(load.push)) + sizeof(ps::SlotHeader)) +
-               kFrameHeaderBytes,
            .return_bytes = static_cast<double>(returned + sizeof(ps::ReturnHeader)) + kFrameHeaderBytes,
            .before = common(places.before(i)),
            .after = common(places.after(i))});

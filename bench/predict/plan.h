@@ -16,7 +16,6 @@ struct Plan {
     uint32_t index = 0;  ///< in its shard
     double fp32_bytes = 0;
     double push_bytes = 0;    ///< with the header
-    double sum_bytes = 0;     ///< of the push of an aggregator: fp32, with the header
     double return_bytes = 0;  ///< with the header
     uint32_t before = kNone;  ///< common index of the bucket that leaves before this one from its place
     uint32_t after = kNone;
@@ -28,7 +27,7 @@ struct Plan {
   std::vector<uint32_t> first_bucket;  ///< per shard, and one past the last
   std::vector<uint32_t> order;         ///< in which the buckets of a step leave
 
-  /// Bytes of the pushes of one step into the shard that has the most, from workers or from their aggregators.
+  /// Bytes of the pushes of one step into the shard that has the most.
   double bytes_into_shard(const Cluster& cluster) const;
   /// The common index of a bucket of a shard.
   uint32_t index_of(uint32_t shard, uint32_t bucket) const { return first_bucket[shard] + bucket; }

@@ -8,7 +8,7 @@
 
 namespace gradrail::bench::predict {
 
-/// Threads of shards or aggregators, and the memory of their hosts. A thread does its work one after the other: each
+/// Threads of shards, and the memory of their hosts. A thread does its work one after the other: each
 /// call begins when the one before it on this thread has ended.
 /// Units  bytes of the message, of the memory; nanoseconds.
 class ServerThreads {

@@ -30,7 +30,7 @@ Shards::Shards(const Description& description, const Plan& plan, EventQueue& eve
       threads_(costs_, description.cluster.shard_count(),
                description.cluster.shards * description.cluster.ps_per_host) {
   ps::Mode mode = description.load.mode;
-  mode.worker_count = description.cluster.fan_in();
+  mode.worker_count = description.cluster.workers;
   for (uint32_t i = 0; i < description.cluster.shard_count(); ++i) {
     auto& protocol = *protocols_.emplace_back(
         std::make_unique<ps::ShardProtocol>(mode, plan.bucket_count(i), /*initialised=*/true, 0));
@@ -103,8 +103,7 @@ void Shards::apply(uint32_t shard, const ps::Action& action) {
   threads_.work(shard,
                 applies * costs_.apply_us * 1e3 +
                     bucket.fp32_bytes * (applies * costs_.apply_ns_per_byte + gradients * costs_.gradient_ns_per_byte),
-                gradients * (cluster.aggregators > 0 ? bucket.sum_bytes : bucket.push_bytes) +
-                    2 * bucket.fp32_bytes * applies / description_.workers_each);
+                gradients * bucket.push_bytes + 2 * bucket.fp32_bytes * applies / description_.workers_each);
 }
 
 void Shards::answer(uint32_t shard, const ps::Action& action) {
@@ -114,8 +113,7 @@ void Shards::answer(uint32_t shard, const ps::Action& action) {
   const ServerThreads::Sending sending = threads_.send(shard, bucket.return_bytes);
   Trace trace = trace_;
   trace.add(Cause::shard, sending.departs_at - arrived_at_);
-  network_.send({.leg = description_.cluster.aggregators > 0 ? Leg::upper : Leg::direct,
-                 .worker = action.worker,
+  network_.send({.worker = action.worker,
                  .shard = shard,
                  .bucket = action.bucket,
                  .is_answer = true,

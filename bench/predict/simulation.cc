@@ -6,7 +6,6 @@
 
 #include "base/check.h"
 #include "base/status.h"
-#include "bench/predict/aggregators.h"
 #include "bench/predict/groups.h"
 #include "bench/predict/progress.h"
 #include "bench/predict/shards.h"
@@ -29,7 +28,6 @@ class Simulation {
         plan_(plan),
         network_(description.cluster, events_, description.load.seed),
         shards_(description, plan, events_, network_),
-        aggregators_(description, plan, network_),
         workers_(description, plan, events_, network_) {}
 
   Outcome run() {
@@ -48,7 +46,6 @@ class Simulation {
         measured_from_ = now_;
         network_.begin_measurement(now_);
         shards_.begin_measurement(now_);
-        aggregators_.begin_measurement(now_);
         workers_.begin_measurement(now_);
       }
     }
@@ -85,9 +82,9 @@ class Simulation {
   void arrive(uint32_t index, Time now) {
     const Message& message = network_.message(index);
     if (message.is_answer)
-      message.leg == Leg::upper ? aggregators_.on_answer(index, now) : workers_.on_answer(index, now);
+      workers_.on_answer(index, now);
     else
-      message.leg == Leg::lower ? aggregators_.on_push(index, now) : shards_.on_arrival(index, now);
+      shards_.on_arrival(index, now);
   }
 
   Outcome outcome() {
@@ -119,11 +116,8 @@ class Simulation {
     o.worker_nic = use.worker_nic;
     o.shard_nic = use.shard_nic;
     o.fabric = use.fabric;
-    o.aggregator_nic = use.aggregator_nic;
     // Work that has begun counts whole, also if it ends after the last step.
     const auto at_most_all = [](double share) { return std::min(1.0, share); };
-    o.aggregator_cpu = at_most_all(aggregators_.cpu_share(now_));
-    o.aggregator_memory = at_most_all(aggregators_.memory_share(now_));
     o.shard_cpu = at_most_all(shards_.cpu_share(now_));
     o.shard_memory = at_most_all(shards_.memory_share(now_));
     o.worker_cpu = at_most_all(workers_.cpu_share(now_));
@@ -145,7 +139,6 @@ class Simulation {
   EventQueue events_;
   Network network_;
   Shards shards_;
-  Aggregators aggregators_;
   Workers workers_;
   Time now_ = 0;
   Time measured_from_ = 0;
@@ -159,9 +152,7 @@ std::array<const char*, kCauses> cause_names(const Outcome& o) {
           "worker CPU",
           "worker NIC",
           "switch",
-          "aggregator NIC",
           "shard NIC",
-          o.aggregator_memory > o.aggregator_cpu ? "aggregator memory" : "aggregator CPU",
           o.shard_memory > o.shard_cpu ? "shard memory" : "shard CPU",
           "latency"};
 }
@@ -171,7 +162,6 @@ absl::StatusOr<Outcome> simulate(const Description& description) {
   GRADRAIL_ASSIGN_OR_RETURN(const Plan plan, plan_of(description));
   const Description groups = with_groups(description);
   Outcome outcome = Simulation(groups, plan).run();
-  outcome.fan_in = description.cluster.fan_in();
   outcome.bytes_into_shard = plan.bytes_into_shard(description.cluster);
   return outcome;
 }

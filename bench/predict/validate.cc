@@ -10,8 +10,6 @@ namespace {
 constexpr uint64_t kMostExchanges = uint64_t{1} << 25;
 /// About five seconds.
 constexpr double kMostFailures = 1e8;
-/// Workers of an aggregator: bits of the header of its push.
-constexpr uint32_t kMostOfAGroup = 64;
 
 }  // namespace
 
@@ -27,18 +25,6 @@ absl::Status validate(const Description& description) {
     return wrong(fmt::format("{}: has no effect without a compute time; give --compute_ms",
                              load.slow_workers > 0 ? fmt::format("--slow_workers {}", load.slow_workers)
                                                    : fmt::format("--compute_sigma {}", load.compute_sigma)));
-  if (cluster.aggregators > 0 && load.mode.kind != ps::ModeKind::sync)
-    return wrong(fmt::format("--aggregators {}: needs --mode sync, and the mode is {}", cluster.aggregators,
-                             ps::mode_text(load.mode)));
-  if (cluster.aggregators > 0 && cluster.rails > 1)
-    return wrong(fmt::format("--aggregators {} --rails {}: an aggregator uses one NIC; omit one of the flags",
-                             cluster.aggregators, cluster.rails));
-  if (cluster.aggregators > cluster.workers)
-    return wrong(fmt::format("--aggregators {}: there are {} workers, and each aggregator needs one; give at most {}",
-                             cluster.aggregators, cluster.workers, cluster.workers));
-  if (cluster.aggregators > 0 && cluster.group_size() > kMostOfAGroup)
-    return wrong(fmt::format("--aggregators {}: each has at most {} workers; {} workers need {}", cluster.aggregators,
-                             kMostOfAGroup, cluster.workers, (cluster.workers + kMostOfAGroup - 1) / kMostOfAGroup));
   if (load.mode.grace.is_auto)
     return wrong(
         "--mode grace=auto: the window follows the lateness of real workers; give seconds, such as grace=0.05");

@@ -82,8 +82,7 @@ void Workers::send(uint32_t index, uint32_t bucket_index, Trace trace, Time now)
   busy_ += worker.free_at - begin;
   const Time departs_at = packed + std::min(bytes, kPieceBytes) * costs.send_ns_per_byte;
   trace.add(Cause::worker_cpu, departs_at - now);
-  network_.send({.leg = description_.cluster.aggregators > 0 ? Leg::lower : Leg::direct,
-                 .worker = index,
+  network_.send({.worker = index,
                  .shard = planned.shard,
                  .bucket = planned.index,
                  .kind = sent.kind,

@@ -49,11 +49,6 @@ constexpr uint64_t cut_elements(PushFormat format) {
 /// A GPU packs gradients in these formats, and parameters on one take them.
 constexpr bool is_for_gpus(PushFormat format) { return format.kind != PushFormat::topk; }
 
-/// The format in which the sum of a group of workers is pushed and applied. It has no rest.
-constexpr PushFormat sum_format(PushFormat push) {
-  return push.kind == PushFormat::fp32 ? PushFormat::fp32 : PushFormat::bf16;
-}
-
 /// Bytes of a bucket of `count` elements.
 constexpr uint64_t packed_bytes(uint64_t count, PushFormat format) {
   const uint64_t scale_bytes = (count + kScaleBlock - 1) / kScaleBlock * 2;

@@ -27,18 +27,7 @@ class Predict(cluster.ClusterTest):
     @cluster.long("PredictSimulation.WorkOfALargeClusterIsBounded counts the events of this run")
     def test_the_largest_cluster_is_answered(self):
         row = json.loads(self.predict("--workers", 4096, "--ps", 256, "--json"))
-        self.assertEqual((row["fan_in"], row["simulated_workers"]), (4096, 256))
-
-    def test_aggregators_beside_the_flat_cluster(self):
-        row = json.loads(self.predict("--workers", 16, "--ps", 2, "--model", "4M", "--nic", 1, "--aggregators", 4, "--json"))
-        flat, tree = row["flat"], row["step_time_s"]
-        self.assertEqual((row["cluster"]["aggregators"], row["fan_in"], flat["fan_in"]), (4, 4, 16))
-        self.assertAlmostEqual(row["bytes_into_shard"], flat["bytes_into_shard"] / 4)
-        self.assertLess(tree["median"], flat["step_time_s"]["median"])
-        alone = json.loads(self.predict("--workers", 16, "--ps", 2, "--model", "4M", "--nic", 1, "--json"))
-        self.assertEqual(alone["step_time_s"], flat["step_time_s"])
-        self.assertNotIn("flat", alone)
-        self.assertIn("--mode sync", self.predict("--aggregators", 2, "--mode", "async", code=cluster.USAGE))
+        self.assertEqual((row["cluster"]["workers"], row["simulated_workers"]), (4096, 256))
 
     def test_goodput_with_and_without_backups(self):
         flags = ("--workers", 8, "--ps", 2, "--model", "4M", "--compute_ms", 100, "--mtbf", 50)
@@ -56,7 +45,7 @@ class Predict(cluster.ClusterTest):
                 said = self.predict("--model", "1M", flag, 3, code=cluster.USAGE)
                 self.assertIn(f"{flag}: has no effect without failures; give --mtbf HOURS", said)
         self.assertIn("--mtbf: has no effect with --check", self.predict("--check", "run.json", "--mtbf", 5, code=cluster.USAGE))
-        for flag in ("--workers=4", "--aggregators=1", "--mode=async", "--compute_ms=5", "--slow_workers=2", "--sweep=nic=10,25"):
+        for flag in ("--workers=4", "--mode=async", "--compute_ms=5", "--slow_workers=2", "--sweep=nic=10,25"):
             self.assertIn(f"{flag.split('=')[0]} excludes --check", self.predict("--check", "run.json", flag, code=cluster.USAGE))
         said = self.predict("--model", "1M", "--runs", 3, "--save_cost_s", 1, "--sweep", "mtbf=0,50,200")
         best = [int(n) for n in re.findall(r"best time between two saves without a backup ps: (\d+) s", said)]
@@ -125,19 +114,13 @@ class Predict(cluster.ClusterTest):
         self.assertAlmostEqual(row["error"]["median"], row["predicted_s"]["median"] / measured - 1)
         # Two workers and 64 KiB each way take at least a second at 1 Mbit/s.
         self.assertGreater(row["predicted_s"]["median"], 1)
-        # An aggregator halves the bytes into the shard, but its own link is as slow.
-        run = cluster.recorded_run(file)
-        run["config"]["aggregators"] = "10.0.0.1:2300"
-        through = self.folder / "aggregators.json"
-        through.write_text(json.dumps(run))
-        (tree,) = json.loads(self.predict("--check", through, "--nic", 0.001, "--json", code=cluster.FAILED))["rows"]
-        self.assertGreater(tree["predicted_s"]["median"], 1.2 * row["predicted_s"]["median"])
+        through = self.folder / "changed.json"
         for change, says in (({"no_return": True}, "a run with --no-return; --check predicts whole exchanges"),
                              ({"return": "delta"}, "a run with --return delta: its bytes depend on the values")):
             changed = cluster.recorded_run(file)
             changed["config"].update(change)
             through.write_text(json.dumps(changed))
-            self.assertIn(f"aggregators.json: {says}", self.predict("--check", through, code=cluster.CONFIGURATION))
+            self.assertIn(f"changed.json: {says}", self.predict("--check", through, code=cluster.CONFIGURATION))
         changed = cluster.recorded_run(file)
         changed["results"][0]["path"] = "tcp 2 streams"
         through.write_text(json.dumps(changed))

@@ -29,7 +29,6 @@ Network::Network(const Cluster& cluster, EventQueue& events, uint64_t seed)
       events_(events),
       random_(seed, /*stream=*/1) {
   add_hosts(cluster.worker_hosts(), cluster.nic_gbit, Cause::worker_nic, worker_hosts_);
-  add_hosts(cluster.group_count(), cluster.nic_gbit, Cause::aggregator_nic, aggregator_hosts_);
   add_hosts(cluster.ps_hosts(), cluster.ps_nic_gbit > 0 ? cluster.ps_nic_gbit : cluster.nic_gbit, Cause::shard_nic,
             ps_hosts_);
   for (uint32_t rail = 0; rail < cluster.rails; ++rail) {
@@ -40,11 +39,10 @@ Network::Network(const Cluster& cluster, EventQueue& events, uint64_t seed)
       }
     };
     add(worker_hosts_, worker_send_, worker_receive_);
-    add(aggregator_hosts_, aggregator_send_, aggregator_receive_);
     add(ps_hosts_, ps_send_, ps_receive_);
   }
   if (cluster.oversubscription > 1) place_on_leaves();
-  connections_.resize(size_t{2} * (cluster.workers + cluster.group_count()) * cluster.shard_count() * cluster.rails);
+  connections_.resize(size_t{2} * cluster.workers * cluster.shard_count() * cluster.rails);
 }
 
 void Network::add_link(double gbit, Cause cause) {
@@ -61,25 +59,23 @@ void Network::add_hosts(uint32_t count, double gbit, Cause cause, std::vector<Ho
   }
 }
 
-/// The hosts of ps processes are spread evenly over the leaf switches. An aggregator is beside its first worker. Each
-/// rail has switches of its own.
+/// The hosts of ps processes are spread evenly over the leaf switches. Each rail has switches
+/// of its own.
 void Network::place_on_leaves() {
   const auto ps_count = static_cast<uint32_t>(ps_hosts_.size());
-  const auto host_count = static_cast<uint32_t>(ps_count + aggregator_hosts_.size() + worker_hosts_.size());
+  const auto host_count = static_cast<uint32_t>(ps_count + worker_hosts_.size());
   std::vector<bool> is_ps(host_count);
   for (uint32_t i = 0; i < ps_count; ++i) {
     const auto place = static_cast<uint32_t>(uint64_t{i} * host_count / ps_count);
     is_ps[place] = true;
     ps_hosts_[i].leaf = place / cluster_.hosts_per_leaf;
   }
-  uint32_t place = 0, group = 0;
+  uint32_t place = 0;
   const auto next_leaf = [&] {
     while (is_ps[place]) ++place;
     return place++ / cluster_.hosts_per_leaf;
   };
   for (uint32_t i = 0; i < worker_hosts_.size(); ++i) {
-    for (; group < aggregator_hosts_.size() && group * cluster_.group_size() / cluster_.workers_per_host == i; ++group)
-      aggregator_hosts_[group].leaf = next_leaf();
     worker_hosts_[i].leaf = next_leaf();
   }
   first_leaf_link_ = static_cast<uint32_t>(links_.size());
@@ -119,9 +115,7 @@ void Network::depart(uint32_t index, Time now) {
   const Host& source = source_of(message);
   const Host& target = target_of(message);
   const uint32_t rail = choose_rail(source, target, message.bytes);
-  // The connections of the aggregators to the shards follow those of the workers.
-  const uint64_t lower = uint64_t{message.worker} + (message.leg == Leg::upper ? cluster_.workers : 0);
-  const uint64_t pair = lower * cluster_.shard_count() + message.shard;
+  const uint64_t pair = uint64_t{message.worker} * cluster_.shard_count() + message.shard;
   message.connection = static_cast<uint32_t>((pair * 2 + (message.is_answer ? 1 : 0)) * cluster_.rails + rail);
   message.next = kNone;
   message.departed = now;
@@ -205,11 +199,9 @@ double Network::window_of(const Message& message) const {
   const auto window_at = [&](uint32_t connections, const Host& host) {
     return (1024.0 * cluster_.queue_kib + in_flight(host.first_link)) / connections;
   };
-  const uint32_t at_worker = cluster_.workers_per_host * (message.leg == Leg::direct ? cluster_.shard_count() : 1);
-  const uint32_t at_shard = cluster_.fan_in() * cluster_.shards * cluster_.ps_per_host;
-  const uint32_t lower = message.leg == Leg::upper ? cluster_.shard_count() : at_worker;
-  const uint32_t upper = message.leg == Leg::lower ? cluster_.group_size() : at_shard;
-  return kMeanWindow * std::min(window_at(lower, lower_host(message)), window_at(upper, upper_host(message)));
+  const uint32_t at_worker = cluster_.workers_per_host * cluster_.shard_count();
+  const uint32_t at_shard = cluster_.workers * cluster_.shards * cluster_.ps_per_host;
+  return kMeanWindow * std::min(window_at(at_worker, worker_host(message)), window_at(at_shard, ps_host(message)));
 }
 
 /// Bytes of a round trip without load.
@@ -306,8 +298,7 @@ double Network::capacity(const std::vector<uint32_t>& links) const {
 
 void Network::begin_measurement(Time now) {
   measured_from_ = now;
-  for (Group* group : {&worker_send_, &worker_receive_, &aggregator_send_, &aggregator_receive_, &ps_send_,
-                       &ps_receive_, &up_, &down_})
+  for (Group* group : {&worker_send_, &worker_receive_, &ps_send_, &ps_receive_, &up_, &down_})
     group->before = crossed(group->links, now);
 }
 
@@ -317,7 +308,6 @@ Use Network::use(Time now) {
     return most > 0 ? (crossed(group.links, now) - group.before) / most : 0.0;
   };
   return {.worker_nic = std::max(share(worker_send_), share(worker_receive_)),
-          .aggregator_nic = std::max(share(aggregator_send_), share(aggregator_receive_)),
           .shard_nic = std::max(share(ps_send_), share(ps_receive_)),
           .fabric = std::max(share(up_), share(down_))};
 }

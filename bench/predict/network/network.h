@@ -15,17 +15,9 @@ namespace gradrail::bench::predict {
 /// The kernel and a thread move bytes in pieces of about this size (GRO, TCP small queues).
 constexpr double kPieceBytes = 64 << 10;
 
-/// The ends of a connection.
-enum class Leg : uint8_t {
-  direct,  ///< worker and shard
-  lower,   ///< worker and aggregator
-  upper,   ///< aggregator and shard
-};
-
 /// A bucket on its way from a worker to a shard, or back.
 struct Message {
-  Leg leg{};
-  uint32_t worker = 0;  ///< upper: the aggregator
+  uint32_t worker = 0;
   uint32_t shard = 0;
   uint32_t bucket = 0;
   bool is_answer = false;
@@ -52,7 +44,6 @@ struct Message {
 /// Which hosts a message connects, and the use of their NICs.
 struct Use {
   double worker_nic = 0;  ///< share of the capacity, in the busier direction of all such NICs together
-  double aggregator_nic = 0;
   double shard_nic = 0;
   double fabric = 0;
 };
@@ -103,21 +94,19 @@ class Network {
   void add_hosts(uint32_t count, double gbit, Cause cause, std::vector<Host>& hosts);
   void place_on_leaves();
   /// The end that pushes.
-  const Host& lower_host(const Message& message) const {
-    return message.leg == Leg::upper ? aggregator_hosts_[message.worker]
-                                     : worker_hosts_[message.worker / cluster_.workers_per_host];
+  const Host& worker_host(const Message& message) const {
+    return worker_hosts_[message.worker / cluster_.workers_per_host];
   }
   /// The end that answers.
-  const Host& upper_host(const Message& message) const {
-    return message.leg == Leg::lower ? aggregator_hosts_[message.worker / cluster_.group_size()]
-                                     : ps_hosts_[message.shard / cluster_.shards / cluster_.ps_per_host];
+  const Host& ps_host(const Message& message) const {
+    return ps_hosts_[message.shard / cluster_.shards / cluster_.ps_per_host];
   }
   void acknowledge(const Message& message, Time now);
   const Host& source_of(const Message& message) const {
-    return message.is_answer ? upper_host(message) : lower_host(message);
+    return message.is_answer ? ps_host(message) : worker_host(message);
   }
   const Host& target_of(const Message& message) const {
-    return message.is_answer ? lower_host(message) : upper_host(message);
+    return message.is_answer ? worker_host(message) : ps_host(message);
   }
   uint32_t choose_rail(const Host& source, const Host& target, double bytes);
   void begin(uint32_t message, Time now);
@@ -139,7 +128,7 @@ class Network {
   std::vector<Cause> causes_;     ///< for each link: that of a wait
   std::vector<Windows> windows_;  ///< per link
   std::vector<double> posted_;    ///< per link: bytes of messages that have departed and have not crossed the network
-  std::vector<Host> worker_hosts_, aggregator_hosts_, ps_hosts_;
+  std::vector<Host> worker_hosts_, ps_hosts_;
   uint32_t first_leaf_link_ = kNone;  ///< per leaf and rail: up, down; none without oversubscription
   std::vector<Connection> connections_;
   std::vector<Message> messages_;
@@ -151,7 +140,7 @@ class Network {
     std::vector<uint32_t> links;
     double before = 0;
   };
-  Group worker_send_, worker_receive_, aggregator_send_, aggregator_receive_, ps_send_, ps_receive_, up_, down_;
+  Group worker_send_, worker_receive_, ps_send_, ps_receive_, up_, down_;
   Time measured_from_ = 0;
 };
 

@@ -34,14 +34,6 @@ TEST(PredictOptions, MistakesNameTheirFlag) {
   EXPECT_THAT(error([](PredictFlags& f) { f.load.compute_sigma = 0.5; }), HasSubstr("--compute_sigma 0.5: has no"));
   EXPECT_THAT(error([](PredictFlags& f) { f.mode = "quorum:5"; }), HasSubstr("quorum:5"));
   EXPECT_THAT(error([](PredictFlags& f) { f.mode = "quorum:2,grace=auto"; }), HasSubstr("grace=auto"));
-  EXPECT_THAT(error([](PredictFlags& f) { f.cluster.aggregators = 2, f.mode = "async"; }),
-              HasSubstr("needs --mode sync"));
-  EXPECT_THAT(error([](PredictFlags& f) { f.cluster.aggregators = 2, f.cluster.rails = 2; }),
-              HasSubstr("--aggregators 2 --rails 2: an aggregator uses one NIC"));
-  EXPECT_THAT(error([](PredictFlags& f) { f.cluster.aggregators = 5; }),
-              HasSubstr("--aggregators 5: there are 4 workers, and each aggregator needs one; give at most 4"));
-  EXPECT_THAT(error([](PredictFlags& f) { f.cluster.workers = 129, f.cluster.aggregators = 2; }),
-              HasSubstr("--aggregators 2: each has at most 64 workers; 129 workers need 3"));
   EXPECT_THAT(error([](PredictFlags& f) { f.failures.mtbf_hours = 1e-6; }), HasSubstr("--mtbf 1e-06"));
   EXPECT_THAT(
       error([](PredictFlags& f) { f.failures.mtbf_hours = 50, f.failures.run_hours = 1, f.save_cost_s = 3600; }),
