@@ -22,7 +22,7 @@ class JoinRequest;
 ///
 /// Invariants
 ///   1. While there is an agreement, every shard is set up by it.
-///   2. A group that was left is never agreed on again (docs/design/failover.md).
+///   2. A group that was left is never agreed on again (docs/design/exchange.md).
 ///   3. ControlState::run holds the last agreement, also while the tasks begin again.
 /// Threads  The caller's lock (RunSetup::mutex): the functions ask shards and must exclude each other.
 class RunAgreement {

@@ -41,7 +41,7 @@ TEST(BenchOptions, ASuiteHasItsOwnBesideTheSharedOnes) {
   EXPECT_EQ(put.flags.options.suite, "put");
   EXPECT_EQ(put.flags.options.transports, (std::vector<std::string>{"shm", "tcp"}));
   const std::map<std::string, std::string> settings = put.settings();
-  EXPECT_THAT(settings, AllOf(Contains(Pair("begin", "\"64\"")), Contains(Pair("bidirectional", "true")),
+  EXPECT_THAT(settings, AllOf(Contains(Pair("begin", "64")), Contains(Pair("bidirectional", "true")),
                               Contains(Pair("window", "8")), Contains(Pair("transport", "\"shm,tcp\"")),
                               Contains(Pair("seconds", "0.3")), Contains(Pair("block", "false"))));
   for (const char* name : {"workers", "help", "json", "format"}) EXPECT_THAT(settings, Not(Contains(Key(name))));

@@ -62,7 +62,7 @@ void World::inject() {
   while (true) scheduler().sleep_until(scheduler().now() + 1000 * kMs);
 }
 
-/// The operator's part of docs/design/failover.md. If all other tasks are newcomers, no task remembers that a worker
+/// The operator's part of docs/design/exchange.md. If all other tasks are newcomers, no task remembers that a worker
 /// has finished, and they wait for it. If a server or a worker is older than that, the tasks must end without help.
 void World::restart_finishers() {
   int64_t finished_ns = 0;

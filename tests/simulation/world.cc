@@ -360,7 +360,7 @@ bool World::began_from_a_copy(uint32_t task) const {
 std::string World::why_not_exact() const {
   if (!lost_members_.empty()) return lost_members_;
   if (has_finisher_) return "a worker has finished, and repeats no step";
-  // A step that was answered in part is in some buckets of the chief's copy (docs/design/failover.md).
+  // A step that was answered in part is in some buckets of the chief's copy (docs/design/exchange.md).
   constexpr const char* kCopy = "the servers began again from the chief's copy of the parameters";
   if (has_return_ && has_copy_) return kCopy;
   for (uint32_t task = 0; task < server_tasks(); ++task) {
