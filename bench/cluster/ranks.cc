@@ -54,7 +54,7 @@ void ClusterOptions::add_flags(CLI::App& app) {
   app.add_option("--task_index,--task-index", task_index, "index of this task in --job_name, from 0")
       ->transform(NumberIn<int64_t>(0));
   app.add_option("--rendezvous", rendezvous, "under mpirun: tcp://HOST:PORT of rank 0, which coordinates the ranks")
-      ->transform(accepted_by(ps::parse_tcp_rendezvous));
+      ->transform(accepted_by(launch::parse_tcp_rendezvous));
   app.add_option("--ps", servers,
                  "under srun, mpirun, torchrun: number of ranks that are servers; the others are workers")
       ->transform(NumberIn(1u, 64u))
