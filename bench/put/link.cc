@@ -25,7 +25,8 @@ namespace {
 
 constexpr Duration kSilenceDeadline = std::chrono::seconds(120);  // the other may be measuring, in an emulated machine
 constexpr Duration kLinkConnectDeadline = std::chrono::seconds(20);  // the other may be starting
-constexpr Duration kEager = std::chrono::milliseconds(20);           // last notices still go out
+constexpr uint32_t kFailure = 1u << 31;                     // flag in the length of a message: the reason of a failure
+constexpr Duration kEager = std::chrono::milliseconds(20);  // last notices still go out
 
 absl::Status failed(std::string_view what) {
   return absl::UnavailableError(fmt::format("{}: {}", what, std::strerror(errno)));
@@ -91,8 +92,12 @@ absl::StatusOr<PairLink> PairLink::connect(const std::string& where) {
   }
 }
 
-absl::Status PairLink::say(const std::string& text) {
-  const auto bytes = static_cast<uint32_t>(text.size());
+absl::Status PairLink::say(const std::string& text) { return send_frame(text, 0); }
+
+void PairLink::say_failure(const absl::Status& why) { send_frame(message_of(why), kFailure).IgnoreError(); }
+
+absl::Status PairLink::send_frame(std::string_view text, uint32_t flags) {
+  const auto bytes = static_cast<uint32_t>(text.size()) | flags;
   // The length is in the byte order of the host: both ends must have the same one.
   std::string framed(reinterpret_cast<const char*>(&bytes), sizeof(bytes));
   framed += text;
@@ -114,8 +119,9 @@ absl::StatusOr<std::string> PairLink::hear(const std::function<void()>& meanwhil
   }
   const absl::Status gone = absl::UnavailableError("the other process is gone");
   if (recv(fd_.get(), &bytes, sizeof(bytes), MSG_WAITALL) != sizeof(bytes)) return gone;
-  std::string text(bytes, '\0');
-  if (recv(fd_.get(), text.data(), bytes, MSG_WAITALL) != static_cast<ssize_t>(bytes)) return gone;
+  std::string text(bytes & ~kFailure, '\0');
+  if (recv(fd_.get(), text.data(), text.size(), MSG_WAITALL) != static_cast<ssize_t>(text.size())) return gone;
+  if ((bytes & kFailure) != 0) return absl::UnavailableError(text);
   return text;
 }
 

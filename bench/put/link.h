@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/statusor.h"
@@ -23,11 +25,15 @@ class PairLink {
   bool leads() const { return leads_; }
 
   absl::Status say(const std::string& text);
+  /// The hear() of the other process then returns this reason.
+  void say_failure(const absl::Status& why);
   /// Calls `meanwhile` over and over, often at first and then every millisecond: what is measured may need progress.
-  /// Errors  UNAVAILABLE: the other end is gone. DEADLINE_EXCEEDED.
+  /// Errors  UNAVAILABLE: the other end is gone, or has failed: its reason. DEADLINE_EXCEEDED.
   absl::StatusOr<std::string> hear(const std::function<void()>& meanwhile);
 
  private:
+  absl::Status send_frame(std::string_view text, uint32_t flags);
+
   PairLink(FileDescriptor fd, bool leads) : fd_(std::move(fd)), leads_(leads) {}
 
   FileDescriptor fd_;

@@ -5,23 +5,23 @@
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "fmt/format.h"
-#include "tools/doctor/proofs/proof_gpu.h"
-#include "tools/doctor/proofs/proof_pair.h"
+#include "tools/doctor/proofs/gpu_memory.h"
 #include "tools/doctor/text.h"
+#include "transport/registry.h"
 
 namespace gradrail::tools::doctor {
 namespace {
 
-/// Above proof_pair's own, with time for CUDA to start.
+constexpr size_t kProofBytes = 256 << 10;
+/// Above those of prove_puts(), with time for CUDA to start.
 constexpr Duration kProofDeadline = std::chrono::seconds(60);
 
 /// Where a transport is tried.
 struct Place {
   std::string device;
-  transport::OpenOptions open;
-  std::string listen;
-  bool nic = false;     ///< a network device carries the bytes: GPU memory is worth a try
-  std::string why_not;  ///< it cannot even be tried
+  bench::PutTransport open;  ///< without a name
+  bool nic = false;          ///< a network device carries the bytes: GPU memory is worth a try
+  std::string why_not;       ///< it cannot even be tried
 };
 
 bool is_version_6(const std::string& address) { return address.find(':') != std::string::npos; }
@@ -63,8 +63,7 @@ std::vector<Place> rdma_places(System& system, const std::vector<RdmaDevice>& de
       } else {
         place.device += fmt::format(" ({})", address);
         // rdma_only: a library that falls back to sockets would prove nothing about the device.
-        place.open = {.bind_host = address, .rdma_only = true};
-        place.listen = is_version_6(address) ? fmt::format("[{}]:0", address) : address + ":0";
+        place.open = {.rdma_only = true, .bind_host = address};
       }
       places.push_back(std::move(place));
     }
@@ -74,7 +73,7 @@ std::vector<Place> rdma_places(System& system, const std::vector<RdmaDevice>& de
 
 std::vector<Place> places_of(const transport::Transport& transport, const std::vector<Place>& rdma) {
   if (transport.same_host_only) return {{.device = "this host"}};
-  Place sockets{.device = "127.0.0.1", .open = {.bind_host = "127.0.0.1"}, .listen = "127.0.0.1:0"};
+  Place sockets{.device = "127.0.0.1", .open = {.bind_host = "127.0.0.1"}};
   // Else it takes an RDMA device for this, too, where there is one.
   if (transport.name == "ofi") sockets.open.ofi_provider = "tcp";
   if (!transport.plugin) return {sockets};
@@ -86,10 +85,10 @@ std::vector<Place> places_of(const transport::Transport& transport, const std::v
 }
 
 /// "path", whether RDMA, and the time, tab by tab.
-absl::StatusOr<std::string> run_pair(const PairOptions& options) {
+absl::StatusOr<std::string> run_proof(const bench::PutTransport& transport) {
   const TimePoint start = Clock::now();
-  GRADRAIL_ASSIGN_OR_RETURN(const PairResult result, prove_pair(options));
-  return fmt::format("{}\t{}\t{:.3f}", result.path, result.rdma ? "rdma" : "-", seconds_since(start) * 1e3);
+  GRADRAIL_ASSIGN_OR_RETURN(const bench::ProvenPath proven, bench::prove_puts(transport, kProofBytes));
+  return fmt::format("{}\t{}\t{:.3f}", proven.path, proven.rdma ? "rdma" : "-", seconds_since(start) * 1e3);
 }
 
 absl::Status fill_in(const absl::StatusOr<std::string>& text, Proof& proof) {
@@ -115,7 +114,7 @@ class Prover {
   void prove_host(const Place& place) {
     Proof proof{
         .transport = transport_.name, .device = place.device, .memory = "host memory", .why_not = place.why_not};
-    if (place.why_not.empty()) attempt(place, host_memory, proof).IgnoreError();
+    if (place.why_not.empty()) attempt(place, bench::host_memory, proof).IgnoreError();
     host_moved_ = proof.moved;
     proofs_.push_back(std::move(proof));
   }
@@ -140,11 +139,13 @@ class Prover {
   }
 
  private:
-  absl::Status attempt(const Place& place, const MakeMemory& memory, Proof& proof) const {
+  absl::Status attempt(const Place& place, const bench::MakePutMemory& memory, Proof& proof) const {
     tell_(fmt::format("{} over {}: {}", proof.transport, proof.device, proof.memory));
-    const PairOptions options{.transport = &transport_, .open = place.open, .listen = place.listen, .memory = memory};
+    bench::PutTransport transport = place.open;
+    transport.name = transport_.name;
+    transport.memory = memory;
     // A library that crashes, blocks or leaves threads behind affects one line of the report only.
-    return fill_in(run_in_subprocess([&] { return run_pair(options); }, {.timeout = kProofDeadline}), proof);
+    return fill_in(run_in_subprocess([&] { return run_proof(transport); }, {.timeout = kProofDeadline}), proof);
   }
 
   const transport::Transport& transport_;

@@ -22,7 +22,7 @@ struct Proof {
   std::string why_not;  ///< of those that did not
 };
 
-/// For each transport that is built: a put of a pattern both ways between two contexts, compared. RDMA runs over each
+/// For each transport that is built: a put of a pattern both ways between two processes, compared. RDMA runs over each
 /// address of a working RDMA port, sockets and memory on this host. Each in a process of its own.
 /// `devices`, `gpus`: those of the live system. `tell` hears what is tried next: eight GPUs and eight cards take
 /// minutes.
