@@ -22,6 +22,7 @@ void add_once(std::string& text, const std::string& sentence) {
 
 const char* name_of(State state) {
   switch (state) {
+    case State::none:
     case State::not_applicable:
       return "not applicable";
     case State::ok:

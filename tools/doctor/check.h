@@ -18,6 +18,7 @@ inline constexpr const char* kRdma = "RDMA";
 
 /// From harmless to fatal: of several findings the last of these counts.
 enum class State : uint8_t {
+  none,            ///< of a row: this object gives no finding
   not_applicable,  ///< nothing here that it could be about
   ok,
   unknown,  ///< not known from what may be read

@@ -1,5 +1,3 @@
-#include "tools/doctor/checks/tasks_check.h"
-
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -11,11 +9,34 @@
 #include "base/clock.h"
 #include "fmt/format.h"
 #include "gmock/gmock.h"
+#include "tools/doctor/facts/read.h"
+#include "tools/doctor/table.h"
 
 namespace gradrail::tools::doctor {
 namespace {
 
 using testing::HasSubstr;
+
+Check judge_tasks(const Machine& machine) {
+  for (const CheckTable& table : check_tables())
+    if (table.name == "tasks") return judge(table, machine);
+  ADD_FAILURE() << "no check tasks";
+  return {};
+}
+
+Check check_tasks(const std::vector<std::string>& servers, const Resolver& resolver = resolve) {
+  Machine machine;
+  read_servers(servers, machine, resolver);
+  return judge_tasks(machine);
+}
+
+Finding judge_connect(const std::string& server, int error, bool quick) {
+  Machine machine;
+  machine.servers = {server_facts(server, error, quick)};
+  machine.host.set("servers", "yes");
+  const Check check = judge_tasks(machine);
+  return {check.state, check.evidence.front(), check.consequence, check.remedy};
+}
 
 /// A port of this host, with or without a listener.
 class Port {

@@ -24,49 +24,23 @@ struct Place {
   std::string why_not;       ///< it cannot even be tried
 };
 
-bool is_version_6(const std::string& address) { return address.find(':') != std::string::npos; }
-
-/// The address to listen at on this interface, IPv4 before IPv6.
-std::string address_on(const std::string& interface, const std::vector<InterfaceAddress>& addresses) {
-  std::string found;
-  for (const InterfaceAddress& each : addresses) {
-    // A link-local address needs a scope, which the listen address of a transport cannot hold.
-    if (each.interface != interface || each.address.compare(0, 4, "fe80") == 0) continue;
-    if (!is_version_6(each.address)) return each.address;
-    if (found.empty()) found = each.address;
-  }
-  return found;
-}
-
-/// The interface beside an RDMA device: the one of its GIDs; InfiniBand's IPoIB interface stands below the same card.
-std::string interface_of(Tree& tree, const RdmaDevice& device, const RdmaPort& port) {
-  if (!port.interface().empty()) return port.interface();
-  const std::vector<std::string> names = tree.names(device.folder + "/device/net");
-  return names.empty() ? "" : names.front();
-}
-
-std::vector<Place> rdma_places(System& system, const std::vector<RdmaDevice>& devices) {
-  const absl::StatusOr<std::vector<InterfaceAddress>> addresses = interface_addresses(system);
+std::vector<Place> rdma_places(const Machine& machine) {
   std::vector<Place> places;
-  for (const RdmaDevice& device : devices) {
-    for (const RdmaPort& port : device.ports) {
-      if (!port.is_active()) continue;
-      const std::string interface = interface_of(system.tree(), device, port);
-      const std::string address =
-          addresses.ok() && !interface.empty() ? address_on(interface, *addresses) : std::string();
-      Place place{.device = port.name, .nic = true};
-      if (address.empty()) {
-        place.why_not =
-            "its interface has no IP address, by which both transports find each other: sudo ip address "
-            "add 10.0.0.1/24 dev " +
-            (interface.empty() ? "INTERFACE (IPoIB: modprobe ib_ipoib)" : interface);
-      } else {
-        place.device += fmt::format(" ({})", address);
-        // rdma_only: a library that falls back to sockets would prove nothing about the device.
-        place.open = {.rdma_only = true, .bind_host = address};
-      }
-      places.push_back(std::move(place));
+  for (const Facts& port : machine.rdma_ports) {
+    if (!port.has("active")) continue;
+    const std::string interface = port["ip_interface"], address = port["ip_address"];
+    Place place{.device = port["name"], .nic = true};
+    if (address.empty()) {
+      place.why_not =
+          "its interface has no IP address, by which both transports find each other: sudo ip address add 10.0.0.1/24 "
+          "dev " +
+          (interface.empty() ? "INTERFACE (IPoIB: modprobe ib_ipoib)" : interface);
+    } else {
+      place.device += fmt::format(" ({})", address);
+      // rdma_only: a library that falls back to sockets would prove nothing about the device.
+      place.open = {.rdma_only = true, .bind_host = address};
     }
+    places.push_back(std::move(place));
   }
   return places;
 }
@@ -157,17 +131,16 @@ class Prover {
 
 }  // namespace
 
-std::vector<Proof> prove_all(System& system, const std::vector<RdmaDevice>& devices, const GpuHost& gpus,
-                             const Tell& tell) {
-  const std::vector<Place> rdma = rdma_places(system, devices);
+std::vector<Proof> prove_all(const Machine& machine, const Tell& tell) {
+  const std::vector<Place> rdma = rdma_places(machine);
   std::vector<Proof> proofs;
   for (const transport::Transport& transport : transport::transports()) {
     if (transport.in_process_only) continue;
     Prover prover(transport, tell, proofs);
     for (const Place& place : places_of(transport, rdma)) {
       prover.prove_host(place);
-      for (const GpuFacts& gpu : gpus.gpus)
-        if (place.nic && place.why_not.empty()) prover.prove_gpu(place, gpu.name);
+      for (const Facts& gpu : machine.gpus)
+        if (place.nic && place.why_not.empty()) prover.prove_gpu(place, gpu["name"]);
     }
   }
   return proofs;

@@ -4,8 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/doctor/facts/gpu_facts.h"
-#include "tools/doctor/facts/rdma_facts.h"
+#include "tools/doctor/facts/facts.h"
 
 namespace gradrail::tools::doctor {
 
@@ -24,9 +23,8 @@ struct Proof {
 
 /// For each transport that is built: a put of a pattern both ways between two processes, compared. RDMA runs over each
 /// address of a working RDMA port, sockets and memory on this host. Each in a process of its own.
-/// `devices`, `gpus`: those of the live system. `tell` hears what is tried next: eight GPUs and eight cards take
+/// `machine`: the live one. `tell` hears what is tried next: eight GPUs and eight cards take
 /// minutes.
-std::vector<Proof> prove_all(System& system, const std::vector<RdmaDevice>& devices, const GpuHost& gpus,
-                             const std::function<void(const std::string&)>& tell);
+std::vector<Proof> prove_all(const Machine& machine, const std::function<void(const std::string&)>& tell);
 
 }  // namespace gradrail::tools::doctor

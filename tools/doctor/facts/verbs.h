@@ -8,7 +8,7 @@
 
 namespace gradrail::tools::doctor {
 
-/// Answers of libibverbs when it opens the devices, in the order that the kernel lists them.
+/// Answers of libibverbs when it opens the devices.
 struct VerbsAnswer {
   struct Mtu {
     uint64_t most = 0;

@@ -1,4 +1,4 @@
-#include "tools/doctor/proofs/verbs_probe.h"
+#include "tools/doctor/facts/verbs.h"
 
 #include <dlfcn.h>
 

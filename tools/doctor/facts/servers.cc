@@ -1,8 +1,8 @@
-#include "tools/doctor/checks/tasks_check.h"
-
+// Connections to the parameter servers of a cluster.
 #include <poll.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <optional>
@@ -14,12 +14,10 @@
 #include "base/subprocess.h"
 #include "fmt/format.h"
 #include "ps/protocol/cluster_spec.h"
-#include "tools/doctor/text.h"
+#include "tools/doctor/facts/read.h"
 
 namespace gradrail::tools::doctor {
 namespace {
-
-constexpr const char* kTasksCheck = "tasks";
 
 /// A lost SYN is sent again after 1 s and 3 s: by then a running host has answered.
 constexpr Duration kConnectTime = std::chrono::seconds(4);
@@ -154,74 +152,43 @@ absl::StatusOr<std::string> try_all(const std::vector<std::string>& names, const
   return text;
 }
 
-Finding parse(const std::string& server, const std::string& line) {
-  const std::vector<std::string> words = words_of(line);
-  if (words.size() == 2 && number_of(words[0]))
-    return judge_connect(server, static_cast<int>(*number_of(words[0])), words[1] == "1");
-  return {State::broken, fmt::format("{}: {}", server, printable(line.substr(std::min<size_t>(2, line.size())))),
-          "the name stands for no address here",
-          fmt::format("getent hosts {}; /etc/hosts or the DNS", server.substr(0, server.rfind(':')))};
+Facts named(const std::string& server) {
+  Facts facts;
+  const size_t colon = server.rfind(':');
+  facts.set("name", server);
+  facts.set("host", server.substr(0, colon));
+  facts.set("port", server.substr(colon + 1));
+  return facts;
 }
 
 }  // namespace
 
-Finding judge_connect(const std::string& server, int error, bool quick) {
-  const std::string port = server.substr(server.rfind(':') + 1);
-  const std::string open_port = fmt::format(
-      "on that host: sudo firewall-cmd --add-port={0}/tcp, or sudo ufw allow {0}/tcp; cloud: its security group", port);
-  const std::string what = fmt::format("{}: {}", server, error == 0 ? "connected" : std::strerror(error));
-  switch (error) {
-    case 0:
-      return {State::ok, what};
-    case ECONNREFUSED:
-      return {State::missing, what + ": the host is there, no process listens at the port",
-              "the task is not running there yet, or listens at another address",
-              fmt::format("start it: gradrail train --job_name ps ...; on that host: ss -ltn | grep {}", port)};
-    case EMSGSIZE:
-      return {State::broken, fmt::format("{}: connected, but {}", server, kLargePacketsLost),
-              "workers join, and their data connections fail",
-              fmt::format("ping -M do -s 1472 {}; permit ICMP on the way, or lower the MTU of both hosts",
-                          server.substr(0, server.rfind(':')))};
-    case ETIMEDOUT:
-      return {State::broken, what + ": no answer at all, as when a firewall drops packets, or the host is off",
-              "workers wait for this task in vain", "ping it; " + open_port};
-    case EHOSTUNREACH:
-      // A router or firewall answers with ICMP in one round trip. This host gives the same error after ARP failed.
-      if (quick) {
-        return {State::broken, what + ": refused at once by a device on the way, as a firewall that rejects does",
-                "workers wait for this task in vain", open_port};
-      }
-      return {State::broken, what + ": no host in this network has the address",
-              "the host is off, or the address is wrong", "ping it; ip neigh; the address in the cluster file"};
-    case ENETUNREACH:
-      return {State::broken, what + ": this host has no route there", "workers on this host cannot reach the task",
-              "ip route get ADDRESS; sudo ip route add NETWORK via ROUTER"};
-    // The packet filter of this host makes connect() fail with these two.
-    case EACCES:
-    case EPERM:
-      return {State::broken, what + ": a firewall on this host forbids it",
-              "workers on this host cannot reach the task",
-              "sudo nft list ruleset | grep -B 2 -A 2 -E 'drop|reject' here"};
-    default:
-      return {State::broken, what, "workers on this host cannot reach the task", open_port};
-  }
+Facts server_facts(const std::string& server, int error, bool quick) {
+  Facts facts = named(server);
+  facts.set("errno", static_cast<uint64_t>(error));
+  facts.set("error", std::strerror(error));
+  facts.set_if("quick", quick);
+  return facts;
 }
 
-Check check_tasks(const std::vector<std::string>& servers, const Resolver& resolver) {
-  if (servers.empty()) return not_applicable(topic::kNetwork, kTasksCheck, "no --cluster and no --ps_hosts");
+void read_servers(const std::vector<std::string>& servers, Machine& machine, const Resolver& resolver) {
+  machine.host.set_if("servers", !servers.empty());
+  if (servers.empty()) return;
   const absl::StatusOr<std::string> text =
       // A process of its own: getaddrinfo() has no deadline.
       run_in_subprocess([&] { return try_all(servers, resolver); }, {.timeout = kConnectDeadline});
-  if (!text.ok()) {
-    return conclude(
-        topic::kNetwork, kTasksCheck,
-        {{State::unknown, std::string(message_of(text.status())), "whether the tasks can be reached is not known",
-          "getent hosts NAME for each name of the cluster"}});
-  }
+  machine.host.set("servers_error", std::string(message_of(text.status())));
+  if (!text.ok()) return;
   const std::vector<std::string> lines = lines_of(*text);
-  std::vector<Finding> findings;
-  for (size_t i = 0; i < servers.size() && i < lines.size(); ++i) findings.push_back(parse(servers[i], lines[i]));
-  return conclude(topic::kNetwork, kTasksCheck, std::move(findings));
+  for (size_t i = 0; i < servers.size() && i < lines.size(); ++i) {
+    const std::vector<std::string> words = words_of(lines[i]);
+    if (words.size() == 2 && number_of(words[0])) {
+      machine.servers.push_back(server_facts(servers[i], static_cast<int>(*number_of(words[0])), words[1] == "1"));
+    } else {
+      machine.servers.push_back(named(servers[i]));
+      machine.servers.back().set("unresolved", printable(lines[i].substr(std::min<size_t>(2, lines[i].size()))));
+    }
+  }
 }
 
 }  // namespace gradrail::tools::doctor

@@ -1,0 +1,174 @@
+// UCX, libfabric, NCCL and CUDA's libraries: which, and what they were built for.
+#include <dlfcn.h>
+
+#include <cstdint>
+
+#include "base/read_file.h"
+#include "base/status.h"
+#include "fmt/format.h"
+#include "gpu/reduce/nccl.h"
+#include "tools/doctor/facts/read.h"
+
+namespace gradrail::tools::doctor {
+namespace {
+
+// Libraries of libfabric have some megabytes, also with debug information.
+constexpr size_t kMaxLibraryBytes = size_t{256} << 20;
+
+std::string file_of(void* function) {
+  Dl_info about{};
+  return dladdr(function, &about) != 0 && about.dli_fname != nullptr ? about.dli_fname : "";
+}
+
+absl::StatusOr<void*> find(const char* library, const char* function) {
+  // Not closed: the path below comes from the loaded library, and the process ends after the answer.
+  void* const handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) return absl::NotFoundError(dlerror());
+  void* const found = dlsym(handle, function);
+  if (found == nullptr) return absl::NotFoundError(fmt::format("{} has no {}", library, function));
+  return found;
+}
+
+/// libfabric has no function for this; a provider that can copy to a GPU names the call.
+bool names_cuda(const std::string& path) {
+  // The string table has the name also if the library loads CUDA at run time (--enable-cuda-dlopen).
+  const absl::StatusOr<std::string> bytes = read_file(path, kMaxLibraryBytes);
+  return bytes.ok() && bytes->find("cudaMemcpy") != std::string::npos;
+}
+
+/// libfabric loads the runtime by its name without a version, or was linked with one, which is loaded now.
+bool has_cudart() {
+  for (const char* loaded : {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0"}) {
+    if (dlopen(loaded, RTLD_NOW | RTLD_NOLOAD) != nullptr) return true;
+  }
+  return dlopen("libcudart.so", RTLD_NOW | RTLD_LOCAL) != nullptr;
+}
+
+absl::StatusOr<std::string> probe_ucx() {
+  GRADRAIL_ASSIGN_OR_RETURN(void* const function, find("libucp.so.0", "ucp_get_version_string"));
+  const char* const version = reinterpret_cast<const char* (*)()>(function)();
+  return fmt::format("{} {} -\n", file_of(function), version);
+}
+
+absl::StatusOr<std::string> probe_libfabric() {
+  GRADRAIL_ASSIGN_OR_RETURN(void* const function, find("libfabric.so.1", "fi_version"));
+  const uint32_t version = reinterpret_cast<uint32_t (*)()>(function)();
+  const std::string path = file_of(function);
+  // fi_version() packs major and minor into 16 bits each (FI_VERSION).
+  const char* const cuda = !names_cuda(path) ? "-" : has_cudart() ? "cuda" : "cuda-without-libcudart";
+  return fmt::format("{} {}.{} {}\n", path, version >> 16, version & 0xffff, cuda);
+}
+
+absl::StatusOr<std::string> probe_nccl() {
+  GRADRAIL_ASSIGN_OR_RETURN(const gpu::NcclLibrary* const library, gpu::nccl_library());
+  return library->version;
+}
+
+/// The words of an answer: path, version, support of CUDA. Without an answer, NAME_error has the reason.
+std::vector<std::string> answer_words(System& system, const std::string& name, const System::Ask& ask, Facts& host) {
+  const absl::StatusOr<std::string> text = system.observe(name, ask);
+  std::vector<std::string> words = text.ok() ? words_of(*text) : std::vector<std::string>{};
+  for (std::string& word : words) word = printable(word);
+  host.set(name + "_error", text.ok() ? "an answer that is none" : std::string(message_of(text.status())));
+  if (words.size() < 3) return {};
+  host.set(name, words[0]);
+  host.set(name + "_version", words[1]);
+  return words;
+}
+
+/// UCX has no query for what it was built for. Modules beside it hold its transports.
+void read_ucx(System& system, Facts& host) {
+  const std::vector<std::string> words = answer_words(system, "ucx", probe_ucx, host);
+  if (words.empty()) return;
+  const std::string modules = words[0].substr(0, words[0].rfind('/')) + "/ucx";
+  host.set("ucx_modules", modules);
+  host.set_if("ucx_verbs", system.tree().exists(modules + "/libuct_ib.so.0"));
+  host.set_if("ucx_cuda", system.tree().exists(modules + "/libuct_cuda.so.0"));
+}
+
+void read_libfabric(System& system, Facts& host) {
+  const std::vector<std::string> words = answer_words(system, "libfabric", probe_libfabric, host);
+  if (words.empty()) return;
+  const std::optional<Version> version = version_of(words[1]);
+  host.set("libfabric_cuda", words[2].starts_with("cuda") ? words[2] : "");
+  host.set_if("libfabric_before_1_20", version && *version < Version{1, 20, 0});
+}
+
+/// The longest version among the name of a library and the name that it is a link to: "580.65.06" for libcuda.so.1 ->
+/// libcuda.so.580.65.06; "" when there is none.
+std::string library_version(Tree& tree, const std::string& path) {
+  const auto behind_so = [](const std::string& name) {
+    const size_t at = name.find(".so.");
+    return at == std::string::npos ? std::string() : name.substr(at + 4);
+  };
+  const std::string own = behind_so(path.substr(path.rfind('/') + 1));
+  // "libucp.so.0" is a link to "libucp.so.0.0.0": the longer name has the version.
+  const std::string target = behind_so(tree.link_name(path));
+  return target.size() > own.size() ? target : own;
+}
+
+/// Of CUDA's runtime libraries, the newest that fits the driver, or else the newest.
+void read_cudart(Tree& tree, Facts& host) {
+  const uint64_t driver = host.number("cuda_major").value_or(0);
+  // Newest first. CUDA 11 kept the file name of its first release; CUDA 10 had a name for each release.
+  for (const char* name : {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", "libcudart.so.10.2"}) {
+    const std::string path = find_library(tree, name);
+    const std::optional<Version> version = path.empty() ? std::nullopt : version_of(library_version(tree, path));
+    if (!version) continue;
+    if (!host.has("newest_cudart")) host.set("newest_cudart", path);
+    const auto major = static_cast<uint64_t>(version->major);
+    if (host.has("cudart") && (host.has("cudart_fits") || major > driver)) continue;
+    host.set("cudart", path);
+    host.set("cudart_version", fmt::format("{}.{}", version->major, version->minor));
+    host.set("cudart_major", major);
+    host.set("cudart_minor", static_cast<uint64_t>(version->minor));
+    host.set_if("cudart_fits", major <= driver);
+  }
+  host.set_if("cuda_compat", tree.exists("/usr/local/cuda/compat/libcuda.so.1"));
+}
+
+void read_nccl(System& system, Facts& host) {
+  const std::string path = find_library(system.tree(), "libnccl.so.2");
+  // Asked also without a GPU, so that a recording holds the answer.
+  const absl::StatusOr<std::string> version = system.observe("nccl", probe_nccl);
+  host.set("nccl", path);
+  host.set("nccl_error", std::string(message_of(version.status())));
+  if (version.ok()) {
+    host.set("nccl_version", printable(trimmed(*version)));
+  } else if (!path.empty() && absl::IsNotFound(version.status())) {
+    // A recording from before this check has no answer, but its file names the version.
+    host.set("nccl_version", library_version(system.tree(), path));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> library_folders(Tree& tree) {
+  std::vector<std::string> folders;
+  for (const char* folder : {"/usr/local/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64",
+                             "/usr/lib", "/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib"}) {
+    if (tree.is_folder(folder)) folders.emplace_back(folder);
+  }
+  return folders;
+}
+
+std::string find_library(Tree& tree, const std::string& name) {
+  for (const std::string& folder : library_folders(tree))
+    if (std::string path = fmt::format("{}/{}", folder, name); tree.exists(path)) return path;
+  return "";
+}
+
+void read_libraries(System& system, Machine& machine) {
+  Tree& tree = system.tree();
+  Facts& host = machine.host;
+  const std::string libcuda = find_library(tree, "libcuda.so.1");
+  const std::string version = libcuda.empty() ? "" : library_version(tree, libcuda);
+  host.set("libcuda", libcuda);
+  host.set("libcuda_version", version.find('.') == std::string::npos ? "" : version);
+  read_cudart(tree, host);
+  read_nccl(system, host);
+  read_ucx(system, host);
+  read_libfabric(system, host);
+}
+
+}  // namespace gradrail::tools::doctor

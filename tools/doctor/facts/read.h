@@ -1,0 +1,54 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/net_address.h"
+#include "tools/doctor/facts/facts.h"
+#include "tools/doctor/system.h"
+
+namespace gradrail::tools::doctor {
+
+/// Everything but the servers. Each library and each driver is asked in a process of its own.
+Machine read_machine(System& system);
+
+/// The PCI functions of the kernel's list, in the order of their addresses.
+struct PciDevice {
+  std::string address;  ///< "0000:19:00.0"
+  std::string folder;   ///< /sys/bus/pci/devices/0000:19:00.0
+  uint32_t vendor = 0;
+  uint32_t device_class = 0;         ///< 0x030200: class, subclass, programming interface
+  std::string driver;                ///< "": none is bound
+  std::vector<std::string> bridges;  ///< addresses of the bridges above it, the nearest to the root first
+
+  bool is_network() const { return device_class >> 16 == 0x02; }
+  bool is_nvidia_gpu() const { return vendor == 0x10de && device_class >> 16 == 0x03; }
+};
+std::vector<PciDevice> read_pci_devices(Tree& tree);
+
+// The parts of read_machine(), in this order.
+void read_host(System& system, Machine& machine);
+void read_rdma(System& system, const std::vector<PciDevice>& functions, Machine& machine);
+void read_gpus(System& system, const std::vector<PciDevice>& functions, Machine& machine);
+void read_pci(System& system, const std::vector<PciDevice>& functions, Machine& machine);
+void read_libraries(System& system, Machine& machine);
+void read_cgroups(System& system, Machine& machine);
+
+/// The folders of the dynamic linker and of a CUDA installation.
+std::vector<std::string> library_folders(Tree& tree);
+/// The path of a library of exactly this name; "" when it is in none of them.
+std::string find_library(Tree& tree, const std::string& name);
+
+/// The type of gradrail::resolve(), so that a test can give a name several addresses.
+using Resolver = std::function<absl::StatusOr<std::vector<NetAddress>>(const std::string& host, uint16_t port)>;
+
+/// Tries the control port of each parameter server ("host:port") over TCP, at all addresses of the name and all at
+/// once: workers listen nowhere. One address that connects is enough.
+void read_servers(const std::vector<std::string>& servers, Machine& machine, const Resolver& resolver = resolve);
+/// The facts of one attempt. `error`: its errno; 0: connected; EMSGSIZE: connected, and large packets are lost.
+/// `quick`: the answer came at once.
+Facts server_facts(const std::string& server, int error, bool quick);
+
+}  // namespace gradrail::tools::doctor
