@@ -31,7 +31,7 @@ REASONS = {
     "zero_grad too late": r"zero_grad\(\) between backward\(\) and step\(\).*exchange\.accumulate\(\)",
     "weights changed": r"\S+ was changed by the program, and the servers have another value.*MeanExchange",
     "frozen": r"\S+ requires no gradient any more.*MeanExchange",
-    "rejoined without the frozen ones": r"schema mismatch: \d+ tensors in the run",
+    "rejoined without the frozen ones": r"schema mismatch: (\d+ tensors|tensor \d+: .*) in the run",
     "tied by .data": r"\S+ and \S+: share memory.*as one Parameter",
 }
 
