@@ -83,7 +83,7 @@ TEST(PredictGoodput, ABackupLosesNoStep) {
   d.failures.save_cost_s = 0;
   d.failures.detect_s = 4;
   d.failures.takeover_s = 20;
-  d.load.mode = {.kind = ps::ModeKind::async};  // waits for no worker
+  d.load.mode = {.kind = ps::ModeKind::quorum, .bound = d.cluster.workers - 1};
   d.failures.runs = 500;
   const Goodput g = goodput_of(d, kStep, true);
   EXPECT_EQ(g.lost_steps, 0);
