@@ -57,6 +57,7 @@ Share work(const Scene& scene, const ps::ClusterSpec& cluster, uint32_t task) {
                                             .task_index = task,
                                             .mode = scene.mode.kind,
                                             .mode_bound = scene.mode.bound,
+                                            .mode_drops_late = scene.mode.drops_late,
                                             .wait = {.spin = Duration::zero()}},
                                            {{"gradient", {static_cast<int64_t>(scene.bytes / sizeof(float))}}});
   share.ended = client.ok() ? (*client)->start() : client.status();
