@@ -18,7 +18,7 @@ inline constexpr size_t kBundleIdBytes = 16;
 /// The first message of the accepting side, on lane 0: all lanes have arrived.
 inline constexpr std::string_view kWelcome = "GRbundle";
 
-/// The first message on each lane, from the connecting side. Its bytes are in transport/rails/README.md.
+/// The first message on each lane, from the connecting side. docs/design/wire-formats.md draws its bytes.
 struct Greeting {
   std::string id;           ///< [kBundleIdBytes], random: the same on all lanes of a bundle
   uint32_t lane = 0;        ///< below `lanes`
