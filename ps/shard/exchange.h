@@ -38,7 +38,7 @@ namespace gradrail::ps {
 /// With a backup two more files: primary_role.cc holds the answer, ../replication/backup_sender.cc puts the bucket to
 /// the backup. The acknowledgement of the backup releases the answer.
 ///
-/// Verbs    docs/design/exchange.md lists them.
+/// Verbs    The glossary of docs/design/overview.md lists them.
 /// Errors   A wrong header refuses its peer. An error of the store fails the shard: it carries out no action any more.
 /// Threads  Owner thread of the shard.
 class ShardExchange {
