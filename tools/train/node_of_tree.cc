@@ -1,4 +1,4 @@
-// --parent: this ps is a node of a tree (docs/tree.md).
+// --parent: this ps is a node of a tree (docs/clusters.md).
 #include <algorithm>
 
 #include "base/status.h"
