@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs suites over real RDMA verbs in virtual machines with soft-RoCE, without RDMA hardware. See docs/rdma-lab.md.
+"""Runs suites over real RDMA verbs in virtual machines with soft-RoCE, without RDMA hardware. See README.md.
 
 Exit status: 0 all suites passed, 1 a suite failed, 77 this machine cannot run the lab (the reason is printed).
 GRADRAIL_FORBID_SKIPS=1 turns skips into failures. GRADRAIL_REQUIRE=rdma does the same.
