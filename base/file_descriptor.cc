@@ -14,11 +14,11 @@
 #include <csignal>
 #include <fstream>
 
-#include "base/clock.h"
 #include "base/read_file.h"
 #include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "gradrail/clock.h"
 
 namespace gradrail {
 

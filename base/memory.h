@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "base/memory_span.h"
+#include "gradrail/memory_span.h"
 
 namespace gradrail {
 

@@ -4,7 +4,7 @@
 #include <mutex>
 
 #include "absl/base/thread_annotations.h"
-#include "base/clock.h"
+#include "gradrail/clock.h"
 
 namespace gradrail {
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/clock.h"
 #include "base/file_descriptor.h"
+#include "gradrail/clock.h"
 
 namespace gradrail {
 

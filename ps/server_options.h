@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/flight_recorder.h"
 #include "base/memory.h"
+#include "gradrail/clock.h"
 #include "ps/protocol/security.h"
 #include "ps/store/ablation.h"
 #include "transport/wait_set.h"
@@ -37,7 +37,7 @@ struct ServerOptions {
   std::string ofi_provider = {};        ///< libfabric's name of the provider to use; "": the best
   Duration path_timeout = std::chrono::seconds(10);  ///< a path that acknowledges nothing for so long is lost
   std::vector<std::string> worker_names;             ///< of the cluster specification
-  transport::WaitPolicy wait = transport::kAdaptiveWait;
+  WaitPolicy wait = kAdaptiveWait;
   std::string replication_peer = {};  ///< "host:port" of the backup of this task, or of its primary; "": none
   /// The present address of the replication peer, for the thread of its link; `replication_peer` is its name then.
   /// Empty: `replication_peer` is the address.

@@ -7,7 +7,7 @@ namespace gradrail::tools {
 
 void add_security_flags(CLI::App& command, SecurityFlags& flags) {
   command.option_defaults()->group("Security");
-  ps::Security& security = flags.security;
+  Security& security = flags.security;
   // Two spellings each: dashes as in etcd, underscores as in the flags of TensorFlow.
   command
       .add_option("--cert-file,--cert_file", security.cert_file,
@@ -28,12 +28,12 @@ void add_security_flags(CLI::App& command, SecurityFlags& flags) {
   command.add_flag("--insecure", security.insecure, "permit other hosts without TLS or a secret: any process may join");
 }
 
-absl::StatusOr<ps::Security> read_security(const SecurityFlags& flags) {
-  ps::Security security = flags.security;
+absl::StatusOr<Security> read_security(const SecurityFlags& flags) {
+  Security security = flags.security;
   // Checked before the file is read: a contradiction of flags is the better message.
-  GRADRAIL_RETURN_IF_ERROR(ps::check(security));
+  GRADRAIL_RETURN_IF_ERROR(check(security));
   if (flags.secret_file.empty()) return security;
-  GRADRAIL_ASSIGN_OR_RETURN(security.secret, ps::read_secret_file(flags.secret_file));
+  GRADRAIL_ASSIGN_OR_RETURN(security.secret, read_secret_file(flags.secret_file));
   return security;
 }
 

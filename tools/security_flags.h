@@ -13,14 +13,14 @@ namespace gradrail::tools {
 
 /// Shared by the commands that talk to a ps: `train` and `top`.
 struct SecurityFlags {
-  ps::Security security;  ///< but for the secret
+  Security security;  ///< but for the secret
   std::string secret_file;
 };
 
 /// The spellings follow etcd's flags (--cert-file, --trusted-ca-file, --client-cert-auth).
 void add_security_flags(CLI::App& command, SecurityFlags& flags);
 
-/// Reads the secret. Errors  INVALID_ARGUMENT: flags that do not fit together; as of ps::read_secret_file().
-absl::StatusOr<ps::Security> read_security(const SecurityFlags& flags);
+/// Reads the secret. Errors  INVALID_ARGUMENT: flags that do not fit together; as of read_secret_file().
+absl::StatusOr<Security> read_security(const SecurityFlags& flags);
 
 }  // namespace gradrail::tools

@@ -10,7 +10,7 @@
 
 namespace gradrail::transport {
 
-// The entry point of plug-ins that are built from this tree: C++ on both sides. Third parties use transport/plugin.h.
+// The entry point of plug-ins that are built from this tree: C++ on both sides. Third parties use gradrail/transport.h.
 
 /// Changes with every change to the headers that a built-in plug-in includes.
 inline constexpr uint32_t kBuiltinPluginVersion = 4;

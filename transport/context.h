@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/clock.h"
+#include "gradrail/clock.h"
 #include "transport/capabilities.h"
 #include "transport/completion.h"
 #include "transport/connection.h"

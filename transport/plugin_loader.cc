@@ -145,7 +145,7 @@ absl::Status no_supported_version(const std::string& path, void* object) {
         path, version, kTableVersion, kTableVersion, version));
   }
   return absl::FailedPreconditionError(fmt::format(
-      "{} is not a transport plug-in: it exports no {}{} (transport/plugin.h)", path, kTablePrefix, kTableVersion));
+      "{} is not a transport plug-in: it exports no {}{} (gradrail/transport.h)", path, kTablePrefix, kTableVersion));
 }
 
 absl::StatusOr<Plugin> load_file(std::string_view name, const std::string& path) {

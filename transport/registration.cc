@@ -3,12 +3,14 @@
 #include "base/status.h"
 #include "fmt/format.h"
 
-namespace gradrail::transport {
+namespace gradrail {
 
 std::string RegistrationBudget::text() const {
   return fmt::format("{} regions, {} KiB, {:.2f} ms", regions, (bytes + 1023) / 1024,
                      std::chrono::duration<double, std::milli>(time).count());
 }
+
+namespace transport {
 
 absl::StatusOr<std::unique_ptr<MemoryRegion>> register_on(RegistrationBudget& budget, Context& context,
                                                           MemorySpan memory, Access access) {
@@ -29,4 +31,5 @@ absl::StatusOr<RegisteredMemory> make_registered(RegistrationBudget& budget, Con
   return RegisteredMemory{std::move(memory), std::move(region)};
 }
 
-}  // namespace gradrail::transport
+}  // namespace transport
+}  // namespace gradrail

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "gradrail/registration_budget.h"
 #include "transport/context.h"
-#include "transport/registration_budget.h"
 
 namespace gradrail::transport {
 

@@ -8,9 +8,9 @@
 
 #include "absl/status/status.h"
 #include "absl/types/span.h"
-#include "base/clock.h"
+#include "gradrail/clock.h"
+#include "gradrail/wait_policy.h"
 #include "transport/context.h"
-#include "transport/wait_policy.h"
 
 namespace gradrail::transport {
 

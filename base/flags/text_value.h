@@ -57,7 +57,7 @@ inline void refuse_unusable_values(CLI::App& app) {
 
 /// Permits the values that `parse`, a function of a text that returns a Status or a StatusOr, accepts. Its message
 /// contains the value.
-/// Use  option->transform(accepted_by(ps::parse_mode)).
+/// Use  option->transform(accepted_by(parse_mode)).
 template <typename Parse>
 CLI::Validator accepted_by(Parse parse) {
   const auto status_of = [](const auto& result) -> absl::Status {

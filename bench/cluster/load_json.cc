@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "gradrail/cluster.h"
 #include "nlohmann/json.hpp"
-#include "ps/protocol/cluster_spec.h"
 
 namespace gradrail::bench {
 namespace {
@@ -26,11 +26,12 @@ Enum one_of(const nlohmann::json& json, const char* name, Enum last) {
   return static_cast<Enum>(whole(json, name, static_cast<uint32_t>(last)));
 }
 
-/// As text, because topk has a parameter.
-ps::PushFormat push_of(const nlohmann::json& json) {
-  const absl::StatusOr<ps::PushFormat> push = ps::parse_push_format(json.at("push").get_ref<const std::string&>());
-  if (push.ok()) return *push;
-  throw std::out_of_range(std::string(push.status().message()));
+/// As text, because some values have parameters.
+template <typename Value>
+Value parsed(const nlohmann::json& json, const char* name, absl::StatusOr<Value> (*parse)(std::string_view)) {
+  const absl::StatusOr<Value> value = parse(json.at(name).get_ref<const std::string&>());
+  if (value.ok()) return *value;
+  throw std::out_of_range(std::string(value.status().message()));
 }
 
 /// A worker takes its row by its index.
@@ -66,10 +67,9 @@ nlohmann::json to_json(const ExchangeLoad& load) {
           {"workers", load.workers},
           {"shards", load.shards},
           {"servers", load.servers},
-          {"mode", static_cast<int>(load.mode.kind)},
-          {"mode_bound", load.mode.bound},
+          {"mode", mode_text(load.mode)},
           {"optimizer", static_cast<int>(load.optimizer)},
-          {"push", ps::push_format_name(load.push)},
+          {"push", push_format_name(load.push)},
           {"returns", static_cast<int>(load.returns)},
           {"bucket_bytes", load.bucket_bytes},
           {"touch", load.touch},
@@ -87,34 +87,33 @@ nlohmann::json to_json(const ExchangeLoad& load) {
 }
 
 ExchangeLoad load_from(const nlohmann::json& json) {
-  ExchangeLoad load{
-      .transport = json.at("transport"),
-      .ofi_provider = json.at("ofi_provider"),
-      .rdma_only = json.at("rdma_only"),
-      .encrypted = json.at("encrypted"),
-      .bind_host = json.at("bind_host"),
-      .rails = json.at("rails"),
-      .streams = whole<uint32_t>(json, "streams"),
-      .gpu = json.at("gpu"),
-      .gpu_transfer = one_of(json, "gpu_transfer", worker::GpuTransfer::staged),
-      .ps_device = json.at("ps_device"),
-      .bytes = whole<uint64_t>(json, "bytes"),
-      .workers = whole(json, "workers", ps::kMaxWorkers),
-      .shards = whole(json, "shards", kMaxShards),
-      .servers = json.at("servers"),
-      .mode = {.kind = one_of(json, "mode", ps::ModeKind::quorum), .bound = whole<uint32_t>(json, "mode_bound")},
-      .optimizer = one_of(json, "optimizer", ps::OptimizerKind::adam),
-      .push = push_of(json),
-      .returns = one_of(json, "returns", ps::ReturnFormat::delta),
-      .bucket_bytes = whole<uint32_t>(json, "bucket_bytes"),
-      .touch = json.at("touch"),
-      .block = json.at("block"),
-      .check = json.at("check"),
-      .stages = json.at("stages"),
-      .ablation = {json.at("no_sum"), json.at("no_optimizer"), json.at("no_return")},
-      .seconds = json.at("seconds"),
-      .iterations = whole<uint64_t>(json, "iterations"),
-      .warmup = whole<uint64_t>(json, "warmup")};
+  ExchangeLoad load{.transport = json.at("transport"),
+                    .ofi_provider = json.at("ofi_provider"),
+                    .rdma_only = json.at("rdma_only"),
+                    .encrypted = json.at("encrypted"),
+                    .bind_host = json.at("bind_host"),
+                    .rails = json.at("rails"),
+                    .streams = whole<uint32_t>(json, "streams"),
+                    .gpu = json.at("gpu"),
+                    .gpu_transfer = one_of(json, "gpu_transfer", GpuTransfer::staged),
+                    .ps_device = json.at("ps_device"),
+                    .bytes = whole<uint64_t>(json, "bytes"),
+                    .workers = whole(json, "workers", kMaxWorkers),
+                    .shards = whole(json, "shards", kMaxShards),
+                    .servers = json.at("servers"),
+                    .mode = parsed<Mode>(json, "mode", parse_mode),
+                    .optimizer = one_of(json, "optimizer", OptimizerKind::adam),
+                    .push = parsed<PushFormat>(json, "push", parse_push_format),
+                    .returns = one_of(json, "returns", ReturnFormat::delta),
+                    .bucket_bytes = whole<uint32_t>(json, "bucket_bytes"),
+                    .touch = json.at("touch"),
+                    .block = json.at("block"),
+                    .check = json.at("check"),
+                    .stages = json.at("stages"),
+                    .ablation = {json.at("no_sum"), json.at("no_optimizer"), json.at("no_return")},
+                    .seconds = json.at("seconds"),
+                    .iterations = whole<uint64_t>(json, "iterations"),
+                    .warmup = whole<uint64_t>(json, "warmup")};
   for (const nlohmann::json& layer : json.at("layers"))
     load.layers.push_back({layer.at(0).get_ref<const nlohmann::json::number_unsigned_t&>(), layer.at(1)});
   load.traffic = traffic_of(json, load.workers);

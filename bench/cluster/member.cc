@@ -19,7 +19,7 @@ namespace {
 nlohmann::json run_server(const ExchangeLoad& load, RunShared& shared, uint32_t task) {
   absl::StatusOr<std::unique_ptr<ps::Server>> server =
       ps::Server::start({.task_index = task,
-                         .listen_address = ps::to_string({.host = load.bind_host, .port = 0}),
+                         .listen_address = to_string({.host = load.bind_host, .port = 0}),
                          .advertised_host = load.bind_host,
                          .shard_count = load.shards,
                          .transports = {load.transport},
@@ -82,7 +82,7 @@ absl::StatusOr<std::string> LocalMember::serve(const ExchangeLoad& load, uint32_
   while (port == 0 && Clock::now() < deadline && !child_->is_done(std::chrono::milliseconds(0)))
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   // Else the child has failed, or is late: its result has the cause.
-  if (port > 0) return ps::to_string({.host = load.bind_host, .port = static_cast<uint16_t>(port.load())});
+  if (port > 0) return to_string({.host = load.bind_host, .port = static_cast<uint16_t>(port.load())});
   const absl::StatusOr<nlohmann::json> why = collect(deadline);
   if (!why.ok()) return why.status();
   return absl::UnavailableError(why->value("failed", "did not start"));

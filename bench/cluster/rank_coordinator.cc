@@ -9,9 +9,9 @@
 #include "bench/cluster/load_json.h"
 #include "bench/driver/subprocess.h"
 #include "fmt/format.h"
+#include "gradrail/cluster.h"
 #include "launch/rendezvous/rank_join.h"
 #include "nlohmann/json.hpp"
-#include "ps/protocol/cluster_spec.h"
 
 namespace gradrail::bench {
 namespace {
@@ -149,7 +149,7 @@ absl::StatusOr<std::unique_ptr<RankCoordinator>> RankCoordinator::open(const Pla
                                                                        const std::string& bind_host) {
   auto coordinator = absl::WrapUnique(new RankCoordinator(place));
   // A cluster names this host. With a launcher, the other ranks show at which address they reach it.
-  const ps::HostPort meet = ps::parse_host_port(place.rendezvous).value_or(ps::HostPort{});
+  const HostPort meet = parse_host_port(place.rendezvous).value_or(HostPort{});
   const std::string address = bind_host.empty() && !place.by_launcher ? meet.host : bind_host;
   GRADRAIL_ASSIGN_OR_RETURN(coordinator->ranks_, launch::RankServer::gather({.address = place.rendezvous,
                                                                              .hello = hello_of(place, address),

@@ -7,20 +7,20 @@
 #include "base/flags/text_value.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "gradrail/cluster.h"
 #include "launch/launcher/launcher.h"
-#include "ps/protocol/cluster_spec.h"
 
 namespace gradrail::bench {
 namespace {
 
 absl::StatusOr<Place> from_cluster(const ClusterOptions& o) {
-  GRADRAIL_ASSIGN_OR_RETURN(const ps::ClusterSpec cluster, o.cluster.empty()
-                                                               ? ps::cluster_from_hosts(o.ps_hosts, o.worker_hosts)
-                                                               : ps::read_cluster_file(o.cluster));
+  GRADRAIL_ASSIGN_OR_RETURN(const ClusterSpec cluster, o.cluster.empty()
+                                                           ? cluster_from_hosts(o.ps_hosts, o.worker_hosts)
+                                                           : read_cluster_file(o.cluster));
   if (cluster.sparse)
     return absl::InvalidArgumentError(
         fmt::format("--cluster {}: leaves out workers; a measurement needs all of them", o.cluster));
-  GRADRAIL_ASSIGN_OR_RETURN(const ps::TaskId task, ps::resolve_task(cluster, o.job_name, o.task_index));
+  GRADRAIL_ASSIGN_OR_RETURN(const TaskId task, resolve_task(cluster, o.job_name, o.task_index));
   const auto servers = static_cast<uint32_t>(cluster.ps.size());
   const auto size = static_cast<uint32_t>(cluster.ps.size() + cluster.workers.size());
   // Servers have the first ranks, so rank 0 is at an address that the cluster states.
@@ -46,9 +46,9 @@ void ClusterOptions::add_flags(CLI::App& app) {
   app.option_defaults()->group("Cluster");
   app.add_option("--cluster", cluster, "cluster.json: one process per task, each with this command line");
   app.add_option("--ps_hosts,--ps-hosts", ps_hosts, "the parameter servers of --cluster as a list, host:port,...")
-      ->transform(accepted_by(ps::parse_host_list));
+      ->transform(accepted_by(parse_host_list));
   app.add_option("--worker_hosts,--worker-hosts", worker_hosts, "workers of --ps_hosts")
-      ->transform(accepted_by(ps::parse_host_list));
+      ->transform(accepted_by(parse_host_list));
   app.add_option("--job_name,--job-name", job_name, "job of this process: ps or worker")
       ->check(CLI::IsMember({"ps", "worker", "chief", "master"}));
   app.add_option("--task_index,--task-index", task_index, "index of this task in --job_name, from 0")

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <functional>
 
-#include "base/clock.h"
+#include "gradrail/clock.h"
 
 namespace gradrail::bench {
 namespace {

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstdint>
 
-#include "base/clock.h"
+#include "gradrail/clock.h"
 
 namespace gradrail::bench {
 

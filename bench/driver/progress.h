@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "base/clock.h"
+#include "gradrail/clock.h"
 
 namespace gradrail::bench {
 

@@ -11,14 +11,14 @@
 #include <thread>
 
 #include "CLI/CLI.hpp"
-#include "base/clock.h"
 #include "base/file_descriptor.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "bench/driver/children.h"
 #include "bench/members/stub_members.h"
 #include "fmt/format.h"
-#include "ps/protocol/cluster_spec.h"
+#include "gradrail/clock.h"
+#include "gradrail/cluster.h"
 #include "ps/server.h"
 
 namespace gradrail::bench {
@@ -165,7 +165,7 @@ int main(int argc, char** argv) {
   gradrail::bench::MembersFlags flags;
   CLI::App app("What many members cost parameter servers: joins and heartbeats", "members");
   app.add_option("--workers", flags.workers, "members")
-      ->check(CLI::Range(1u, gradrail::ps::kMaxWorkers))
+      ->check(CLI::Range(1u, gradrail::kMaxWorkers))
       ->capture_default_str();
   app.add_option("--ps", flags.servers, "servers to start on this host")
       ->check(CLI::Range(1u, 16u))

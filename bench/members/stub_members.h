@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/clock.h"
+#include "gradrail/clock.h"
 
 namespace gradrail::bench {
 

@@ -14,7 +14,7 @@ namespace gradrail::bench {
 namespace {
 
 // Rate 1 and gradients of 1 make the expected result a whole number: count_wrong().
-constexpr ps::OptimizerConfig kSgd{.kind = ps::OptimizerKind::sgd, .learning_rate = 1.0f};
+constexpr OptimizerConfig kSgd{.kind = OptimizerKind::sgd, .learning_rate = 1.0f};
 
 Figure run_memcpy(const PeerLoad& load) {
   // Written before the measurement, so that no page fault is timed.

@@ -14,10 +14,10 @@
 #include <cstring>
 
 #include "CLI/CLI.hpp"
-#include "base/clock.h"
 #include "base/status.h"
 #include "bench/put/run.h"
 #include "fmt/format.h"
+#include "gradrail/clock.h"
 
 namespace gradrail::bench {
 namespace {

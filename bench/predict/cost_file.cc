@@ -29,8 +29,8 @@ const Figure* largest(const Rows& rows, const std::string& path) {
 
 double ns_per_byte(const Figure& row) { return row.times.p50_us * 1e3 / static_cast<double>(row.bytes); }
 
-bool read_apply(const Rows& rows, const std::string& optimizer, ps::PushFormat push, Costs& costs) {
-  const std::string format = ps::push_format_name(push);
+bool read_apply(const Rows& rows, const std::string& optimizer, PushFormat push, Costs& costs) {
+  const std::string format = push_format_name(push);
   const Figure* const one = largest(rows, fmt::format("{}, 1 gradient {}, 0 targets", optimizer, format));
   const Figure* const four = largest(rows, fmt::format("{}, 4 gradients {}, 0 targets", optimizer, format));
   const Figure* const sgd_one = largest(rows, fmt::format("sgd, 1 gradient {}, 0 targets", format));
@@ -72,30 +72,30 @@ absl::StatusOr<bool> read_exchange(const Rows& rows, Costs& costs) {
 
 }  // namespace
 
-Costs recorded_costs(ps::PushFormat push) {
+Costs recorded_costs(PushFormat push) {
   Costs costs;
   costs.sources = {"messages, bytes: exchange-2026-11-21.txt, tcp on one host: 64 B in 11.5 us, 256 KiB in 101 us",
                    "apply: apply-2026-11-21.txt, sgd, 20 MB: 1 gradient 1568 us, 4 gradients 5998 us",
                    "packing: formats-2026-11-26.txt, 4 MiB",
                    "memory: 8 channels of DDR4-3200, 204.8 GB/s by specification; not measured"};
   switch (push.kind) {
-    case ps::PushFormat::fp32:
+    case PushFormat::fp32:
       break;
-    case ps::PushFormat::bf16:
+    case PushFormat::bf16:
       costs.pack_ns_per_byte = 0.108;
       break;
-    case ps::PushFormat::int8:
-    case ps::PushFormat::int4:
+    case PushFormat::int8:
+    case PushFormat::int4:
       costs.pack_ns_per_byte = 0.126;
       break;
-    case ps::PushFormat::topk:
+    case PushFormat::topk:
       costs.pack_ns_per_byte = push.thousandths <= 10 ? 0.279 : 0.383;
       break;
   }
   return costs;
 }
 
-absl::Status read_costs(const std::string& path, const std::string& optimizer, ps::PushFormat push, Costs& costs) {
+absl::Status read_costs(const std::string& path, const std::string& optimizer, PushFormat push, Costs& costs) {
   GRADRAIL_ASSIGN_OR_RETURN(const nlohmann::json run, read_run(path));
   GRADRAIL_ASSIGN_OR_RETURN(Rows rows, figures_of(run, path));
   std::erase_if(rows, [](const Figure& row) { return !row.failed.empty() || row.times.p50_us <= 0 || row.bytes == 0; });
@@ -106,7 +106,7 @@ absl::Status read_costs(const std::string& path, const std::string& optimizer, p
   if (!has_apply && !has_exchange) {
     return absl::DataLossError(fmt::format(
         "{}: has neither rows of `bench apply` for {} and {}, nor two sizes up to 1M of `bench exchange` over tcp",
-        path, optimizer, ps::push_format_name(push)));
+        path, optimizer, push_format_name(push)));
   }
   // The costs of this file replace those of earlier ones.
   const auto use = [&](std::string_view what) {
@@ -114,7 +114,7 @@ absl::Status read_costs(const std::string& path, const std::string& optimizer, p
     costs.sources.push_back(fmt::format("{}: {}", what, path));
   };
   if (has_apply) use("apply");
-  if (has_apply && largest(rows, fmt::format("pack {}", ps::push_format_name(push))) != nullptr) use("packing");
+  if (has_apply && largest(rows, fmt::format("pack {}", push_format_name(push))) != nullptr) use("packing");
   if (has_exchange) use("messages, bytes");
   return absl::OkStatus();
 }

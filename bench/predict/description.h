@@ -56,9 +56,9 @@ struct Load {
   std::vector<ExchangeLoad::Layer> layers;  ///< of the backward pass; none: all gradients are ready at its end
   uint32_t bucket_bytes = 1 << 20;
   uint64_t slot_bytes = 32 << 20;
-  ps::Mode mode{.kind = ps::ModeKind::sync};
-  ps::PushFormat push = ps::PushFormat::fp32;
-  ps::ReturnFormat returns = ps::ReturnFormat::fp32;
+  Mode mode{.kind = ModeKind::sync};
+  PushFormat push = PushFormat::fp32;
+  ReturnFormat returns = ReturnFormat::fp32;
   double compute_ms = 0;     ///< mean of a step
   double compute_sigma = 0;  ///< of its logarithm
   uint32_t slow_workers = 0;

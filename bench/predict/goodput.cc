@@ -124,12 +124,12 @@ class Run {
   /// Workers for which the others do not wait.
   uint32_t spare_workers() const {
     switch (mode_.kind) {
-      case ps::ModeKind::async:
+      case ModeKind::async:
         return cluster_.workers;
-      case ps::ModeKind::quorum:
+      case ModeKind::quorum:
         return cluster_.workers - mode_.bound;
-      case ps::ModeKind::sync:
-      case ps::ModeKind::ssp:
+      case ModeKind::sync:
+      case ModeKind::ssp:
         return 0;
     }
     return 0;
@@ -152,7 +152,7 @@ class Run {
   };
 
   const Cluster& cluster_;
-  const ps::Mode& mode_;
+  const Mode& mode_;
   const Failures& failures_;
   const bool has_backup_;
   Random& random_;

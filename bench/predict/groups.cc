@@ -22,7 +22,7 @@ Description with_groups(const Description& description) {
       (kSimulatedWorkers + cluster.workers_per_host - 1) / cluster.workers_per_host * cluster.workers_per_host;
   if (cluster.workers <= count || !has_equal_workers(description)) return description;
   const double each = static_cast<double>(cluster.workers) / count;
-  ps::Mode mode = load.mode;
+  Mode mode = load.mode;
   mode.worker_count = cluster.workers;
   const double slow = load.slow_workers / each, spared = mode.spared_count() / each;
   if (slow != std::floor(slow) || spared != std::floor(spared)) return description;
@@ -30,7 +30,7 @@ Description with_groups(const Description& description) {
   cluster.ps_nic_gbit = (cluster.ps_nic_gbit > 0 ? cluster.ps_nic_gbit : cluster.nic_gbit) / each;
   cluster.workers = count;
   load.slow_workers = static_cast<uint32_t>(slow);
-  if (load.mode.kind == ps::ModeKind::quorum) load.mode.bound = count - static_cast<uint32_t>(spared);
+  if (load.mode.kind == ModeKind::quorum) load.mode.bound = count - static_cast<uint32_t>(spared);
   return groups;
 }
 

@@ -99,10 +99,10 @@ void add_load_options(CLI::App& app, PredictFlags& flags) {
       ->transform(NumberIn(0u, 1u << 20))
       ->capture_default_str();
   app.add_option("--mode", flags.mode, "async, sync, ssp:K or quorum:K, as for train")
-      ->transform(accepted_by(ps::parse_mode))
+      ->transform(accepted_by(parse_mode))
       ->capture_default_str();
   app.add_option("--push", flags.push, "elements of a gradient on its way")
-      ->transform(accepted_by(ps::parse_push_format))
+      ->transform(accepted_by(parse_push_format))
       ->capture_default_str();
   app.add_option("--return", flags.returns, "parameters on their way back")
       ->check(CLI::IsMember({"fp32", "bf16"}))
@@ -193,7 +193,7 @@ void add_failure_options(CLI::App& app, PredictFlags& flags) {
 
 /// Threads of the shards copy, each its own shard.
 double seconds_of_copy(const PredictFlags& flags, const Description& d) {
-  const int vectors = 1 + ps::state_vectors(*ps::parse_optimizer(flags.optimizer));
+  const int vectors = 1 + ps::state_vectors(*parse_optimizer(flags.optimizer));
   return static_cast<double>(d.load.bytes) / d.cluster.shard_count() * vectors * d.costs.gradient_ns_per_byte * 1e-9;
 }
 
@@ -277,9 +277,9 @@ absl::Status set_value(const std::string& name, const std::string& value, Predic
 absl::StatusOr<Description> description_of(const PredictFlags& flags) {
   Description d{.cluster = flags.cluster, .costs = {}, .load = flags.load, .failures = flags.failures};
   Load& load = d.load;
-  GRADRAIL_ASSIGN_OR_RETURN(load.mode, ps::parse_mode(flags.mode));
-  GRADRAIL_ASSIGN_OR_RETURN(load.push, ps::parse_push_format(flags.push));
-  GRADRAIL_ASSIGN_OR_RETURN(load.returns, ps::parse_return_format(flags.returns));
+  GRADRAIL_ASSIGN_OR_RETURN(load.mode, parse_mode(flags.mode));
+  GRADRAIL_ASSIGN_OR_RETURN(load.push, parse_push_format(flags.push));
+  GRADRAIL_ASSIGN_OR_RETURN(load.returns, parse_return_format(flags.returns));
   load.slot_bytes = uint64_t{flags.slot_mib} << 20;
   load.compute_ms = std::max(0.0, flags.compute_ms);
   load.bytes = parse_size(flags.model);

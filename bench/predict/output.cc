@@ -51,9 +51,9 @@ nlohmann::json outcome_json(const Description& d, const Outcome& o) {
            {{"model_bytes", l.bytes},
             {"buckets", o.buckets},
             {"bucket_bytes", l.bucket_bytes},
-            {"mode", ps::mode_text(l.mode)},
-            {"push", ps::push_format_name(l.push)},
-            {"return", ps::return_format_name(l.returns)},
+            {"mode", mode_text(l.mode)},
+            {"push", push_format_name(l.push)},
+            {"return", return_format_name(l.returns)},
             {"compute_ms", l.compute_ms},
             {"compute_sigma", l.compute_sigma},
             {"slow_workers", l.slow_workers},
@@ -190,9 +190,9 @@ void print_assumptions(const std::vector<Description>& points) {
   if (in.has_other(&Cluster::queue_kib)) fmt::print(", queues of {} KiB", in(&Cluster::queue_kib));
   fmt::print("\n# model {} bytes, buckets {} KiB, {}, push {}, return {}, compute {} ms (sigma {}), {} slow workers",
              in(&Load::bytes), in([](const Description& d) { return d.load.bucket_bytes / 1024; }),
-             in([](const Description& d) { return ps::mode_text(d.load.mode); }),
-             in([](const Description& d) { return ps::push_format_name(d.load.push); }),
-             in([](const Description& d) { return ps::return_format_name(d.load.returns); }), in(&Load::compute_ms),
+             in([](const Description& d) { return mode_text(d.load.mode); }),
+             in([](const Description& d) { return push_format_name(d.load.push); }),
+             in([](const Description& d) { return return_format_name(d.load.returns); }), in(&Load::compute_ms),
              in(&Load::compute_sigma), in(&Load::slow_workers));
   if (in.has_other(&Load::seed)) fmt::print(", seed {}", in(&Load::seed));
   fmt::print(

@@ -47,8 +47,7 @@ absl::StatusOr<Plan> plan_of(const Description& description) {
     const ps::SlotPlaces places(map, shard, load.slot_bytes);
     for (uint32_t i = 0; i < map.bucket_count(shard); ++i) {
       const uint64_t count = map.bucket(shard, i).count;
-      const auto returned =
-          load.returns == ps::ReturnFormat::fp32 ? count * sizeof(float) : ps::whole_return_bytes(count);
+      const auto returned = load.returns == ReturnFormat::fp32 ? count * sizeof(float) : ps::whole_return_bytes(count);
       const auto common = [&](std::optional<uint32_t> neighbor) { return neighbor ? first + *neighbor : Plan::kNone; };
       plan.buckets.push_back(
           {.shard = shard,

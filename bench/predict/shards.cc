@@ -29,7 +29,7 @@ Shards::Shards(const Description& description, const Plan& plan, EventQueue& eve
       network_(network),
       threads_(costs_, description.cluster.shard_count(),
                description.cluster.shards * description.cluster.ps_per_host) {
-  ps::Mode mode = description.load.mode;
+  Mode mode = description.load.mode;
   mode.worker_count = description.cluster.workers;
   for (uint32_t i = 0; i < description.cluster.shard_count(); ++i) {
     auto& protocol = *protocols_.emplace_back(

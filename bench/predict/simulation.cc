@@ -60,7 +60,7 @@ class Simulation {
       checked_steps_ = workers_.all_steps();
       if (workers_.is_settled()) return true;
     }
-    const uint32_t needed = description_.load.mode.kind == ps::ModeKind::sync ? description_.cluster.workers : 1;
+    const uint32_t needed = description_.load.mode.kind == ModeKind::sync ? description_.cluster.workers : 1;
     return workers_.finished_count() >= needed;
   }
 

@@ -2,6 +2,7 @@
 #include "bench/predict/description.h"
 #include "bench/predict/goodput.h"
 #include "fmt/format.h"
+#include "ps/protocol/mode.h"
 
 namespace gradrail::bench::predict {
 namespace {
@@ -28,7 +29,7 @@ absl::Status validate(const Description& description) {
   if (load.mode.grace.is_auto)
     return wrong(
         "--mode grace=auto: the window follows the lateness of real workers; give seconds, such as grace=0.05");
-  ps::Mode mode = load.mode;
+  Mode mode = load.mode;
   mode.worker_count = cluster.workers;
   if (absl::Status bound = ps::check_bound(mode); !bound.ok()) return bound;
   const uint64_t buckets = load.bytes / load.bucket_bytes + cluster.shard_count();

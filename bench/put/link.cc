@@ -12,13 +12,13 @@
 #include <optional>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/net_address.h"
 #include "base/parse_number.h"
 #include "base/resource_limits.h"
 #include "base/status.h"
 #include "bench/driver/children.h"
 #include "fmt/format.h"
+#include "gradrail/clock.h"
 
 namespace gradrail::bench {
 namespace {

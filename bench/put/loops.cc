@@ -6,8 +6,8 @@
 #include <functional>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/status.h"
+#include "gradrail/clock.h"
 
 namespace gradrail::bench {
 namespace {

@@ -4,10 +4,10 @@
 
 #include <array>
 
-#include "base/clock.h"
 #include "base/memory.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "gradrail/clock.h"
 #include "transport/registry.h"
 
 namespace gradrail::bench {

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "base/memory_span.h"
 #include "bench/put/end.h"
 #include "bench/put/link.h"
+#include "gradrail/memory_span.h"
 #include "transport/context.h"
 
 namespace gradrail::bench {

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "worker/client/gradrail.h"
+#include "gradrail/gradrail.h"
 
 static double seconds_now(void) {
   struct timespec now;

@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/clock.h"
 #include "bench/driver/patience.h"
 #include "bench/report/figure.h"
+#include "gradrail/clock.h"
 
 namespace gradrail::bench {
 

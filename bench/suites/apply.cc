@@ -2,7 +2,6 @@
 // same working set, by turns.
 #include <cmath>
 
-#include "base/clock.h"
 #include "base/random.h"
 #include "base/resource_limits.h"
 #include "base/status.h"
@@ -14,15 +13,15 @@
 #include "bench/suites/gpu_apply_buffers.h"
 #include "fmt/format.h"
 #include "gpu/compute/compute.h"
+#include "gradrail/clock.h"
 #include "ps/optimizer/optimizer.h"
 #include "ps/optimizer/returns.h"
+#include "ps/protocol/optimizer_settings.h"
 #include "ps/protocol/push_format.h"
 #include "ps/protocol/return_format.h"
 
 namespace gradrail::bench {
 namespace {
-
-using ps::PushFormat;
 
 // A launch and a wait cost some microseconds each, as much as a small update: twenty operations share one wait.
 constexpr int kRepeats = 20;  // on a device: enqueued behind one another, so that launches and waits do not count
@@ -58,7 +57,7 @@ class HostUpdate {
   }
 
  private:
-  ps::OptimizerKind kind() const { return static_cast<ps::OptimizerKind>(case_.rule); }
+  OptimizerKind kind() const { return static_cast<OptimizerKind>(case_.rule); }
 
   const UpdateCase case_;
   std::vector<float> parameters_, state_[2];
@@ -97,7 +96,7 @@ class Packing {
   std::vector<std::byte> packed_;
 };
 
-std::string describe_packing(PushFormat format) { return fmt::format("pack {}", ps::push_format_name(format)); }
+std::string describe_packing(PushFormat format) { return fmt::format("pack {}", push_format_name(format)); }
 
 /// Gradient and rest are read, rest and packed gradient written.
 double bytes_per_packed_element(PushFormat format) { return 3 * sizeof(float) + gradient_bytes(format); }
@@ -105,7 +104,7 @@ double bytes_per_packed_element(PushFormat format) { return 3 * sizeof(float) + 
 /// The packing of an answer at a shard, and its unpacking at a worker. Every second element has changed.
 class Returning {
  public:
-  Returning(ps::ReturnFormat format, bool packs, size_t count)
+  Returning(ReturnFormat format, bool packs, size_t count)
       : format_(format),
         packs_(packs),
         held_(count),
@@ -125,19 +124,19 @@ class Returning {
   /// A pass changes what the pass before it has left.
   void run_pack() {
     const std::vector<float>& fresh = values_[turn_++ % 2];
-    if (format_ == ps::ReturnFormat::bf16) return ps::round_to_bf16(fresh, reinterpret_cast<uint16_t*>(packed_.data()));
+    if (format_ == ReturnFormat::bf16) return ps::round_to_bf16(fresh, reinterpret_cast<uint16_t*>(packed_.data()));
     // All passes have one stamp: each changes half of the elements, which are those of all passes.
     ps::stamp_changes(fresh, 1, held_.data(), stamps_.data());
     ps::pack_delta(held_, stamps_.data(), 0, packed_.data());
   }
   void run_unpack() {
-    if (format_ == ps::ReturnFormat::bf16)
+    if (format_ == ReturnFormat::bf16)
       ps::widen_bf16(reinterpret_cast<const uint16_t*>(packed_.data()), absl::MakeSpan(values_[0]));
     else
       ps::unpack_delta(packed_.data(), held_.data(), absl::MakeSpan(values_[0]));
   }
 
-  const ps::ReturnFormat format_;
+  const ReturnFormat format_;
   const bool packs_;
   size_t turn_ = 0;
   std::vector<std::vector<float>> values_;
@@ -145,14 +144,14 @@ class Returning {
   std::vector<std::byte> packed_;
 };
 
-std::string describe_returning(ps::ReturnFormat format, bool packs) {
-  return fmt::format("{} return {}", packs ? "pack" : "unpack", ps::return_format_name(format));
+std::string describe_returning(ReturnFormat format, bool packs) {
+  return fmt::format("{} return {}", packs ? "pack" : "unpack", return_format_name(format));
 }
 
 /// bf16: values and packed elements. delta: also masks and half the elements in place of all, and those that are held:
 /// read, and written. The shard reads and writes stamps as well, and reads both again.
-double bytes_per_returned_element(ps::ReturnFormat format, bool packs) {
-  const double packed = format == ps::ReturnFormat::bf16 ? 2.0 : 1.0 + 1.0 / 8 + (packs ? 6 : 2) * 2.0;
+double bytes_per_returned_element(ReturnFormat format, bool packs) {
+  const double packed = format == ReturnFormat::bf16 ? 2.0 : 1.0 + 1.0 / 8 + (packs ? 6 : 2) * 2.0;
   return sizeof(float) + packed;
 }
 
@@ -256,7 +255,7 @@ std::vector<UpdateCase> all_cases() {
 double most_bytes_per_element() {
   double most = 0;
   for (const UpdateCase& c : all_cases()) {
-    const int vectors = 1 + ps::state_vectors(static_cast<ps::OptimizerKind>(c.rule)) + static_cast<int>(c.targets);
+    const int vectors = 1 + ps::state_vectors(static_cast<OptimizerKind>(c.rule)) + static_cast<int>(c.targets);
     const double own =
         vectors * static_cast<double>(sizeof(float)) + static_cast<double>(c.gradients) * gradient_bytes(c.format);
     most = std::max(most, own + bytes_per_element(c));
@@ -301,7 +300,7 @@ std::vector<Contestant> host_contestants(const Options& options) {
       return measure_packing(format, options, bytes);
     }));
   }
-  for (const ps::ReturnFormat format : {ps::ReturnFormat::bf16, ps::ReturnFormat::delta}) {
+  for (const ReturnFormat format : {ReturnFormat::bf16, ReturnFormat::delta}) {
     for (const bool packs : {true, false}) {
       contestants.push_back(
           isolated(describe_returning(format, packs), options, [format, packs, &options](uint64_t bytes) {

@@ -8,7 +8,7 @@
 namespace gradrail::bench {
 
 absl::StatusOr<std::unique_ptr<DeviceVariables>> DeviceVariables::create(const std::string& on, size_t elements,
-                                                                         ps::PushFormat push) {
+                                                                         PushFormat push) {
   auto made = std::unique_ptr<DeviceVariables>(new DeviceVariables);
   made->elements_ = elements;
   made->push_ = push;
@@ -18,7 +18,7 @@ absl::StatusOr<std::unique_ptr<DeviceVariables>> DeviceVariables::create(const s
   return made;
 }
 
-worker::DeviceMemory DeviceVariables::memory() const {
+DeviceBlock DeviceVariables::memory() const {
   auto* const parameters = block_->as<float>();
   const size_t bytes = ps::device_block_bytes(elements_, push_);
   // A missing key is not an error: only `ipc` needs one, and its row states the reason.
@@ -37,8 +37,7 @@ absl::Status DeviceVariables::write_gradients(absl::Span<const float> values) {
   return device_->finish();
 }
 
-absl::Span<const worker::GpuTransfer> all_gpu_transfers() {
-  using worker::GpuTransfer;
+absl::Span<const GpuTransfer> all_gpu_transfers() {
   static constexpr GpuTransfer kWays[] = {GpuTransfer::ipc, GpuTransfer::dma_buf, GpuTransfer::peer_memory,
                                           GpuTransfer::staged};
   return kWays;

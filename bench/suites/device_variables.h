@@ -5,7 +5,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "gpu/compute/compute.h"
-#include "worker/client/client.h"
+#include "gradrail/client.h"
 
 namespace gradrail::bench {
 
@@ -15,10 +15,10 @@ class DeviceVariables {
  public:
   /// `on`: "gpu:N". Errors: as open_compute(), and RESOURCE_EXHAUSTED.
   static absl::StatusOr<std::unique_ptr<DeviceVariables>> create(const std::string& on, size_t elements,
-                                                                 ps::PushFormat push);
+                                                                 PushFormat push);
 
   /// For ClientOptions::device.
-  worker::DeviceMemory memory() const;
+  DeviceBlock memory() const;
 
   /// Shapes  values: [elements], of all tensors one behind the other.
   absl::Status write_gradients(absl::Span<const float> values);
@@ -27,13 +27,13 @@ class DeviceVariables {
   DeviceVariables() = default;
 
   size_t elements_ = 0;
-  ps::PushFormat push_ = ps::PushFormat::fp32;
+  PushFormat push_ = PushFormat::fp32;
   // The block ends before its device, because members are destroyed in reverse order.
   std::unique_ptr<gpu::Compute> device_;
   std::unique_ptr<gpu::Memory> block_;
 };
 
 /// "ipc", "dmabuf", "peermem", "staged": as --gpu-direct of `gradrail train` has them.
-absl::Span<const worker::GpuTransfer> all_gpu_transfers();
+absl::Span<const GpuTransfer> all_gpu_transfers();
 
 }  // namespace gradrail::bench

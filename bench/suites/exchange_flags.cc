@@ -8,8 +8,8 @@
 #include "base/status.h"
 #include "bench/cluster/rank_coordinator.h"
 #include "fmt/format.h"
+#include "gradrail/cluster.h"
 #include "launch/launcher/launcher.h"
-#include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/training.h"
 #include "topology/pin.h"
 #include "transport/rails/rails_setting.h"
@@ -28,15 +28,15 @@ void ExchangeOptions::add_flags(CLI::App& app) {
   app.add_option("--shards", shards, "shards of the parameter server")
       ->transform(NumberIn(1u, kMaxShards))
       ->capture_default_str();
-  app.add_option("--mode", mode, "sync, async or ssp:K")->transform(accepted_by(ps::parse_mode));
+  app.add_option("--mode", mode, "sync, async or ssp:K")->transform(accepted_by(parse_mode));
   app.add_option("--optimizer", optimizer, "sgd, momentum, nesterov or adam")
       ->check(CLI::IsMember({"sgd", "momentum", "nesterov", "adam"}))
       ->capture_default_str();
   app.add_option("--push", push, "elements of a gradient on its way, as in training")
-      ->transform(accepted_by(ps::parse_push_format))
+      ->transform(accepted_by(parse_push_format))
       ->capture_default_str();
   app.add_option("--return", returns, "parameters on their way back")
-      ->check(CLI::IsMember(ps::return_format_names()))
+      ->check(CLI::IsMember(return_format_names()))
       ->capture_default_str();
   app.add_option("--bucket_kib", bucket_kib, "size of a bucket in KiB; 0: the default of the client")
       ->transform(NumberIn(0u, kMaxBucketKib))
@@ -64,21 +64,20 @@ void DistributedOptions::add_flags(CLI::App& app) {
 absl::StatusOr<ExchangeLoad> load_of(const Options& options, const ExchangeOptions& own, uint32_t default_workers,
                                      const char* default_mode) {
   GRADRAIL_RETURN_IF_ERROR(transport::rails::check_lanes(own.rails, own.streams));
-  GRADRAIL_ASSIGN_OR_RETURN(const ps::Mode mode, ps::parse_mode(own.mode.empty() ? default_mode : own.mode));
+  GRADRAIL_ASSIGN_OR_RETURN(const Mode mode, parse_mode(own.mode.empty() ? default_mode : own.mode));
   if (mode.drops())
     return absl::InvalidArgumentError(
-        fmt::format("--mode {}: which gradients a step has is chance, and results are checked", ps::mode_text(mode)));
-  GRADRAIL_ASSIGN_OR_RETURN(const ps::OptimizerKind optimizer, ps::parse_optimizer(own.optimizer));
-  GRADRAIL_ASSIGN_OR_RETURN(const ps::PushFormat push, ps::parse_push_format(own.push));
-  if (push != ps::PushFormat::fp32 && (own.no_sum || own.no_optimizer))
+        fmt::format("--mode {}: which gradients a step has is chance, and results are checked", mode_text(mode)));
+  GRADRAIL_ASSIGN_OR_RETURN(const OptimizerKind optimizer, parse_optimizer(own.optimizer));
+  GRADRAIL_ASSIGN_OR_RETURN(const PushFormat push, parse_push_format(own.push));
+  if (push != PushFormat::fp32 && (own.no_sum || own.no_optimizer))
     return absl::InvalidArgumentError(fmt::format("--push {}: --no-sum and --no-optimizer measure fp32", own.push));
   // Pushes of one worker differ. The order of the updates decides the result.
-  if (push.kind == ps::PushFormat::topk && options.check && !mode.sums())
-    return absl::InvalidArgumentError(
-        fmt::format("--push {} --mode {}: results are checked in mode sync only (-c 0 does not check)", own.push,
-                    ps::mode_text(mode)));
-  GRADRAIL_ASSIGN_OR_RETURN(const ps::ReturnFormat returns, ps::parse_return_format(own.returns));
-  if (returns != ps::ReturnFormat::fp32 && own.no_return)
+  if (push.kind == PushFormat::topk && options.check && !mode.sums())
+    return absl::InvalidArgumentError(fmt::format(
+        "--push {} --mode {}: results are checked in mode sync only (-c 0 does not check)", own.push, mode_text(mode)));
+  GRADRAIL_ASSIGN_OR_RETURN(const ReturnFormat returns, parse_return_format(own.returns));
+  if (returns != ReturnFormat::fp32 && own.no_return)
     return absl::InvalidArgumentError(fmt::format("--return {}: --no-return measures fp32", own.returns));
   // A launcher has decided the number of workers. A flag that states another number is a mistake, not a wish.
   const uint32_t here = own.workers == 0 ? default_workers : own.workers;
@@ -125,9 +124,8 @@ std::string describe(const ExchangeLoad& load) {
   const size_t servers = load.coordinator == nullptr ? 1 : load.coordinator->servers().size();
   return fmt::format("{} worker{}, {}{} shard{}, {}, {}, push {}, return {}, gradient {}, {}{}{}", load.workers,
                      load.workers == 1 ? "" : "s", servers == 1 ? "" : fmt::format("{} servers of ", servers),
-                     load.shards, load.shards == 1 ? "" : "s", ps::mode_text(load.mode),
-                     ps::optimizer_name(load.optimizer), ps::push_format_name(load.push),
-                     ps::return_format_name(load.returns),
+                     load.shards, load.shards == 1 ? "" : "s", mode_text(load.mode), optimizer_name(load.optimizer),
+                     push_format_name(load.push), return_format_name(load.returns),
                      load.touch ? "written anew each time" : "not touched between exchanges",
                      load.block ? "blocking" : "spinning", without.empty() ? "" : ", NOT CHECKED, without ", without);
 }

@@ -6,15 +6,15 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/clock.h"
 #include "base/resource_limits.h"
 #include "bench/layers/traffic_matrix.h"
 #include "bench/report/figure.h"
 #include "bench/report/report.h"
+#include "gradrail/client.h"
+#include "gradrail/clock.h"
 #include "ps/protocol/mode.h"
 #include "ps/protocol/optimizer_settings.h"
 #include "ps/store/ablation.h"
-#include "worker/client/client.h"
 
 namespace gradrail::bench {
 
@@ -33,9 +33,9 @@ struct ExchangeLoad {
   std::vector<std::string> rails;  ///< addresses of the servers' links; empty: bind_host
   uint32_t streams = 0;            ///< ClientOptions::streams
   std::string gpu;  ///< "gpu:N": gradients and parameters of workers are in that GPU's memory; "": in the host's
-  worker::GpuTransfer gpu_transfer = worker::GpuTransfer::staged;  ///< … and leave it this way or not at all
-  std::string ps_device = "host";                                  ///< where the server's parameters are
-  uint64_t bytes = 0;                                              ///< of one worker's gradient
+  GpuTransfer gpu_transfer = GpuTransfer::staged;  ///< … and leave it this way or not at all
+  std::string ps_device = "host";                  ///< where the server's parameters are
+  uint64_t bytes = 0;                              ///< of one worker's gradient
   uint32_t workers = 1;
   uint32_t shards = 1;                     ///< of each server
   RankCoordinator* coordinator = nullptr;  ///< the processes of the run; null: forked on this host
@@ -45,10 +45,10 @@ struct ExchangeLoad {
     Member* worker = nullptr;
   } pair{};
   std::vector<std::string> servers;  ///< where they listen; filled in as they start
-  ps::Mode mode = {.kind = ps::ModeKind::sync};
-  ps::OptimizerKind optimizer = ps::OptimizerKind::sgd;
-  ps::PushFormat push = ps::PushFormat::fp32;
-  ps::ReturnFormat returns = ps::ReturnFormat::fp32;
+  Mode mode = {.kind = ModeKind::sync};
+  OptimizerKind optimizer = OptimizerKind::sgd;
+  PushFormat push = PushFormat::fp32;
+  ReturnFormat returns = ReturnFormat::fp32;
   uint32_t bucket_bytes = 0;  ///< 0: the client's default
   bool touch = false;         ///< the gradient is written anew before each exchange, as training does; not timed
   bool block = false;         ///< processes block instead of spinning

@@ -26,11 +26,11 @@ void take_reason(Figure& figure) {
 }
 
 /// Why this way does not lead over this transport, as far as is known before it is tried.
-std::string why_not(worker::GpuTransfer out, const TransportChoice& choice) {
+std::string why_not(GpuTransfer out, const TransportChoice& choice) {
   if (!choice.unusable.empty()) return choice.unusable;
   std::string why;
-  if (out == worker::GpuTransfer::dma_buf) why = choice.gpu.why_no_dma_buf;
-  if (out == worker::GpuTransfer::peer_memory) why = choice.gpu.why_no_peer_memory;
+  if (out == GpuTransfer::dma_buf) why = choice.gpu.why_no_dma_buf;
+  if (out == GpuTransfer::peer_memory) why = choice.gpu.why_no_peer_memory;
   return why.empty() ? "" : fmt::format("{} {}", choice.title(), why);
 }
 
@@ -72,8 +72,8 @@ Contestant way_contestant(const std::string& name, const ExchangeLoad& load, con
 std::vector<Contestant> gpu_contestants(const ExchangeLoad& load, const std::string& gpu, const absl::Status& opened,
                                         const std::vector<Way>& ways) {
   std::vector<Contestant> contestants;
-  for (const worker::GpuTransfer out : all_gpu_transfers()) {
-    const char* const way = worker::name_of(out);
+  for (const GpuTransfer out : all_gpu_transfers()) {
+    const char* const way = name_of(out);
     if (!opened.ok()) {
       contestants.push_back(refused(fmt::format("{} {}", gpu, way), std::string(message_of(opened))));
       continue;
@@ -83,7 +83,7 @@ std::vector<Contestant> gpu_contestants(const ExchangeLoad& load, const std::str
     // Each row permits one method, so that it fails where the worker would fall back to staging.
     device.gpu_transfer = out;
     // It is a GPU's kernel that reads another process' GPU memory.
-    if (out == worker::GpuTransfer::ipc) device.ps_device = gpu;
+    if (out == GpuTransfer::ipc) device.ps_device = gpu;
     for (const auto& [transport, choice] : ways) {
       const std::string name = fmt::format("{}, {} {}", transport, gpu, way);
       const std::string why = why_not(out, choice);

@@ -16,11 +16,11 @@
 #include "bench/suites/device_variables.h"
 #include "bench/suites/stages.h"
 #include "fmt/format.h"
+#include "gradrail/client.h"
 #include "nlohmann/json.hpp"
 #include "ps/optimizer/optimizer.h"
 #include "ps/optimizer/returns.h"
 #include "ps/protocol/push_format.h"
-#include "worker/client/client.h"
 
 namespace gradrail::bench {
 namespace {
@@ -42,8 +42,8 @@ constexpr size_t kPatterns = std::size(kPattern);
 struct Pushes {
   std::vector<float> gradient, rest, packed;  ///< [elements], also where fewer are packed
 
-  void next(ps::PushFormat format) {
-    if (format == ps::PushFormat::fp32) {
+  void next(PushFormat format) {
+    if (format == PushFormat::fp32) {
       packed = gradient;
     } else {
       ps::pack(format, gradient, rest.data(), packed.data());
@@ -85,7 +85,7 @@ class Worker {
     join_seconds_ = seconds_since(joining);
     GRADRAIL_RETURN_IF_ERROR(write_gradient());
     // In `async` the first worker would measure its exchanges before the others load the server.
-    GRADRAIL_RETURN_IF_ERROR(client_->barrier("joined"));
+    GRADRAIL_RETURN_IF_ERROR(client_->barriers().wait("joined"));
     // All workers take part in these exchanges: in `sync` no step ends without one of them.
     for (uint64_t i = 0; i < kCalibration; ++i) GRADRAIL_RETURN_IF_ERROR(one());
     GRADRAIL_ASSIGN_OR_RETURN(const uint64_t warmup, agree(shared_.warmup, warmup_given(), load_.seconds / 10));
@@ -101,7 +101,7 @@ class Worker {
     seconds_ = seconds_since(start);
     count_shard_time(before, server_use());
     // Before the check: its pull adds marks of its own.
-    marks_ = client_->marks();
+    marks_ = client_->traces().marks();
     if (load_.check && !load_.ablation.any()) GRADRAIL_RETURN_IF_ERROR(check());
     return client_->leave();
   }
@@ -128,59 +128,55 @@ class Worker {
   }
 
   absl::Status join() {
-    worker::ClientOptions options{.task_index = index_,
-                                  .mode = load_.mode.kind,
-                                  .mode_bound = load_.mode.bound,
-                                  .optimizer = optimizer(),
-                                  .push = load_.push,
-                                  .returns = load_.returns,
-                                  .transports = {load_.transport},
-                                  .rdma_only = load_.rdma_only,
-                                  .ofi_provider = load_.ofi_provider,
-                                  .security = security_of(load_),
-                                  .bind_host = load_.bind_host,
-                                  .streams = load_.streams,
-                                  .wait = wait_of(load_),
-                                  .join_timeout = start_up(load_),
-                                  .marks = load_.stages ? kMarks : 0};
+    ClientOptions options{.task_index = index_,
+                          .mode = load_.mode,
+                          .optimizer = optimizer(),
+                          .compression = {.push = load_.push, .returns = load_.returns},
+                          .transport = {.order = {load_.transport},
+                                        .rdma_only = load_.rdma_only,
+                                        .ofi_provider = load_.ofi_provider,
+                                        .bind_host = load_.bind_host,
+                                        .streams = load_.streams,
+                                        .wait = wait_of(load_)},
+                          .security = security_of(load_),
+                          .recovery = {.join_timeout = start_up(load_)},
+                          .hooks = {.marks = load_.stages ? kMarks : 0}};
     options.cluster = {.ps = load_.servers, .workers = worker_names(load_.workers)};
     if (load_.bucket_bytes > 0) options.bucket_bytes = load_.bucket_bytes;
     GRADRAIL_RETURN_IF_ERROR(open_gpu(options));
-    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<worker::Client> joined,
-                              worker::Client::join(std::move(options), schema()));
+    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Client> joined, Client::join(std::move(options), schema()));
     client_ = std::move(joined);
     for (size_t i = 0; i < tensors(); ++i)
       // The values of the chief are used; zeros let expected() compute the result of a few elements.
       std::fill_n(client_->parameters(i).begin(), client_->parameters(i).size(), 0.0f);
     GRADRAIL_RETURN_IF_ERROR(client_->start());
-    const worker::ClientStats stats = client_->stats();
+    const ClientStats stats = client_->statistics().now();
     if (!stats.path_bytes.empty()) path_ = stats.path_bytes.front().path;
     if (!stats.paths.empty()) why_ = stats.paths.front();
     if (device_ != nullptr) {
       path_ += fmt::format(", {}", load_.gpu);
-      why_ += fmt::format("; {}", client_->gpu_text());
+      why_ += fmt::format("; {}", client_->device().text());
     }
     // A worker that measures before all have joined would measure a smaller run.
-    return client_->barrier("joined");
+    return client_->barriers().wait("joined");
   }
 
-  absl::Status open_gpu(worker::ClientOptions& options) {
+  absl::Status open_gpu(ClientOptions& options) {
     if (load_.gpu.empty()) return absl::OkStatus();
     size_t elements = 0;
-    for (const ps::Tensor& tensor : schema()) elements += tensor.elements();
+    for (const Tensor& tensor : schema()) elements += tensor.elements();
     GRADRAIL_ASSIGN_OR_RETURN(device_, DeviceVariables::create(load_.gpu, elements, load_.push));
-    options.device = device_->memory();
-    options.require_device = load_.gpu_transfer != worker::GpuTransfer::staged;
+    const bool is_direct = load_.gpu_transfer != GpuTransfer::staged;
     // One method or none: a fallback to another one would give its figures to this row.
-    options.gpu_transfers.clear();
-    if (options.require_device) options.gpu_transfers.push_back(load_.gpu_transfer);
+    options.placement = {.device = device_->memory(), .gpu_transfers = {}, .require_device = is_direct};
+    if (is_direct) options.placement.gpu_transfers.push_back(load_.gpu_transfer);
     return absl::OkStatus();
   }
 
   size_t tensors() const { return std::max<size_t>(1, std::max(load_.layers.size(), pieces_.size())); }
 
-  ps::Schema schema() const {
-    ps::Schema schema;
+  Schema schema() const {
+    Schema schema;
     for (const ExchangeLoad::Layer& layer : load_.layers)
       schema.push_back({fmt::format("layer {}", schema.size()), {static_cast<int64_t>(layer.elements)}});
     for (const TrafficPiece& piece : pieces_) {
@@ -191,15 +187,15 @@ class Worker {
     return schema;
   }
 
-  ps::OptimizerConfig optimizer() const {
+  OptimizerConfig optimizer() const {
     // With rate 1 a lost update of sgd is not lost in the rounding. expected() rounds alike.
-    return {.kind = load_.optimizer, .learning_rate = load_.optimizer == ps::OptimizerKind::sgd ? 1.0f : 0.001f};
+    return {.kind = load_.optimizer, .learning_rate = load_.optimizer == OptimizerKind::sgd ? 1.0f : 0.001f};
   }
 
   /// The gradient of `worker`, which most formats round. Updates without an order have equal gradients that the format
   /// holds exactly: int8 and int4 have a scale of 1.
   float gradient(uint32_t worker, size_t element) const {
-    const float exact = load_.push == ps::PushFormat::int8 ? 127.0f : 7.0f;
+    const float exact = load_.push == PushFormat::int8 ? 127.0f : 7.0f;
     return kPattern[element % kPatterns] * (load_.mode.sums() ? 1.1f * static_cast<float>(worker + 1) : exact);
   }
 
@@ -226,7 +222,7 @@ class Worker {
   absl::Status one() {
     if (load_.touch) GRADRAIL_RETURN_IF_ERROR(write_gradient());
     // A step of a matrix has all its entries: all workers begin it together.
-    if (!pieces_.empty()) GRADRAIL_RETURN_IF_ERROR(client_->barrier("step"));
+    if (!pieces_.empty()) GRADRAIL_RETURN_IF_ERROR(client_->barriers().wait("step"));
     const TimePoint begin = Clock::now();
     for (size_t i = 0; i < load_.layers.size(); ++i) {
       // A layer keeps its core while it computes: a sleep would free the core and end late.
@@ -285,9 +281,9 @@ class Worker {
   /// Every parameter must be what that many updates make of it.
   absl::Status check() {
     // The last updates of the others must be in the parameters before this worker reads them.
-    GRADRAIL_RETURN_IF_ERROR(client_->barrier("measured"));
+    GRADRAIL_RETURN_IF_ERROR(client_->barriers().wait("measured"));
     GRADRAIL_RETURN_IF_ERROR(client_->pull());
-    GRADRAIL_RETURN_IF_ERROR(client_->fetch());
+    GRADRAIL_RETURN_IF_ERROR(client_->device().fetch());
     std::vector<float> wanted;
     size_t first = 0;
     for (size_t tensor = 0; tensor < tensors(); ++tensor) {
@@ -297,7 +293,7 @@ class Worker {
         wrong_ += values[i] != wanted[computes_all() ? first + i : i % kPatterns] ? 1 : 0;
       first += values.size();
     }
-    return client_->barrier("checked");
+    return client_->barriers().wait("checked");
   }
 
   /// With a matrix, its entries decide the number: each worker has made as many steps.
@@ -309,7 +305,7 @@ class Worker {
                                                [&](const auto& row) { return row[piece.shard] > piece.first; }));
   }
 
-  bool computes_all() const { return load_.push.kind == ps::PushFormat::topk; }
+  bool computes_all() const { return load_.push.kind == PushFormat::topk; }
 
   /// The gradients of `worker` that expected() computes with.
   std::vector<float> gradients_of(uint32_t worker) const {
@@ -349,7 +345,7 @@ class Worker {
                               .gradients = gradients,
                               .update_index = update});
     }
-    if (load_.returns != ps::ReturnFormat::fp32) {
+    if (load_.returns != ReturnFormat::fp32) {
       std::vector<uint16_t> rounded(count);
       ps::round_to_bf16(parameters, rounded.data());
       ps::widen_bf16(rounded.data(), absl::MakeSpan(parameters));
@@ -362,7 +358,7 @@ class Worker {
   const uint32_t index_;
   std::vector<TrafficPiece> pieces_;         ///< of a traffic matrix: the tensors, each a fragment; empty: no matrix
   std::unique_ptr<DeviceVariables> device_;  ///< null: in host memory. Outlives the client
-  std::unique_ptr<worker::Client> client_;
+  std::unique_ptr<Client> client_;
   std::vector<double> micros_;
   TimePoint reported_ = Clock::now();
   std::string path_, why_;
@@ -387,7 +383,7 @@ uint64_t exchanges_within(double seconds, double micros) {
 // Workers of a bench have no address: they connect to servers, and no task connects to them.
 std::vector<std::string> worker_names(uint32_t count) { return std::vector<std::string>(count, "bench"); }
 
-transport::WaitPolicy wait_of(const ExchangeLoad& load) { return {.spin = load.block ? Duration::zero() : kSpin}; }
+WaitPolicy wait_of(const ExchangeLoad& load) { return {.spin = load.block ? Duration::zero() : kSpin}; }
 
 nlohmann::json rank_json(const std::string& task) {
   const Rank rank = this_rank(task);

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
 #include "bench/suites/exchange_run.h"
+#include "gradrail/clock.h"
 #include "nlohmann/json_fwd.hpp"
 #include "ps/protocol/path_check.h"
 
@@ -26,10 +26,10 @@ inline constexpr Duration kStartUp = std::chrono::seconds(20);
 /// The same for a load: parameters, gradients and slots are allocated one after the other.
 inline Duration start_up(const ExchangeLoad& load) { return kStartUp + 3 * ps::allocation_time(load.bytes); }
 /// The servers of a bench run for seconds, hold no user data, and listen on the loopback interface by default.
-inline const ps::Security kOpen = {.insecure = true};
+inline const Security kOpen = {.insecure = true};
 /// Encrypted data needs a secret; each run of a bench has the same one.
-inline ps::Security security_of(const ExchangeLoad& load) {
-  return load.encrypted ? ps::Security{.secret = "secret of a bench", .encrypt_data = true} : kOpen;
+inline Security security_of(const ExchangeLoad& load) {
+  return load.encrypted ? Security{.secret = "secret of a bench", .encrypt_data = true} : kOpen;
 }
 inline constexpr uint64_t kCalibration = 5;  ///< the first exchanges: their times set the length of the warm-up
 inline constexpr size_t kMarks = 16384;      ///< of a task: some thousands of small exchanges, ten of 64 MiB
@@ -42,7 +42,7 @@ uint64_t exchanges_within(double seconds, double micros);
 
 // Texts that both ends of a run share.
 std::vector<std::string> worker_names(uint32_t count);
-transport::WaitPolicy wait_of(const ExchangeLoad& load);
+WaitPolicy wait_of(const ExchangeLoad& load);
 nlohmann::json rank_json(const std::string& task);
 
 }  // namespace gradrail::bench

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/optimizer/optimizer.h"
+#include "ps/protocol/optimizer_settings.h"
 #include "ps/protocol/push_format.h"
 #include "ps/store/gpu_format.h"
 
@@ -14,15 +15,14 @@ namespace gradrail::bench {
 namespace {
 
 using gpu::UpdateRule;
-using ps::PushFormat;
 
 // The two bias corrections of adam differ at this step: β1^1000 is 0 in fp32, β2^1000 is 0.37.
 constexpr uint64_t kUpdateIndex = 1000;
 
-ps::OptimizerConfig config_of(UpdateRule rule) { return {.kind = static_cast<ps::OptimizerKind>(rule)}; }
+OptimizerConfig config_of(UpdateRule rule) { return {.kind = static_cast<OptimizerKind>(rule)}; }
 
 size_t state_vectors(UpdateRule rule) {
-  return static_cast<size_t>(ps::state_vectors(static_cast<ps::OptimizerKind>(rule)));
+  return static_cast<size_t>(ps::state_vectors(static_cast<OptimizerKind>(rule)));
 }
 
 /// Multiples of 1/128 in [0.5, 1.5), which bf16 holds exactly; another run of them for each buffer. As good as random
@@ -47,7 +47,7 @@ std::vector<float> packed(PushFormat format, const std::vector<float>& gradient)
 }
 
 gpu::UpdateArguments coefficients(const UpdateCase& c) {
-  const ps::OptimizerConfig config = config_of(c.rule);
+  const OptimizerConfig config = config_of(c.rule);
   // In double, as ps::apply: the check compares bits.
   const auto correction = [](float beta) { return 1.0 - std::pow(static_cast<double>(beta), kUpdateIndex); };
   const double adam_rate =
@@ -117,8 +117,8 @@ std::vector<UpdateCase> format_cases() {
 }
 
 std::string describe(const UpdateCase& c) {
-  return fmt::format("{}, {} gradient{} {}, {} target{}", ps::optimizer_name(static_cast<ps::OptimizerKind>(c.rule)),
-                     c.gradients, c.gradients == 1 ? "" : "s", ps::push_format_name(c.format), c.targets,
+  return fmt::format("{}, {} gradient{} {}, {} target{}", optimizer_name(static_cast<OptimizerKind>(c.rule)),
+                     c.gradients, c.gradients == 1 ? "" : "s", push_format_name(c.format), c.targets,
                      c.targets == 1 ? "" : "s");
 }
 

@@ -11,17 +11,14 @@
 namespace gradrail::bench {
 
 /// The formats of a push that pack gradients.
-inline constexpr ps::PushFormat kPackedFormats[] = {ps::PushFormat::bf16,
-                                                    ps::PushFormat::int8,
-                                                    ps::PushFormat::int4,
-                                                    {ps::PushFormat::topk, 10},
-                                                    {ps::PushFormat::topk, 100}};
+inline constexpr PushFormat kPackedFormats[] = {
+    PushFormat::bf16, PushFormat::int8, PushFormat::int4, {PushFormat::topk, 10}, {PushFormat::topk, 100}};
 
 /// One kind of update that a shard does.
 struct UpdateCase {
   gpu::UpdateRule rule = gpu::UpdateRule::sgd;
   size_t gradients = 1;
-  ps::PushFormat format = ps::PushFormat::fp32;  ///< of the gradients
+  PushFormat format = PushFormat::fp32;  ///< of the gradients
   size_t targets = 0;
 };
 
@@ -33,7 +30,7 @@ std::vector<UpdateCase> format_cases();
 std::string describe(const UpdateCase& c);
 
 /// Those of an element within a bucket, scales included.
-double gradient_bytes(ps::PushFormat format);
+double gradient_bytes(PushFormat format);
 /// The bytes that one element's update reads and writes.
 double bytes_per_element(const UpdateCase& c);
 

@@ -20,9 +20,8 @@ constexpr uint64_t kMostBytesOfBound = uint64_t{1} << 29;
 
 /// The load is the one of cold_us().
 bool has_cold_bound(const ExchangeLoad& load) {
-  return load.mode.kind == ps::ModeKind::async && load.optimizer == ps::OptimizerKind::sgd &&
-         load.push == ps::PushFormat::fp32 && load.returns == ps::ReturnFormat::fp32 && load.layers.empty() &&
-         !load.encrypted && !load.ablation.any();
+  return load.mode.kind == ModeKind::async && load.optimizer == OptimizerKind::sgd && load.push == PushFormat::fp32 &&
+         load.returns == ReturnFormat::fp32 && load.layers.empty() && !load.encrypted && !load.ablation.any();
 }
 
 uint32_t workers_of_bound(const ExchangeLoad& load) {

@@ -88,7 +88,7 @@ absl::StatusOr<Asked> understand(const Options& options, const PeersOptions& own
     asked.load = load;
     if (load.ablation.any())
       return absl::InvalidArgumentError("peers: all of them sum, update and return; leave --no-... out");
-    if (load.workers != 1 || load.optimizer != ps::OptimizerKind::sgd)
+    if (load.workers != 1 || load.optimizer != OptimizerKind::sgd)
       return absl::InvalidArgumentError(
           "peers: all of them do SGD with one worker; leave --workers and --optimizer out");
     GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(own, "64", "64M", sizeof(float)));

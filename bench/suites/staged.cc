@@ -23,7 +23,7 @@
 namespace gradrail::bench {
 namespace {
 
-constexpr ps::PushFormat kPush = ps::PushFormat::fp32;
+constexpr PushFormat kPush = PushFormat::fp32;
 
 class StagedBench {
  public:
@@ -39,10 +39,10 @@ class StagedBench {
       *memory = std::move(made);
     }
     float* const parameters = block_->as<float>();
-    const worker::DeviceMemory memory{.device = device_.get(),
-                                      .parameters = parameters,
-                                      .gradients = parameters + ps::device_gradients_at(elements_),
-                                      .bytes = ps::device_block_bytes(elements_, kPush)};
+    const DeviceBlock memory{.device = device_.get(),
+                             .parameters = parameters,
+                             .gradients = parameters + ps::device_gradients_at(elements_),
+                             .bytes = ps::device_block_bytes(elements_, kPush)};
     GRADRAIL_ASSIGN_OR_RETURN(
         variables_, worker::GpuVariables::create(memory, elements_, kPush, parameters_.span(), gradients_.span()));
     // Streams of their own for the plain copies: they must not wait behind the buckets.

@@ -15,9 +15,9 @@
 #include "bench/report/isolated_figures.h"
 #include "bench/suites/exchange_run.h"
 #include "fmt/format.h"
+#include "gradrail/client.h"
 #include "ps/protocol/training.h"
 #include "ps/server.h"
-#include "worker/client/client.h"
 
 namespace gradrail::bench {
 namespace {
@@ -27,7 +27,7 @@ namespace {
 constexpr double kLonger = 5.0;
 
 struct Scene {
-  ps::Mode mode;
+  Mode mode;
   uint32_t workers = 4;
   uint64_t bytes = 0;
   double step_ms = 2.0;
@@ -48,21 +48,17 @@ struct Share {
   std::vector<double> micros;  ///< of each step, computing and exchange
   double seconds = 0.0;
   uint64_t advanced = 0;  ///< steps of the run that came to lie behind it
-  worker::ClientStats stats;
+  ClientStats stats;
 };
 
-Share work(const Scene& scene, const ps::ClusterSpec& cluster, uint32_t task) {
+Share work(const Scene& scene, const ClusterSpec& cluster, uint32_t task) {
   Share share;
-  const auto client = worker::Client::join({.cluster = cluster,
-                                            .task_index = task,
-                                            .mode = scene.mode.kind,
-                                            .mode_bound = scene.mode.bound,
-                                            .mode_drops_late = scene.mode.drops_late,
-                                            .wait = {.spin = Duration::zero()}},
-                                           {{"gradient", {static_cast<int64_t>(scene.bytes / sizeof(float))}}});
+  const auto client = Client::join(
+      {.cluster = cluster, .task_index = task, .mode = scene.mode, .transport = {.wait = {.spin = Duration::zero()}}},
+      {{"gradient", {static_cast<int64_t>(scene.bytes / sizeof(float))}}});
   share.ended = client.ok() ? (*client)->start() : client.status();
   // Together: a worker that begins alone would not have to wait for others yet.
-  if (share.ended.ok()) share.ended = (*client)->barrier("begin");
+  if (share.ended.ok()) share.ended = (*client)->barriers().wait("begin");
   const TimePoint start = Clock::now();
   for (uint64_t step = 1; share.ended.ok() && seconds_since(start) < scene.seconds; ++step) {
     const TimePoint step_start = Clock::now();
@@ -76,13 +72,13 @@ Share work(const Scene& scene, const ps::ClusterSpec& cluster, uint32_t task) {
   share.seconds = seconds_since(start);
   // Not the number of loops: in `backup` a worker skips the steps that went on without it.
   share.advanced = (*client)->position();
-  share.stats = (*client)->stats();
+  share.stats = (*client)->statistics().now();
   share.ended = (*client)->leave();
   return share;
 }
 
 absl::StatusOr<std::vector<Share>> play(const Scene& scene) {
-  ps::ClusterSpec cluster;
+  ClusterSpec cluster;
   for (uint32_t i = 0; i < scene.workers; ++i) cluster.workers.push_back(fmt::format("worker/{}", i));
   // All tasks are threads of this process, usually more than cores. They block: one that spins slows the others.
   GRADRAIL_ASSIGN_OR_RETURN(const auto server, ps::Server::start({.listen_address = "127.0.0.1:0",
@@ -196,7 +192,7 @@ absl::StatusOr<int> run_straggler_suite(const Options& options, const StragglerO
   std::vector<Contestant> contestants;
   for (const bool in_turn : {false, true}) {
     for (const std::string& text : modes) {
-      const ps::Mode mode = *ps::parse_mode(text);
+      const Mode mode = *parse_mode(text);
       const std::string name = fmt::format("{}, {}", text, in_turn ? "in turn" : "one slow");
       contestants.push_back({name, [=, &options, &own](uint64_t bytes) {
                                const Scene scene{.mode = mode,

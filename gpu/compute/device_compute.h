@@ -5,13 +5,13 @@
 #include <string_view>
 #include <vector>
 
-#include "base/clock.h"
 #include "gpu/compute/blas.h"
 #include "gpu/compute/compute.h"
 #include "gpu/compute/stream_marks.h"
 #include "gpu/driver/device.h"
 #include "gpu/driver/module.h"
 #include "gpu/driver/stream.h"
+#include "gradrail/clock.h"
 
 namespace gradrail::gpu {
 

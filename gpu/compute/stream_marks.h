@@ -4,10 +4,10 @@
 #include <memory>
 #include <vector>
 
-#include "base/clock.h"
 #include "gpu/compute/compute.h"
 #include "gpu/compute/stream_flags.h"
 #include "gpu/driver/stream.h"
+#include "gradrail/clock.h"
 
 namespace gradrail::gpu {
 

@@ -6,8 +6,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/clock.h"
 #include "gpu/compute/compute.h"
+#include "gradrail/clock.h"
 
 namespace gradrail::gpu {
 

@@ -36,10 +36,10 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> credentials_for(const 
     return std::string(path == nullptr ? "" : path);
   };
   // The variables of etcdctl: administrators have set them where etcd asks for certificates.
-  const ps::Security security{.cert_file = file("ETCDCTL_CERT"),
-                              .key_file = file("ETCDCTL_KEY"),
-                              .trusted_ca_file = file("ETCDCTL_CACERT"),
-                              .system_authorities = true};
+  const Security security{.cert_file = file("ETCDCTL_CERT"),
+                          .key_file = file("ETCDCTL_KEY"),
+                          .trusted_ca_file = file("ETCDCTL_CACERT"),
+                          .system_authorities = true};
   auto credentials = ps::channel_credentials(security);
   if (credentials.ok()) return credentials;
   // The shared code names flags of `train`, which do not exist for etcd.

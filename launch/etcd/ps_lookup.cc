@@ -7,8 +7,8 @@
 #include "base/parse_number.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "gradrail/cluster.h"
 #include "launch/etcd/registration.h"
-#include "ps/protocol/cluster_spec.h"
 
 namespace gradrail::launch {
 namespace {
@@ -27,8 +27,8 @@ absl::StatusOr<std::string> address_in(const Etcd::Listing& listing, const Rende
   const Etcd::Entry* const there = find(listing, where, index);
   // parse_host_port() adds a default port, so that only a text with a port stays equal.
   if (there != nullptr) {
-    const absl::StatusOr<ps::HostPort> parsed = ps::parse_host_port(there->value);
-    if (parsed.ok() && ps::to_string(*parsed) == there->value) return there->value;
+    const absl::StatusOr<HostPort> parsed = parse_host_port(there->value);
+    if (parsed.ok() && to_string(*parsed) == there->value) return there->value;
   }
   return absl::NotFoundError(
       fmt::format("ps/{} is not registered at {}{}", index, where.text, there == nullptr ? "" : " with its port"));

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/clock.h"
+#include "gradrail/clock.h"
 #include "launch/etcd/etcd.h"
 #include "launch/etcd/rendezvous_url.h"
 

@@ -8,7 +8,7 @@
 #include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/protocol/cluster_spec.h"
+#include "gradrail/cluster.h"
 #include "spdlog/spdlog.h"
 
 namespace gradrail::launch {
@@ -91,7 +91,7 @@ Registration::~Registration() {
 void Registration::publish(uint16_t port) {
   {
     const MutexLock lock(mutex_);
-    address_ = ps::to_string({.host = host_, .port = port});
+    address_ = to_string({.host = host_, .port = port});
     is_new_ = true;
   }
   changed_.notify_all();

@@ -7,8 +7,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "base/clock.h"
 #include "base/mutex.h"
+#include "gradrail/clock.h"
 #include "launch/etcd/etcd.h"
 #include "launch/etcd/rendezvous_url.h"
 

@@ -5,7 +5,7 @@
 #include "absl/strings/str_split.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/protocol/cluster_spec.h"
+#include "gradrail/cluster.h"
 
 namespace gradrail::launch {
 namespace {
@@ -28,11 +28,11 @@ bool is_job_name(std::string_view job) {
 }
 
 absl::StatusOr<std::string> endpoint(const std::string& scheme, const std::string& text) {
-  GRADRAIL_ASSIGN_OR_RETURN(ps::HostPort address, ps::parse_host_port(text));
+  GRADRAIL_ASSIGN_OR_RETURN(HostPort address, parse_host_port(text));
   // A URL without a port gets etcd's port, not ours.
   // parse_host_port() has filled in the port of a ps.
-  if (ps::to_string(address) != text) address.port = kEtcdPort;
-  return fmt::format("{}://{}", scheme, ps::to_string(address));
+  if (to_string(address) != text) address.port = kEtcdPort;
+  return fmt::format("{}://{}", scheme, to_string(address));
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 #include "base/parse_number.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/protocol/cluster_spec.h"
+#include "gradrail/cluster.h"
 
 namespace gradrail::launch {
 namespace {
@@ -46,7 +46,7 @@ class Reader {
 constexpr std::string_view kTcpScheme = "tcp://";
 constexpr const char* kPmixHost = "the host of rank 0 in PMIx";
 // The limits of --ps and of workers together.
-constexpr uint32_t kMostTasks = ps::kMaxWorkers + 64;
+constexpr uint32_t kMostTasks = kMaxWorkers + 64;
 
 /// The name of the job selects the port, so that two jobs on one host rarely collide. The range lies below the ports
 /// that the kernel gives to outgoing connections.
@@ -60,8 +60,8 @@ uint16_t port_of(std::string_view job) {
 /// "" without a host. Errors  INVALID_ARGUMENT: `variable` has no host; a task would find that out at its first call.
 absl::StatusOr<std::string> address(const char* variable, const std::string& host, uint16_t port) {
   if (host.empty()) return std::string();
-  std::string text = ps::to_string({.host = host, .port = port});
-  const absl::StatusOr<ps::HostPort> parsed = ps::parse_host_port(text);
+  std::string text = to_string({.host = host, .port = port});
+  const absl::StatusOr<HostPort> parsed = parse_host_port(text);
   if (parsed.ok()) return text;
   return absl::InvalidArgumentError(fmt::format("{}: {}", variable, message_of(parsed.status())));
 }
@@ -180,7 +180,7 @@ Found from_dmlc(const Reader& read) {
   // The tracker of ps-lite sets all of these; a missing one is a mistake of a script.
   const absl::StatusOr<Launch::Role> role = dmlc_role(read.text("DMLC_ROLE"));
   const absl::StatusOr<uint32_t> servers = read.number("DMLC_NUM_SERVER", 64);
-  const absl::StatusOr<uint32_t> workers = read.number("DMLC_NUM_WORKER", ps::kMaxWorkers);
+  const absl::StatusOr<uint32_t> workers = read.number("DMLC_NUM_WORKER", kMaxWorkers);
   const absl::StatusOr<uint32_t> port = read.number("DMLC_PS_ROOT_PORT", UINT16_MAX);
   for (const absl::Status& status : {role.status(), servers.status(), workers.status(), port.status()}) {
     if (!status.ok())
@@ -271,10 +271,10 @@ std::vector<std::pair<std::string, std::string>> worker_variables(const Variable
 bool is_tcp_rendezvous(std::string_view url) { return url.starts_with(kTcpScheme); }
 
 absl::StatusOr<std::string> parse_tcp_rendezvous(std::string_view url) {
-  const absl::StatusOr<ps::HostPort> address = is_tcp_rendezvous(url)
-                                                   ? ps::parse_host_port(url.substr(kTcpScheme.size()))
-                                                   : absl::InvalidArgumentError("it is not the address of a host");
-  if (address.ok()) return ps::to_string(*address);
+  const absl::StatusOr<HostPort> address = is_tcp_rendezvous(url)
+                                               ? parse_host_port(url.substr(kTcpScheme.size()))
+                                               : absl::InvalidArgumentError("it is not the address of a host");
+  if (address.ok()) return to_string(*address);
   return absl::InvalidArgumentError(
       fmt::format("{}: {}; the correct form is tcp://HOST:PORT", url, message_of(address.status())));
 }

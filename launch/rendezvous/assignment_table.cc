@@ -26,7 +26,7 @@ std::string name_of(const proto::RankHello& hello) {
   return hello.has_rank() ? fmt::format("{}/{}", hello.role(), hello.rank()) : fmt::format("a {}", hello.role());
 }
 
-absl::StatusOr<ps::TaskId> AssignmentTable::take(const proto::RankHello& hello) {
+absl::StatusOr<TaskId> AssignmentTable::take(const proto::RankHello& hello) {
   const bool by_rank = hello.role().empty();
   const bool is_ps = by_rank ? hello.rank() < ps_.size() : hello.role() == "ps";
   Row& row = is_ps ? ps_ : workers_;
@@ -40,7 +40,7 @@ absl::StatusOr<ps::TaskId> AssignmentTable::take(const proto::RankHello& hello) 
         fmt::format("there are {} {} tasks, and no more", row.size(), is_ps ? "ps" : "worker"));
   if (row[index]) return absl::AlreadyExistsError(fmt::format("there is another {}", name_of(hello)));
   row[index] = hello;
-  return ps::TaskId{is_ps ? "ps" : "worker", static_cast<uint32_t>(index)};
+  return TaskId{is_ps ? "ps" : "worker", static_cast<uint32_t>(index)};
 }
 
 void AssignmentTable::set_first_ps_address(const std::string& address) {
@@ -74,7 +74,7 @@ std::vector<proto::RankHello> AssignmentTable::hellos() const {
   return all;
 }
 
-proto::RankAssignment AssignmentTable::assignment_of(const ps::TaskId& task) const {
+proto::RankAssignment AssignmentTable::assignment_of(const TaskId& task) const {
   const bool is_ps = task.job == "ps";
   const proto::RankHello& ours = *(is_ps ? ps_ : workers_).at(task.index);
   proto::RankAssignment assignment;

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "gradrail/cluster.h"
 #include "launch/rendezvous/rendezvous.pb.h"
-#include "ps/protocol/cluster_spec.h"
 
 namespace gradrail::launch {
 
@@ -23,7 +23,7 @@ class AssignmentTable {
   AssignmentTable(uint32_t size, uint32_t ps_count) : ps_(ps_count), workers_(size - ps_count) {}
 
   /// Errors  ALREADY_EXISTS: that index is taken; RESOURCE_EXHAUSTED: more tasks than indices.
-  absl::StatusOr<ps::TaskId> take(const proto::RankHello& hello);
+  absl::StatusOr<TaskId> take(const proto::RankHello& hello);
   /// Sets the address of ps task 0 to the one that a connected task has reached. An address that other hosts can reach
   /// stays.
   void set_first_ps_address(const std::string& address);
@@ -31,7 +31,7 @@ class AssignmentTable {
   /// By task, ps first. Once no task is missing.
   std::vector<proto::RankHello> hellos() const;
   /// Once no task is missing.
-  proto::RankAssignment assignment_of(const ps::TaskId& task) const;
+  proto::RankAssignment assignment_of(const TaskId& task) const;
 
  private:
   using Row = std::vector<std::optional<proto::RankHello>>;

@@ -8,9 +8,9 @@
 
 #include "base/status.h"
 #include "fmt/format.h"
+#include "gradrail/cluster.h"
 #include "launch/rendezvous/rendezvous.grpc.pb.h"
 #include "ps/admission/channel.h"
-#include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/control_status.h"
 
 namespace gradrail::launch {
@@ -76,7 +76,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> open_rank_channel(const std::stri
 absl::StatusOr<RankStreamPtr> join_first_rank(const std::string& address, const std::string& secret,
                                               proto::RankHello hello, TimePoint deadline, int max_message_bytes,
                                               const std::function<void(const std::string&)>& say) {
-  GRADRAIL_RETURN_IF_ERROR(ps::parse_host_port(address).status());
+  GRADRAIL_RETURN_IF_ERROR(parse_host_port(address).status());
   const std::string first = fmt::format("the first task of {} at {}", hello.job(), address);
   TimePoint progress = Clock::now() + kRankProgress;
   while (true) {

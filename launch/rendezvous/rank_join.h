@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "base/clock.h"
+#include "gradrail/clock.h"
 #include "launch/rendezvous/rank_stream.h"
 
 namespace gradrail::launch {

@@ -143,10 +143,10 @@ RankServer::RankServer(const RankServerOptions& options)
 RankServer::~RankServer() = default;
 
 absl::Status RankServer::listen() {
-  GRADRAIL_ASSIGN_OR_RETURN(ps::HostPort meet, ps::parse_host_port(options_.address));
+  GRADRAIL_ASSIGN_OR_RETURN(HostPort meet, parse_host_port(options_.address));
   // The host's own name may be an address that no other host reaches.
   if (!is_loopback_host(meet.host) && meet.host != "localhost") meet.host = "::";
-  const absl::Status listening = service_->listen(ps::to_string(meet), options_.secret, options_.max_message_bytes);
+  const absl::Status listening = service_->listen(to_string(meet), options_.secret, options_.max_message_bytes);
   if (listening.ok()) return listening;
   return absl::FailedPreconditionError(
       fmt::format("the first task of {} {}; choose another port for all tasks (--rendezvous tcp://HOST:PORT, or the "
@@ -185,7 +185,7 @@ absl::Status RankServer::admit(RankStreamPtr stream, const proto::RankHello& hel
   // The address at which a rank has reached this host: other ranks can use it as well.
   if (options_.has_own_task && options_.hello.address().empty())
     assignments_.set_first_ps_address(hello.first_address());
-  const absl::StatusOr<ps::TaskId> task = assignments_.take(hello);
+  const absl::StatusOr<TaskId> task = assignments_.take(hello);
   if (task.ok()) {
     stream->set_peer_name(fmt::format("{}/{}", task->job, task->index));
     joined_.push_back({*task, std::move(stream)});

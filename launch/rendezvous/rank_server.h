@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/clock.h"
+#include "gradrail/clock.h"
 #include "launch/rendezvous/assignment_table.h"
 #include "launch/rendezvous/rank_stream.h"
 
@@ -28,7 +28,7 @@ struct RankServerOptions {
 class RankServer {
  public:
   struct JoinedRank {
-    ps::TaskId task;
+    TaskId task;
     RankStreamPtr stream;
   };
 

@@ -5,7 +5,7 @@
 #include "absl/strings/str_replace.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/protocol/cluster_spec.h"
+#include "gradrail/cluster.h"
 
 namespace gradrail::launch {
 
@@ -124,7 +124,7 @@ std::string host_of_peer(const std::string& peer) {
   const std::string address = absl::StrReplaceAll(peer, {{"%5B", "["}, {"%5D", "]"}, {"%25", "%"}});
   const size_t scheme = address.find(':');
   if (scheme == std::string::npos || !address.starts_with("ipv")) return "";
-  const absl::StatusOr<ps::HostPort> parsed = ps::parse_host_port(std::string_view(address).substr(scheme + 1));
+  const absl::StatusOr<HostPort> parsed = parse_host_port(std::string_view(address).substr(scheme + 1));
   if (!parsed.ok()) return "";
   constexpr std::string_view kMapped = "::ffff:";  // an IPv4 peer of a socket for both families
   return parsed->host.starts_with(kMapped) ? parsed->host.substr(kMapped.size()) : parsed->host;

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "base/clock.h"
 #include "base/mutex.h"
+#include "gradrail/clock.h"
 #include "launch/rendezvous/rendezvous.pb.h"
 
 namespace gradrail::launch {

@@ -97,7 +97,7 @@ class FirstTask final : public Rendezvous {
     const auto hosts = server_->assignments().assignment_of({"ps", 0}).ps_hosts();
     std::vector<std::string> all;
     for (size_t i = 0; i < ports_.size(); ++i)
-      all.push_back(ps::to_string({.host = hosts[static_cast<int>(i)], .port = static_cast<uint16_t>(ports_[i])}));
+      all.push_back(to_string({.host = hosts[static_cast<int>(i)], .port = static_cast<uint16_t>(ports_[i])}));
     return all;
   }
 

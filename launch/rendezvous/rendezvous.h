@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/clock.h"
+#include "gradrail/clock.h"
 #include "launch/launcher/launcher.h"
 #include "launch/rendezvous/rendezvous.pb.h"
 

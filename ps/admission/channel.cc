@@ -16,10 +16,10 @@
 #include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "gradrail/cluster.h"
 #include "ps/admission/connection_proof.h"
 #include "ps/admission/gate_text.h"
 #include "ps/admission/old_client.h"
-#include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/control_call.h"
 #include "ps/protocol/training.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "base/clock.h"
+#include "gradrail/clock.h"
 
 namespace gradrail::ps {
 

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "base/clock.h"
+#include "gradrail/clock.h"
 
 namespace gradrail::ps {
 

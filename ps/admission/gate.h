@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/clock.h"
 #include "base/file_descriptor.h"
 #include "base/rate_limited_log.h"
+#include "gradrail/clock.h"
 #include "ps/admission/connection_proof.h"
 
 namespace gradrail::ps {

@@ -14,10 +14,10 @@
 #include <utility>
 
 #include "absl/time/time.h"
-#include "base/clock.h"
 #include "base/read_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "gradrail/clock.h"
 #include "spdlog/spdlog.h"
 
 namespace gradrail::ps {

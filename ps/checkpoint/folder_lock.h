@@ -4,8 +4,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "base/clock.h"
 #include "base/file_descriptor.h"
+#include "gradrail/clock.h"
 
 namespace gradrail::ps {
 

@@ -5,11 +5,11 @@
 
 #include "base/status.h"
 #include "fmt/format.h"
+#include "gradrail/cluster.h"
 #include "ps/control/backup_handler.h"
 #include "ps/control/non_finite_text.h"
 #include "ps/control/replication.h"
 #include "ps/control/stats_handler.h"
-#include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/control_channel.h"
 

@@ -5,8 +5,8 @@
 
 #include "absl/status/status.h"
 #include "base/rate_limited_log.h"
+#include "gradrail/cluster.h"
 #include "ps/control/control_context.h"
-#include "ps/protocol/cluster_spec.h"
 
 namespace gradrail::ps {
 

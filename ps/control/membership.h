@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/clock.h"
+#include "gradrail/clock.h"
 #include "ps/protocol/control_channel.h"
 #include "ps/protocol/mode.h"
 

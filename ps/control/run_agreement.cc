@@ -13,10 +13,10 @@
 #include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "gradrail/cluster.h"
 #include "ps/checkpoint/folder.h"
 #include "ps/control/parent.h"
 #include "ps/control/run_setup.h"
-#include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/control.pb.h"
 #include "spdlog/spdlog.h"
 

@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "base/clock.h"
+#include "gradrail/clock.h"
 #include "ps/protocol/mode.h"
 
 namespace gradrail::ps {

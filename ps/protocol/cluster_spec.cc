@@ -1,4 +1,4 @@
-#include "ps/protocol/cluster_spec.h"
+#include "gradrail/cluster.h"
 
 #include <sys/socket.h>
 
@@ -19,7 +19,7 @@
 #include "fmt/ranges.h"
 #include "nlohmann/json.hpp"
 
-namespace gradrail::ps {
+namespace gradrail {
 namespace {
 
 using Json = nlohmann::json;
@@ -434,4 +434,4 @@ absl::StatusOr<TaskId> resolve_task(const ClusterSpec& cluster, std::string_view
                   cluster.chief_job ? ", chief" : ""));
 }
 
-}  // namespace gradrail::ps
+}  // namespace gradrail

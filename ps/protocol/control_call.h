@@ -5,7 +5,7 @@
 #include <chrono>
 #include <cstddef>
 
-#include "base/clock.h"
+#include "gradrail/clock.h"
 #include "ps/protocol/control.grpc.pb.h"
 
 namespace gradrail::ps {

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "base/check.h"
+#include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 
-namespace gradrail::ps {
+namespace gradrail {
 namespace {
 
 /// In the order of OptimizerKind.
@@ -31,6 +33,33 @@ std::string_view optimizer_name(OptimizerKind kind) {
   GRADRAIL_CHECK(static_cast<size_t>(kind) < kOptimizerNames.size());
   return kOptimizerNames[static_cast<size_t>(kind)];
 }
+
+absl::Status validate(const OptimizerConfig& optimizer) {
+  const auto check = [](std::string_view name, float value, float limit, std::string_view must_be) {
+    if (value >= 0.0f && value < limit) return absl::OkStatus();  // false for NaN
+    return absl::InvalidArgumentError(fmt::format("{} {}: must be {}", name, value, must_be));
+  };
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr std::string_view kFinite = "a finite number, 0 or more";
+  constexpr std::string_view kShare = "0 or more and less than 1";
+  GRADRAIL_RETURN_IF_ERROR(check("learning_rate", optimizer.learning_rate, kInfinity, kFinite));
+  // With a factor of 1 or more the state would grow without a bound.
+  GRADRAIL_RETURN_IF_ERROR(check("momentum", optimizer.momentum, 1.0f, kShare));
+  GRADRAIL_RETURN_IF_ERROR(check("beta1", optimizer.beta1, 1.0f, kShare));
+  GRADRAIL_RETURN_IF_ERROR(check("beta2", optimizer.beta2, 1.0f, kShare));
+  GRADRAIL_RETURN_IF_ERROR(check("epsilon", optimizer.epsilon, kInfinity, kFinite));
+  GRADRAIL_RETURN_IF_ERROR(check("weight_decay", optimizer.weight_decay, kInfinity, kFinite));
+  if (optimizer.kind == OptimizerKind::mean && optimizer.weight_decay != 0.0f)
+    return absl::InvalidArgumentError("weight_decay: the optimizer mean has none");
+  if (optimizer.momentum_every != 0 && optimizer.kind != OptimizerKind::delayed_nesterov) {
+    return absl::InvalidArgumentError(
+        fmt::format("momentum_every {}: the optimizer {} has none; delayed_nesterov has it", optimizer.momentum_every,
+                    optimizer_name(optimizer.kind)));
+  }
+  return absl::OkStatus();
+}
+
+namespace ps {
 
 bool are_different_rates(float a, float b) {
   constexpr float kRounding = 1e-6f;
@@ -62,4 +91,5 @@ int state_vectors(OptimizerKind kind) {
   GRADRAIL_CHECK(false);
 }
 
-}  // namespace gradrail::ps
+}  // namespace ps
+}  // namespace gradrail

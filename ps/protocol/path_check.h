@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/types/span.h"
-#include "base/clock.h"
+#include "gradrail/clock.h"
 
 namespace gradrail::ps {
 

@@ -2,26 +2,15 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "base/export.h"
+#include "gradrail/schema.h"
 
 namespace gradrail::ps {
 
-/// One named tensor of the model, fp32.
-struct Tensor {
-  std::string name;
-  std::vector<int64_t> shape;
-  /// The named set of tensors that it belongs to. Each fragment is exchanged alone and counts its own steps. Tensors
-  /// without a name of a fragment form one as well.
-  std::string fragment = {};
-  GRADRAIL_EXPORT uint64_t elements() const;
-  bool operator==(const Tensor&) const = default;
-};
-
-/// All tensors, in the order in which they are flattened into one element range.
-using Schema = std::vector<Tensor>;
+/// The limit for all tensors together: 1 TiB of fp32. No byte count in a header overflows below it.
+inline constexpr uint64_t kMaxElements = uint64_t{1} << 38;
 
 /// The places of the tensors in the flattened model, in elements. Tensors lie behind each other. Where the fragment
 /// changes, the next tensor begins at a multiple of 64 elements: no bucket and no block of a push has two fragments.
@@ -36,12 +25,11 @@ struct Layout {
   std::vector<Run> runs;
   std::vector<std::string> fragments;  ///< their names, in the order of their first tensors
   uint64_t elements = 0;               ///< with the gaps
-};
-GRADRAIL_EXPORT Layout layout_of(const Schema& schema);
 
-/// Errors  INVALID_ARGUMENT names the tensor: no name, a name that is not UTF-8 or occurs twice, a dimension < 1, or
-///         too many elements. A name has at most 1,024 bytes, and no control character, also that of a fragment.
-GRADRAIL_EXPORT absl::Status validate(const Schema& schema);
+  /// The fragment of an element; an element in a gap has that of the run before.
+  uint32_t fragment_at(uint64_t element) const;
+};
+Layout layout_of(const Schema& schema);
 
 /// The places of two values in a text about their difference.
 struct Sides {

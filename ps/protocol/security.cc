@@ -23,15 +23,13 @@
 #include "base/read_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/protocol/cluster_spec.h"
+#include "gradrail/cluster.h"
 #include "ps/protocol/mac.h"
 
 namespace gradrail::ps {
 namespace {
 
-constexpr size_t kLeastSecretBytes = 16;           // 128 bits, if each character is random
 constexpr size_t kMaxPemBytes = size_t{16} << 20;  // the certificate authorities of an operating system take 0.2 MB
-constexpr size_t kMostSecretBytes = 4096;          // a larger file is a mistake, such as a certificate
 
 /// gRPC 1.51 has no option for the lowest TLS version. It reads the ciphers of versions up to 1.2 from this variable.
 /// The cipher below needs a pre-shared key, so that no 1.2 handshake succeeds. TLS 1.3 has its own ciphers.
@@ -150,54 +148,6 @@ bool are_loopback(const std::vector<NetAddress>& addresses) {
 
 }  // namespace
 
-absl::Status check(const Security& security) {
-  if (security.cert_file.empty() != security.key_file.empty())
-    return absl::InvalidArgumentError("--cert-file and --key-file belong together: give both");
-  // A server without its own certificate speaks no TLS and can ask for none.
-  if (security.client_cert_auth && (security.trusted_ca_file.empty() || security.cert_file.empty())) {
-    return absl::InvalidArgumentError(
-        "--client-cert-auth: needs --trusted-ca-file for the certificates of workers, and --cert-file and --key-file "
-        "of the ps");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status check_encryption(const Security& security) {
-  if (!security.encrypt_data || security.tls() || !security.secret.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "--encrypt-data: needs --secret-file FILE or TLS (--cert-file, --key-file, --trusted-ca-file); otherwise an "
-      "attacker on the network can exchange the keys");
-}
-
-absl::StatusOr<std::string> read_secret_file(const std::string& path) {
-  const auto refused = [](const absl::Status& why) {
-    return absl::Status(why.code(), fmt::format("--secret-file {}", message_of(why)));
-  };
-  const absl::StatusOr<FileDescriptor> file = open_input(path, FileKind::any);
-  if (!file.ok()) return refused(file.status());
-  // fstat() and not stat(): the path may name another file by now.
-  struct stat about {};
-  if (fstat(file->get(), &about) != 0) return absl::ErrnoToStatus(errno, fmt::format("--secret-file {}", path));
-  // systemd and Kubernetes give a group of their own access to a file that root owns.
-  const mode_t others = about.st_uid == 0 && geteuid() != 0 ? 037 : 077;
-  if ((about.st_mode & others) != 0) {
-    return absl::FailedPreconditionError(fmt::format(
-        "--secret-file {}: other users have access to it (mode {:04o}): run chmod 600", path, about.st_mode & 07777));
-  }
-  const absl::StatusOr<std::string> text = read_input(*file, path, kMostSecretBytes + 1);
-  if (!text.ok()) return refused(text.status());
-  // Editors and echo add a line end, which is not part of the secret.
-  const std::string secret(absl::StripTrailingAsciiWhitespace(*text));
-  const bool is_longer = secret.size() > kMostSecretBytes;  // no more of it is read
-  if (secret.size() < kLeastSecretBytes || is_longer) {
-    return absl::FailedPreconditionError(
-        fmt::format("--secret-file {}: has {} characters, must have {} to {} (openssl rand -hex 32 makes good ones)",
-                    path, is_longer ? fmt::format("more than {}", kMostSecretBytes) : std::to_string(secret.size()),
-                    kLeastSecretBytes, kMostSecretBytes));
-  }
-  return secret;
-}
-
 absl::Status check_exposure(const Security& security, const std::string& address) {
   const absl::StatusOr<HostPort> parsed = parse_host_port(address);
   // A broken address fails at its use.
@@ -253,3 +203,61 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> channel_credentials(co
 }
 
 }  // namespace gradrail::ps
+
+namespace gradrail {
+namespace {
+
+constexpr size_t kLeastSecretBytes = 16;   // 128 bits, if each character is random
+constexpr size_t kMostSecretBytes = 4096;  // a larger file is a mistake, such as a certificate
+
+}  // namespace
+
+absl::Status check(const Security& security) {
+  if (security.cert_file.empty() != security.key_file.empty())
+    return absl::InvalidArgumentError("--cert-file and --key-file belong together: give both");
+  // A server without its own certificate speaks no TLS and can ask for none.
+  if (security.client_cert_auth && (security.trusted_ca_file.empty() || security.cert_file.empty())) {
+    return absl::InvalidArgumentError(
+        "--client-cert-auth: needs --trusted-ca-file for the certificates of workers, and --cert-file and --key-file "
+        "of the ps");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status check_encryption(const Security& security) {
+  if (!security.encrypt_data || security.tls() || !security.secret.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "--encrypt-data: needs --secret-file FILE or TLS (--cert-file, --key-file, --trusted-ca-file); otherwise an "
+      "attacker on the network can exchange the keys");
+}
+
+absl::StatusOr<std::string> read_secret_file(const std::string& path) {
+  const auto refused = [](const absl::Status& why) {
+    return absl::Status(why.code(), fmt::format("--secret-file {}", message_of(why)));
+  };
+  const absl::StatusOr<FileDescriptor> file = open_input(path, FileKind::any);
+  if (!file.ok()) return refused(file.status());
+  // fstat() and not stat(): the path may name another file by now.
+  struct stat about {};
+  if (fstat(file->get(), &about) != 0) return absl::ErrnoToStatus(errno, fmt::format("--secret-file {}", path));
+  // systemd and Kubernetes give a group of their own access to a file that root owns.
+  const mode_t others = about.st_uid == 0 && geteuid() != 0 ? 037 : 077;
+  if ((about.st_mode & others) != 0) {
+    return absl::FailedPreconditionError(fmt::format(
+        "--secret-file {}: other users have access to it (mode {:04o}): run chmod 600", path, about.st_mode & 07777));
+  }
+  const absl::StatusOr<std::string> text = read_input(*file, path, kMostSecretBytes + 1);
+  if (!text.ok()) return refused(text.status());
+  // Editors and echo add a line end, which is not part of the secret.
+  const std::string secret(absl::StripTrailingAsciiWhitespace(*text));
+  const bool is_longer = secret.size() > kMostSecretBytes;  // no more of it is read
+  if (secret.size() < kLeastSecretBytes || is_longer) {
+    return absl::FailedPreconditionError(
+        fmt::format("--secret-file {}: has {} characters, must have {} to {} (openssl rand -hex 32 makes good ones)",
+                    path, is_longer ? fmt::format("more than {}", kMostSecretBytes) : std::to_string(secret.size()),
+                    kLeastSecretBytes, kMostSecretBytes));
+  }
+  return secret;
+}
+
+}  // namespace gradrail

@@ -43,9 +43,6 @@ struct Training {
 /// The optimizer of the shards: the mode and the number of workers replace a momentum_every of 0.
 OptimizerConfig optimizer_of_run(const Training& training);
 
-/// Errors  INVALID_ARGUMENT names the value that is NaN or outside the range of the optimizers' formulas.
-absl::Status validate(const OptimizerConfig& optimizer);
-
 proto::Training to_proto(const Training& training);
 absl::StatusOr<Training> from_proto(const proto::Training& message);
 

@@ -5,7 +5,7 @@
 #include "base/check.h"
 #include "base/crc32c.h"
 #include "fmt/format.h"
-#include "ps/protocol/cluster_spec.h"
+#include "gradrail/cluster.h"
 
 namespace gradrail::ps {
 namespace {

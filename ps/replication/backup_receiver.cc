@@ -8,9 +8,11 @@
 
 namespace gradrail::ps {
 
-absl::StatusOr<std::unique_ptr<BackupReceiver>> BackupReceiver::open(
-    transport::Context& context, transport::Connection& connection, const std::string& notices_key, BackupLayout layout,
-    transport::RegistrationBudget& budget, const MemoryBinder& place) {
+absl::StatusOr<std::unique_ptr<BackupReceiver>> BackupReceiver::open(transport::Context& context,
+                                                                     transport::Connection& connection,
+                                                                     const std::string& notices_key,
+                                                                     BackupLayout layout, RegistrationBudget& budget,
+                                                                     const MemoryBinder& place) {
   std::unique_ptr<BackupReceiver> receiver(new BackupReceiver(connection, std::move(layout)));
   GRADRAIL_ASSIGN_OR_RETURN(receiver->notices_, connection.import(notices_key));
   // A shard without buckets has no slots, and no transport registers 0 bytes.

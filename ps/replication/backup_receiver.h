@@ -21,8 +21,7 @@ class BackupReceiver {
   static absl::StatusOr<std::unique_ptr<BackupReceiver>> open(transport::Context& context,
                                                               transport::Connection& connection,
                                                               const std::string& notices_key, BackupLayout layout,
-                                                              transport::RegistrationBudget& budget,
-                                                              const MemoryBinder& place);
+                                                              RegistrationBudget& budget, const MemoryBinder& place);
 
   /// Key of the memory into which the primary puts its buckets.
   std::string key() const { return slots_.region->key(); }

@@ -19,8 +19,7 @@ constexpr size_t kNoticeBytes = 64;
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<BackupSender>> BackupSender::open(transport::Context& context, ParameterStore& store,
-                                                                 transport::RegistrationBudget& budget,
-                                                                 Options options) {
+                                                                 RegistrationBudget& budget, Options options) {
   std::unique_ptr<BackupSender> sender(new BackupSender(context, store, std::move(options)));
   const BackupLayout& layout = sender->options_.layout;
   GRADRAIL_ASSIGN_OR_RETURN(transport::RegisteredMemory slots,

@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/clock.h"
+#include "gradrail/clock.h"
 #include "ps/replication/backup_layout.h"
 #include "ps/replication/backup_progress.h"
 #include "ps/store/parameter_store.h"
@@ -40,7 +40,7 @@ class BackupSender {
 
   /// Connects. The context, the store and the budget must outlive the sender.
   static absl::StatusOr<std::unique_ptr<BackupSender>> open(transport::Context& context, ParameterStore& store,
-                                                            transport::RegistrationBudget& budget, Options options);
+                                                            RegistrationBudget& budget, Options options);
   ~BackupSender();
 
   /// Counts a change of the bucket, which the backup does not have yet.

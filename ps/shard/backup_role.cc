@@ -7,7 +7,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/protocol/cluster_spec.h"
+#include "gradrail/cluster.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/data_message.h"
 #include "ps/protocol/mac.h"

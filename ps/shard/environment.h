@@ -44,7 +44,7 @@ struct ShardOptions {
   bool rails_named = false;             ///< by the user, and not found on this host
   uint16_t data_port = 0;  ///< of the first transport over a network; each further one has the next; 0: any
   transport::OpenOptions open;
-  transport::WaitPolicy wait = transport::kAdaptiveWait;
+  WaitPolicy wait = kAdaptiveWait;
   /// The first call in the shard's thread: binds it to its cores. May be empty.
   std::function<void()> on_thread_start;
   MemoryBinder place_memory;  ///< parameters and slots
@@ -77,7 +77,7 @@ struct ShardEnvironment {
   std::vector<std::unique_ptr<transport::Context>> contexts;
 
   // Owner thread.
-  transport::RegistrationBudget registered;
+  RegistrationBudget registered;
 };
 
 }  // namespace gradrail::ps

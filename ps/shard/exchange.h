@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/clock.h"
 #include "base/flight_recorder.h"
+#include "gradrail/clock.h"
 #include "ps/shard/environment.h"
 #include "ps/shard/grace_windows.h"
 #include "ps/shard/non_finite.h"

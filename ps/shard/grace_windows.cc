@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "base/check.h"
-#include "base/clock.h"
+#include "gradrail/clock.h"
 
 namespace gradrail::ps {
 namespace {

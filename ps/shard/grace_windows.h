@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
+#include "gradrail/clock.h"
 #include "ps/protocol/mode.h"
 
 namespace gradrail::ps {

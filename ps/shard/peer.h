@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
+#include "gradrail/clock.h"
 #include "ps/protocol/exchange_layout.h"
 #include "ps/protocol/mode.h"
 #include "ps/protocol/push_format.h"

@@ -10,9 +10,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/clock.h"
 #include "base/flight_recorder.h"
 #include "base/memory.h"
+#include "gradrail/clock.h"
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/shard/backup_role.h"
 #include "ps/shard/environment.h"

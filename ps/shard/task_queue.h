@@ -10,10 +10,10 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
-#include "base/clock.h"
 #include "base/mutex.h"
 #include "base/out_of_memory.h"
 #include "fmt/format.h"
+#include "gradrail/clock.h"
 
 namespace gradrail::ps {
 

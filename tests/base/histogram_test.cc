@@ -1,4 +1,4 @@
-#include "base/histogram.h"
+#include "gradrail/histogram.h"
 
 #include <gtest/gtest.h>
 

@@ -38,23 +38,23 @@ TEST(ExchangeRun, ALoadThatMemoryCannotHoldIsRefused) {
       return path == "/proc/meminfo" ? fmt::format("MemAvailable: {} kB\n", kib) : std::string();
     };
   };
-  const auto check = [&](uint64_t kib, uint32_t workers, ps::OptimizerKind optimizer) {
+  const auto check = [&](uint64_t kib, uint32_t workers, OptimizerKind optimizer) {
     return check_memory({.bytes = 1000 * 1024, .workers = workers, .optimizer = optimizer}, "give a smaller model",
                         host(kib));
   };
   for (const auto& [least, workers, optimizer] :
-       std::vector<std::tuple<uint64_t, uint32_t, ps::OptimizerKind>>{{3000, 1, ps::OptimizerKind::sgd},
-                                                                      {9000, 4, ps::OptimizerKind::sgd},
-                                                                      {6000, 2, ps::OptimizerKind::momentum},
-                                                                      {7000, 2, ps::OptimizerKind::adam}}) {
+       std::vector<std::tuple<uint64_t, uint32_t, OptimizerKind>>{{3000, 1, OptimizerKind::sgd},
+                                                                  {9000, 4, OptimizerKind::sgd},
+                                                                  {6000, 2, OptimizerKind::momentum},
+                                                                  {7000, 2, OptimizerKind::adam}}) {
     EXPECT_TRUE(check(least, workers, optimizer).ok()) << least;
     EXPECT_TRUE(absl::IsResourceExhausted(check(least - 1, workers, optimizer))) << least;
   }
   EXPECT_EQ(
-      message_of(check(2999, 1, ps::OptimizerKind::sgd)),
+      message_of(check(2999, 1, OptimizerKind::sgd)),
       "gradients of 1024000 bytes: 1 worker and the server need at least 3072000 bytes of memory on this host, and "
       "3070976 are available (MemAvailable); give a smaller model");
-  EXPECT_TRUE(message_of(check(8999, 4, ps::OptimizerKind::sgd)).ends_with("; give a smaller model, or fewer workers"));
+  EXPECT_TRUE(message_of(check(8999, 4, OptimizerKind::sgd)).ends_with("; give a smaller model, or fewer workers"));
   EXPECT_TRUE(check_memory({.bytes = 1000}, "", [](const std::string&) { return ""; }).ok());
   // More than 64 bits have.
   EXPECT_FALSE(check_memory({.bytes = UINT64_MAX / 8, .workers = 256}, "", host(UINT64_MAX / 1024)).ok());

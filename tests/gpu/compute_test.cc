@@ -257,7 +257,7 @@ TEST_P(ComputeVectors, PacksInBf16) {
           const float left_out = exact - widened(expected[i]);
           exact_rest[i] = std::isfinite(left_out) ? left_out : 0.0f;
         }
-        ps::pack(ps::PushFormat::bf16, gradient, rest_by_host.data(), by_host.data());
+        ps::pack(PushFormat::bf16, gradient, rest_by_host.data(), by_host.data());
         EXPECT_EQ(by_host, expected);
         expect_same_bits(rest_by_host, exact_rest);
         const auto source = bed().make(gradient, offset);
@@ -274,7 +274,7 @@ TEST_P(ComputeVectors, PacksInBf16) {
 /// The second gradient of each count has the rest of the first. Blocks with and without NaN and infinity.
 TEST_P(ComputeVectors, PacksWithTheBitsOfTheHost) {
   const std::unique_ptr<StagedCopies> copies = *staged_copies(compute());
-  for (const ps::PushFormat format : {ps::PushFormat::bf16, ps::PushFormat::int8, ps::PushFormat::int4}) {
+  for (const PushFormat format : {PushFormat::bf16, PushFormat::int8, PushFormat::int4}) {
     for (const size_t count : {1, 2, 63, 64, 65, 127, 1024, 100'003}) {
       const size_t halves = (ps::packed_bytes(count, format) + 1) / 2;
       for (const size_t offset : {0, 1}) {
@@ -288,7 +288,7 @@ TEST_P(ComputeVectors, PacksWithTheBitsOfTheHost) {
           const auto packed = bed().make(std::vector<uint16_t>(halves), offset);
           copies->pack(ps::gpu_format(format), count, source.data(), rest.data(), packed.data());
           ASSERT_TRUE(copies->finish().ok());
-          ASSERT_EQ(bed().read(packed), by_host) << ps::push_format_name(format) << " " << count;
+          ASSERT_EQ(bed().read(packed), by_host) << push_format_name(format) << " " << count;
           expect_same_bits(bed().read(rest), rest_by_host);
         }
       }

@@ -6,6 +6,7 @@
 
 #include "gtest/gtest.h"
 #include "ps/optimizer/optimizer.h"
+#include "ps/protocol/optimizer_settings.h"
 #include "ps/protocol/push_format.h"
 #include "ps/store/gpu_format.h"
 #include "tests/gpu/compute_test_bed.h"
@@ -27,23 +28,23 @@ struct Case {
   size_t target_count;
   size_t offset;
   bool together;  ///< all buffers equally far from a boundary, or each differently
-  ps::PushFormat format = ps::PushFormat::fp32;
+  PushFormat format = PushFormat::fp32;
   bool decays = false;
 };
 
 std::string to_string(const Case& c) {
   return "rule " + std::to_string(static_cast<int>(c.rule)) + ", count " + std::to_string(c.count) + ", gradients " +
-         std::to_string(c.gradient_count) + " " + std::string(ps::push_format_name(c.format)) + ", targets " +
+         std::to_string(c.gradient_count) + " " + std::string(push_format_name(c.format)) + ", targets " +
          std::to_string(c.target_count) + ", offset " + std::to_string(c.offset) +
          (c.together ? " of all" : " and others") + (c.decays ? ", decays" : "");
 }
 
-ps::OptimizerKind kind_of(UpdateRule rule) {
-  if (rule == UpdateRule::collect || rule == UpdateRule::delayed_nesterov) return ps::OptimizerKind::delayed_nesterov;
-  return static_cast<ps::OptimizerKind>(rule);  // in one order
+OptimizerKind kind_of(UpdateRule rule) {
+  if (rule == UpdateRule::collect || rule == UpdateRule::delayed_nesterov) return OptimizerKind::delayed_nesterov;
+  return static_cast<OptimizerKind>(rule);  // in one order
 }
 
-ps::OptimizerConfig config_of(UpdateRule rule, bool decays) {
+OptimizerConfig config_of(UpdateRule rule, bool decays) {
   return {.kind = kind_of(rule),
           .learning_rate = 0.05f,
           .epsilon = 1e-2f,  // an epsilon that shows
@@ -53,7 +54,7 @@ ps::OptimizerConfig config_of(UpdateRule rule, bool decays) {
 
 /// Arguments of update() as the shard passes them, computed as ps::apply computes them.
 UpdateArguments coefficients(UpdateRule rule, size_t gradient_count, bool decays) {
-  const ps::OptimizerConfig config = config_of(rule, decays);
+  const OptimizerConfig config = config_of(rule, decays);
   UpdateArguments a = {.rule = rule,
                        .gradient_scale = 1.0f / static_cast<float>(gradient_count),
                        .rate = config.learning_rate,
@@ -88,7 +89,7 @@ Values random_values(Bed& bed, const Case& c) {
   if (vectors > 1) values.state[1] = bed.positive(c.count);  // adam's v is a mean of squares
   for (size_t i = 0; i < c.gradient_count; ++i) {
     std::vector<float>& gradient = values.gradients.emplace_back(bed.normal(c.count));
-    if (c.format == ps::PushFormat::fp32) continue;
+    if (c.format == PushFormat::fp32) continue;
     // Some blocks have infinity beside numbers, in some gradients.
     if (i % 3 == 1 && c.count > 0) gradient[c.count / 2] = std::numeric_limits<float>::infinity();
     std::vector<float> rest(c.count);
@@ -176,8 +177,7 @@ void check_update(Bed& bed, const Case& c) {
   for (size_t i = 0; i < buffers.gradients.size(); ++i) expect_same_bits(bed.read(buffers.gradients[i]), gradients[i]);
 }
 
-constexpr ps::PushFormat kFormats[] = {ps::PushFormat::fp32, ps::PushFormat::bf16, ps::PushFormat::int8,
-                                       ps::PushFormat::int4};
+constexpr PushFormat kFormats[] = {PushFormat::fp32, PushFormat::bf16, PushFormat::int8, PushFormat::int4};
 constexpr UpdateRule kRules[] = {UpdateRule::sgd,  UpdateRule::momentum, UpdateRule::nesterov,        UpdateRule::adam,
                                  UpdateRule::mean, UpdateRule::collect,  UpdateRule::delayed_nesterov};
 
@@ -188,7 +188,7 @@ TEST_P(ComputeUpdate, SameBitsAsApplyForEveryNumberOfBuffers) {
   size_t next = 0;
   for (const UpdateRule rule : kRules) {
     for (const size_t gradients : {1, 2, 3, 4, 5, 16, 64}) {
-      for (const ps::PushFormat format : kFormats)
+      for (const PushFormat format : kFormats)
         check_update(bed(), {rule, 1003, gradients, kTargets[next++ % std::size(kTargets)], 0, true, format});
       ++next;  // another pair for each number of gradients
     }
@@ -200,8 +200,7 @@ TEST_P(ComputeUpdate, SameBitsAsApplyAtEveryLengthAndAlignment) {
     for (const size_t count : {0, 1, 2, 3, 4, 5, 7, 8, 1024, 4099}) {
       for (const size_t offset : {0, 1, 2, 3}) {
         for (const bool together : {true, false}) {
-          for (const ps::PushFormat format : kFormats)
-            check_update(bed(), {rule, count, 2, 1, offset, together, format});
+          for (const PushFormat format : kFormats) check_update(bed(), {rule, count, 2, 1, offset, together, format});
         }
       }
     }
@@ -210,7 +209,7 @@ TEST_P(ComputeUpdate, SameBitsAsApplyAtEveryLengthAndAlignment) {
 
 TEST_P(ComputeUpdate, SameBitsAsApplyWithWeightDecay) {
   for (const UpdateRule rule : kRules) {
-    for (const ps::PushFormat format : kFormats) check_update(bed(), {rule, 1003, 2, 1, 1, false, format, true});
+    for (const PushFormat format : kFormats) check_update(bed(), {rule, 1003, 2, 1, 1, false, format, true});
   }
 }
 
@@ -226,7 +225,7 @@ TEST_P(ComputeUpdate, FormulaeInDouble) {
     const Values values = random_values(bed(), c);
     const Buffers buffers = place(bed(), c, values);
     update(compute(), c, buffers);
-    const ps::OptimizerConfig o = config_of(rule, false);
+    const OptimizerConfig o = config_of(rule, false);
     std::vector<double> expected(c.count);
     for (size_t i = 0; i < c.count; ++i) {
       double g = 0.0;

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <thread>
 
-#include "base/clock.h"
+#include "gradrail/clock.h"
 
 #include "base/status.h"
 #include "tests/gpu/simulation.h"

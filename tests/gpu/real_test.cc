@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/file_descriptor.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -18,6 +17,7 @@
 #include "gpu/compute/recording.h"
 #include "gpu/compute/stream_flags.h"
 #include "gpu/direct/dma_buf.h"
+#include "gradrail/clock.h"
 #include "tests/gpu/simulation.h"
 
 namespace gradrail::gpu {

@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/memory.h"
+#include "gradrail/clock.h"
 #include "tests/gpu/simulation.h"
 
 namespace gradrail::gpu {

@@ -9,8 +9,8 @@
 
 #include "base/check.h"
 #include "fmt/format.h"
+#include "gradrail/cluster.h"
 #include "ps/control/control_plane.h"
-#include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/control_status.h"
 
@@ -255,7 +255,7 @@ class SimulatedDialer final : public ps::ControlDialer {
   explicit SimulatedDialer(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   absl::StatusOr<std::unique_ptr<ps::ControlChannel>> open(const std::string& address, Duration timeout) override {
-    const absl::StatusOr<ps::HostPort> where = ps::parse_host_port(address);
+    const absl::StatusOr<HostPort> where = parse_host_port(address);
     GRADRAIL_CHECK(where.ok());
     const uint32_t here = state_->net.task_of(scheduler().process()), there = where->port - kFirstPort;
     const int64_t deadline = scheduler().now() + nanoseconds(timeout);

@@ -55,9 +55,9 @@ float Shape::weight(uint32_t worker, int64_t position) const {
 std::string Shape::text() const {
   return fmt::format(
       "{} workers {} servers {}x{} buckets {} fragments {} steps {} push {} return {}{}{}{}{}",
-      ps::mode_text({.kind = mode, .worker_count = workers, .bound = bound, .grace = grace, .drops_late = drops_late}),
-      workers, servers, shards_per_server, buckets, fragments, steps, ps::push_format_name(push),
-      ps::return_format_name(returns), weights ? " weights" : "", few_slots ? " slots" : "", backups ? " backups" : "",
+      mode_text({.kind = mode, .worker_count = workers, .bound = bound, .grace = grace, .drops_late = drops_late}),
+      workers, servers, shards_per_server, buckets, fragments, steps, push_format_name(push),
+      return_format_name(returns), weights ? " weights" : "", few_slots ? " slots" : "", backups ? " backups" : "",
       checkpoints ? " checkpoints" : "");
 }
 
@@ -66,7 +66,7 @@ Ledger::Ledger(const Shape& shape)
       pushes_(shape.workers, std::vector<uint64_t>(shape.fragments)),
       first_counts_(shape.workers),
       own_steps_(shape.workers),
-      is_exact_(shape.mode == ps::ModeKind::sync) {
+      is_exact_(shape.mode == ModeKind::sync) {
   const std::vector<float> values = initial();
   model_.push_back({values, values, std::vector<std::vector<float>>(shape.workers, std::vector<float>(values.size()))});
 }
@@ -93,7 +93,7 @@ void Ledger::fill_gradient(uint32_t worker, int64_t position, const ps::ElementR
 }
 
 void Ledger::round_push(absl::Span<float> gradient, std::vector<float>& rests) const {
-  if (shape_.push == ps::PushFormat::fp32) return;
+  if (shape_.push == PushFormat::fp32) return;
   const size_t in_bucket = shape_.bucket_elements();
   std::vector<float> packed(in_bucket);
   for (size_t first = 0; first < gradient.size(); first += in_bucket) {
@@ -113,7 +113,7 @@ std::vector<float> Ledger::mean(const std::vector<std::vector<float>>& gradients
   }
   if (std::adjacent_find(weights.begin(), weights.end(), std::not_equal_to<>()) == weights.end()) weights.clear();
   std::vector<float> result(shape_.elements());
-  ps::mean_of(pointers, weights, ps::PushFormat::fp32, absl::MakeSpan(result));
+  ps::mean_of(pointers, weights, PushFormat::fp32, absl::MakeSpan(result));
   return result;
 }
 
@@ -129,7 +129,7 @@ const Ledger::State& Ledger::undisturbed(int64_t position) {
     const std::vector<float> step = mean(gradients, static_cast<int64_t>(model_.size()) - 1);
     for (size_t i = 0; i < step.size(); ++i) next.parameters[i] -= step[i];
     next.seen = next.parameters;
-    if (shape_.returns != ps::ReturnFormat::fp32) {
+    if (shape_.returns != ReturnFormat::fp32) {
       std::vector<uint16_t> rounded(all.count);
       ps::round_to_bf16(next.parameters, rounded.data());
       ps::widen_bf16(rounded.data(), absl::MakeSpan(next.seen));
@@ -141,10 +141,10 @@ const Ledger::State& Ledger::undisturbed(int64_t position) {
 
 float Ledger::slack(float count) const {
   float pushed = 0.0f;  // a step of a block, as the rests at begin and end can be half of one
-  if (shape_.push == ps::PushFormat::int8) pushed = kLargest * 1.1f / 127.0f;
-  if (shape_.push == ps::PushFormat::int4) pushed = kLargest * 1.6f / 7.0f;
-  if (shape_.push.kind == ps::PushFormat::topk) pushed = std::abs(count) / 128.0f;  // the rounding of what has gathered
-  return pushed + (shape_.returns == ps::ReturnFormat::fp32 ? 0.0f : std::abs(count) / 128.0f);
+  if (shape_.push == PushFormat::int8) pushed = kLargest * 1.1f / 127.0f;
+  if (shape_.push == PushFormat::int4) pushed = kLargest * 1.6f / 7.0f;
+  if (shape_.push.kind == PushFormat::topk) pushed = std::abs(count) / 128.0f;  // the rounding of what has gathered
+  return pushed + (shape_.returns == ReturnFormat::fp32 ? 0.0f : std::abs(count) / 128.0f);
 }
 
 void Ledger::on_start(uint32_t worker, const std::vector<int64_t>& positions, absl::Span<const float> parameters) {
@@ -170,7 +170,7 @@ void Ledger::on_step(uint32_t worker, uint32_t fragment, int64_t before, int64_t
 }
 
 void Ledger::check_own_counters(uint32_t worker, uint32_t fragment, absl::Span<const float> parameters) {
-  if (shape_.push.kind == ps::PushFormat::topk) return;
+  if (shape_.push.kind == PushFormat::topk) return;
   const ps::ElementRange range = shape_.fragment(fragment);
   for (size_t i = range.first + worker; i < range.first + range.count; i += kCounterEvery) {
     const float expected = first_counts_[worker][i / kCounterEvery] + static_cast<float>(own_steps_[worker][fragment]);

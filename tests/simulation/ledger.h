@@ -17,9 +17,9 @@ constexpr uint32_t kMaxSimulatedWorkers = 4;
 
 /// Shape of one run. The seed decides it.
 struct Shape {
-  ps::ModeKind mode = ps::ModeKind::sync;
+  ModeKind mode = ModeKind::sync;
   uint32_t bound = 0;
-  ps::Grace grace{};
+  Grace grace{};
   bool drops_late = false;
   uint32_t workers = 1;
   uint32_t servers = 1;
@@ -31,9 +31,9 @@ struct Shape {
   uint32_t steps = 10;     ///< of each worker, in each fragment
   bool weights = false;
   bool few_slots = false;  ///< buckets of a worker share places at the shard
-  ps::PushFormat push = ps::PushFormat::fp32;
-  ps::ReturnFormat returns = ps::ReturnFormat::fp32;
-  bool sums() const { return ps::Mode{.kind = mode}.sums(); }
+  PushFormat push = PushFormat::fp32;
+  ReturnFormat returns = ReturnFormat::fp32;
+  bool sums() const { return Mode{.kind = mode}.sums(); }
   /// Fragments begin at multiples of 64 elements, and formats have multiples of their own.
   size_t bucket_elements() const { return std::max<size_t>(fragments > 1 ? 64 : 16, ps::cut_elements(push)); }
   size_t elements() const { return buckets * bucket_elements(); }

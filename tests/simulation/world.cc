@@ -17,7 +17,7 @@
 #include "ps/server.h"
 #include "tests/simulation/disk.h"
 #include "tests/simulation/runtime.h"
-#include "worker/client/client.h"
+#include "worker/client/client_impl.h"
 
 namespace gradrail::simulation {
 namespace {
@@ -45,18 +45,18 @@ void draw_quorum(Random& random, Shape& shape) {
 
 Shape draw_shape(Random& random) {
   Shape shape;
-  shape.mode = static_cast<ps::ModeKind>(random.below(4));
+  shape.mode = static_cast<ModeKind>(random.below(4));
   shape.workers = 1 + static_cast<uint32_t>(random.below(kMaxSimulatedWorkers));
-  if (random.below(3) == 0) shape.mode = ps::ModeKind::sync;
-  if (shape.mode == ps::ModeKind::quorum) shape.bound = 1 + static_cast<uint32_t>(random.below(shape.workers));
-  if (shape.mode == ps::ModeKind::ssp) shape.bound = static_cast<uint32_t>(random.below(3));
+  if (random.below(3) == 0) shape.mode = ModeKind::sync;
+  if (shape.mode == ModeKind::quorum) shape.bound = 1 + static_cast<uint32_t>(random.below(shape.workers));
+  if (shape.mode == ModeKind::ssp) shape.bound = static_cast<uint32_t>(random.below(3));
   shape.servers = 1 + static_cast<uint32_t>(random.below(3));
   shape.shards_per_server = 1 + static_cast<uint32_t>(random.below(2));
   shape.backups = random.below(2) == 0;
   shape.checkpoints = random.below(4) != 0;
   shape.buckets = 1 + static_cast<uint32_t>(random.below(6));
   shape.steps = 10 + static_cast<uint32_t>(random.below(50));
-  if (shape.mode == ps::ModeKind::quorum) draw_quorum(random, shape);
+  if (shape.mode == ModeKind::quorum) draw_quorum(random, shape);
   return shape;
 }
 
@@ -66,10 +66,9 @@ void draw_options(Random random, Shape& shape) {
   if (random.below(2) == 0) shape.fragments = 1 + static_cast<uint32_t>(random.below(shape.buckets));
   shape.weights = random.below(2) == 0;
   shape.few_slots = random.below(2) == 0;
-  constexpr ps::PushFormat kPushes[] = {ps::PushFormat::fp32, ps::PushFormat::bf16, ps::PushFormat::int8,
-                                        ps::PushFormat::int4};
-  constexpr ps::PushFormat kTopk = {ps::PushFormat::topk, 100};
-  constexpr ps::ReturnFormat kReturns[] = {ps::ReturnFormat::fp32, ps::ReturnFormat::bf16, ps::ReturnFormat::delta};
+  constexpr PushFormat kPushes[] = {PushFormat::fp32, PushFormat::bf16, PushFormat::int8, PushFormat::int4};
+  constexpr PushFormat kTopk = {PushFormat::topk, 100};
+  constexpr ReturnFormat kReturns[] = {ReturnFormat::fp32, ReturnFormat::bf16, ReturnFormat::delta};
   shape.push = kPushes[random.below(std::size(kPushes))];
   shape.returns = kReturns[random.below(std::size(kReturns))];
   // Several buckets of a shard share places only if it has several.
@@ -80,8 +79,8 @@ void draw_options(Random random, Shape& shape) {
 
 /// Drawn apart, too: the rest of the run is that of its seed.
 void apply(const Stress& stress, Random random, Shape& shape) {
-  if (stress.quorum && shape.mode != ps::ModeKind::quorum) {
-    shape.mode = ps::ModeKind::quorum;
+  if (stress.quorum && shape.mode != ModeKind::quorum) {
+    shape.mode = ModeKind::quorum;
     shape.bound = 1 + static_cast<uint32_t>(random.below(shape.workers));
     draw_quorum(random, shape);
   }
@@ -98,10 +97,10 @@ Shape shape_of(uint64_t seed, const Stress& stress, Random& random) {
 }
 
 /// Each fragment is one tensor; a model without fragments has two.
-ps::Schema schema_of(const Shape& shape) {
+Schema schema_of(const Shape& shape) {
   const auto elements = static_cast<int64_t>(shape.elements());
   if (shape.fragments == 1) return {{"a", {elements - 5}}, {"b", {5}}};
-  ps::Schema schema;
+  Schema schema;
   for (uint32_t i = 0; i < shape.fragments; ++i) {
     const std::string name = fmt::format("f{}", i);
     schema.push_back({name, {static_cast<int64_t>(shape.fragment(i).count)}, name});
@@ -109,7 +108,7 @@ ps::Schema schema_of(const Shape& shape) {
   return schema;
 }
 
-std::vector<int64_t> positions_of(const worker::Client& client, const Shape& shape) {
+std::vector<int64_t> positions_of(const Client& client, const Shape& shape) {
   std::vector<int64_t> positions(shape.fragments);
   for (uint32_t i = 0; i < shape.fragments; ++i) positions[i] = client.position(i);
   return positions;
@@ -192,7 +191,7 @@ void World::run_server(uint32_t task) {
   if (shape_.checkpoints) options.checkpoint_dir = folder_;
   options.keep_checkpoints = 3;
   if (shape_.few_slots) options.slot_bytes = 1;
-  options.wait.spin = Duration::zero();
+  options.transport.wait.spin = Duration::zero();
   options.dialer = control_.dialer();
   options.listen = [this, task](ps::ControlPlane& plane, const ps::ServerOptions&) {
     return control_.listen(plane, task);
@@ -212,31 +211,26 @@ void World::run_worker(uint32_t task) { end_process(task, train(task)); }
 
 absl::Status World::train(uint32_t task) {
   const uint32_t worker = tasks_[task].index;
-  worker::ClientOptions options;
+  ClientOptions options;
   for (uint32_t i = 0; i < shape_.servers; ++i) {
     options.cluster.ps.push_back(control_address(i));
-    if (shape_.backups) options.backups.push_back(control_address(i + shape_.servers));
+    if (shape_.backups) options.recovery.backups.push_back(control_address(i + shape_.servers));
   }
   for (uint32_t i = 0; i < shape_.workers; ++i) options.cluster.workers.push_back(control_address(worker_task(i)));
   options.task_index = worker;
-  options.mode = shape_.mode;
-  options.mode_bound = shape_.bound;
-  options.mode_grace = shape_.grace;
-  options.mode_drops_late = shape_.drops_late;
-  options.optimizer = {.kind = ps::OptimizerKind::sgd, .learning_rate = 1.0f};
-  options.push = shape_.push;
-  options.returns = shape_.returns;
+  options.mode = {.kind = shape_.mode, .bound = shape_.bound, .grace = shape_.grace, .drops_late = shape_.drops_late};
+  options.optimizer = {.kind = OptimizerKind::sgd, .learning_rate = 1.0f};
+  options.compression = {.push = shape_.push, .returns = shape_.returns};
   options.bucket_bytes = static_cast<uint32_t>(shape_.bucket_elements() * sizeof(float));
-  options.transports = {"loopback"};
-  options.wait.spin = Duration::zero();
-  options.join_timeout = std::chrono::seconds(120);
-  options.rejoin_timeout = std::chrono::seconds(60);
-  options.log = [this](const std::string& text) {
+  options.transport.order = {"loopback"};
+  options.transport.wait.spin = Duration::zero();
+  options.recovery.join_timeout = std::chrono::seconds(120);
+  options.recovery.rejoin_timeout = std::chrono::seconds(60);
+  options.hooks.log = [this](const std::string& text) {
     if (text.find("it has to join again") != std::string::npos) ledger_.stop_exact(text);  // steps were made without it
   };
-  options.dialer = control_.dialer();
-  GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<worker::Client> client,
-                            worker::Client::join(options, schema_of(shape_)));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<Client> client,
+                            worker::join_over(control_.dialer(), options, schema_of(shape_)));
   // One block: the tensors follow each other.
   const absl::Span<float> parameters(client->parameters(0).data(), shape_.elements());
   const std::vector<float> initial = ledger_.initial();
@@ -250,11 +244,11 @@ absl::Status World::train(uint32_t task) {
   Saved saving;  // under way
   while (*std::min_element(positions.begin(), positions.end()) < int64_t{shape_.steps} && ledger_.violation().empty()) {
     GRADRAIL_RETURN_IF_ERROR(exchange(*client, worker, pace, positions));
-    if (shape_.checkpoints && client->is_chief() && !client->checkpoint_under_way() && pace.below(4) == 0) {
-      const uint64_t rejoins_before = client->stats().rejoins;
+    if (shape_.checkpoints && client->is_chief() && !client->checkpoints().is_under_way() && pace.below(4) == 0) {
+      const uint64_t rejoins_before = client->statistics().now().rejoins;
       save(*client, worker, saving);
       // The servers have restored a checkpoint in the meantime: the parameters are other ones.
-      if (client->stats().rejoins != rejoins_before) begin_again(*client, worker, positions);
+      if (client->statistics().now().rejoins != rejoins_before) begin_again(*client, worker, positions);
     }
     const uint64_t compute_ms = pace.below(100) == 0 ? pace.below(6000) : pace.below(60);
     scheduler().sleep_until(scheduler().now() + static_cast<int64_t>(compute_ms) * kMs);
@@ -262,19 +256,19 @@ absl::Status World::train(uint32_t task) {
   if (!ledger_.violation().empty()) return absl::InternalError("stopped");
   has_finisher_ = true;
   GRADRAIL_RETURN_IF_ERROR(client->finish_steps());
-  GRADRAIL_RETURN_IF_ERROR(client->barrier_live("end", std::chrono::seconds(30)));
+  GRADRAIL_RETURN_IF_ERROR(client->barriers().wait_for_live("end", std::chrono::seconds(30)));
   return client->leave();
 }
 
 /// One step of the fragment with the lowest position, and at times of the next ones beside it, without a gap.
-absl::Status World::exchange(worker::Client& client, uint32_t worker, Random& pace, std::vector<int64_t>& positions) {
+absl::Status World::exchange(Client& client, uint32_t worker, Random& pace, std::vector<int64_t>& positions) {
   const int64_t position = *std::min_element(positions.begin(), positions.end());
   std::vector<uint32_t> chosen;
   const auto most = 1 + pace.below(shape_.fragments);
   for (uint32_t i = 0; i < shape_.fragments && chosen.size() < most; ++i) {
     if (positions[i] == position) chosen.push_back(i);
   }
-  const uint64_t rejoins = client.stats().rejoins;
+  const uint64_t rejoins = client.statistics().now().rejoins;
   if (shape_.weights) GRADRAIL_RETURN_IF_ERROR(client.set_weight(shape_.weight(worker, position)));
   const absl::Span<const float> parameters(client.parameters(0).data(), shape_.elements());
   const absl::Span<float> gradients(client.gradients(0).data(), shape_.elements());
@@ -290,7 +284,7 @@ absl::Status World::exchange(worker::Client& client, uint32_t worker, Random& pa
     // A lost worker may be a member again before its own next step.
     if (lost_members_.empty()) lost_members_ = why_not_exact();
     // All exchanges under way are dropped.
-    if (client.stats().rejoins != rejoins) {
+    if (client.statistics().now().rejoins != rejoins) {
       begin_again(client, worker, positions);
       break;
     }
@@ -303,7 +297,7 @@ absl::Status World::exchange(worker::Client& client, uint32_t worker, Random& pa
 }
 
 /// The worker has joined again.
-void World::begin_again(worker::Client& client, uint32_t worker, std::vector<int64_t>& positions) {
+void World::begin_again(Client& client, uint32_t worker, std::vector<int64_t>& positions) {
   has_return_ = true;
   check_restored();
   // The rests of the steps that are repeated are not those of their first time.
@@ -314,15 +308,15 @@ void World::begin_again(worker::Client& client, uint32_t worker, std::vector<int
 }
 
 /// Ends the save under way, and begins another one. A checkpoint that cannot be saved does not end a run.
-void World::save(worker::Client& client, uint32_t worker, Saved& saving) {
-  const auto files = client.finish_checkpoint();
+void World::save(Client& client, uint32_t worker, Saved& saving) {
+  const auto files = client.checkpoints().finish();
   const bool is_later = saving.run != saved_.run || saving.version > saved_.version;
   if (files.ok() && !files->empty() && saving.version > 0 && is_later) {
     saved_ = saving;
     saved_.at_ns = scheduler().now();
   }
   saving = {.version = client.global_step(), .run = run_of(0).run};
-  const absl::Status begun = client.begin_checkpoint();
+  const absl::Status begun = client.checkpoints().begin();
   if (!begun.ok()) saving = {};
   scheduler().trace(fmt::format("worker/{} saves: {}; before: {}", worker, begun.ToString(),
                                 files.ok() ? "ok" : files.status().ToString()));

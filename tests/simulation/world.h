@@ -14,7 +14,7 @@
 #include "tests/simulation/ledger.h"
 #include "tests/simulation/network.h"
 
-namespace gradrail::worker {
+namespace gradrail {
 class Client;
 }
 
@@ -98,8 +98,8 @@ class World {
   void run_server(uint32_t task);
   void run_worker(uint32_t task);
   absl::Status train(uint32_t task);
-  absl::Status exchange(worker::Client& client, uint32_t worker, Random& pace, std::vector<int64_t>& positions);
-  void begin_again(worker::Client& client, uint32_t worker, std::vector<int64_t>& positions);
+  absl::Status exchange(Client& client, uint32_t worker, Random& pace, std::vector<int64_t>& positions);
+  void begin_again(Client& client, uint32_t worker, std::vector<int64_t>& positions);
   void end_process(uint32_t task, const absl::Status& status);
   std::string name_of_task(uint32_t task) const;
   uint32_t server_tasks() const { return shape_.servers * (shape_.backups ? 2 : 1); }
@@ -109,7 +109,7 @@ class World {
   bool began_from_a_copy(uint32_t task) const;
   std::string why_not_exact() const;
   void check_end(int end);
-  void save(worker::Client& client, uint32_t worker, Saved& saving);
+  void save(Client& client, uint32_t worker, Saved& saving);
   void check_restored();
 
   // Faults (faults.cc).

@@ -26,7 +26,7 @@ FILES = {
                  "usr/share/doc/gradrail/docs/quickstart.md"],
     "libgradrail0": [r"usr/lib/.*libgradrail\.so\.0", r"usr/lib/.*libgradrail\.so\.\d+\.\d+\.\d+"],
     "gradrail-plugins": [r"usr/lib/.*gradrail/libgradrail_transport_(ucx|ofi)\.so"],
-    "libgradrail-dev": ["usr/include/gradrail/worker/client/gradrail.h", r"usr/lib/(.*/)?libgradrail\.so",
+    "libgradrail-dev": ["usr/include/gradrail/gradrail.h", r"usr/lib/(.*/)?libgradrail\.so",
                         r"usr/lib/.*pkgconfig/gradrail\.pc", r"usr/lib/.*cmake/gradrail/gradrailConfig\.cmake",
                         r"usr/share/doc/libgradrail-dev/examples/logistic\.c"],
 }

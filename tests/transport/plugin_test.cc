@@ -8,8 +8,8 @@
 #include <fstream>
 
 #include "base/status.h"
+#include "gradrail/transport.h"
 #include "transport/builtin_plugin.h"
-#include "transport/plugin.h"
 #include "transport/plugin_loader.h"
 #include "transport/registry.h"
 

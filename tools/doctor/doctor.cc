@@ -9,7 +9,7 @@
 #include "base/flags/text_value.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/protocol/cluster_spec.h"
+#include "gradrail/cluster.h"
 #include "tools/doctor/examine.h"
 
 namespace gradrail::tools {
@@ -20,10 +20,10 @@ absl::StatusOr<std::vector<std::string>> servers_of(const DoctorFlags& flags) {
     return absl::InvalidArgumentError("give either --cluster or --ps_hosts");
   std::vector<std::string> servers;
   if (!flags.cluster.empty()) {
-    GRADRAIL_ASSIGN_OR_RETURN(const ps::ClusterSpec cluster, ps::read_cluster_file(flags.cluster));
+    GRADRAIL_ASSIGN_OR_RETURN(const ClusterSpec cluster, read_cluster_file(flags.cluster));
     servers = cluster.ps;
   } else if (!flags.ps_hosts.empty()) {
-    GRADRAIL_ASSIGN_OR_RETURN(servers, ps::parse_host_list(flags.ps_hosts));
+    GRADRAIL_ASSIGN_OR_RETURN(servers, parse_host_list(flags.ps_hosts));
   }
   return servers;
 }
@@ -64,7 +64,7 @@ void add_doctor_flags(CLI::App& command, DoctorFlags& flags) {
   command.option_defaults()->group("Cluster");
   add("--cluster", flags.cluster, "try to connect to the parameter servers of this file");
   add("--ps_hosts,--ps-hosts", flags.ps_hosts, "try to connect to these addresses, host:port,...")
-      ->transform(accepted_by(ps::parse_host_list));
+      ->transform(accepted_by(parse_host_list));
 }
 
 absl::StatusOr<bool> run_doctor(const DoctorFlags& flags) {

@@ -10,13 +10,14 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "base/clock.h"
 #include "base/output_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "gradrail/clock.h"
 #include "ps/checkpoint/folder.h"
 #include "ps/checkpoint/folder_lock.h"
 #include "ps/checkpoint/set.h"
+#include "ps/protocol/schema.h"
 #include "tools/gradrail/named_array.h"
 #include "tools/gradrail/npz.h"
 #include "tools/gradrail/safetensors.h"
@@ -29,8 +30,8 @@ constexpr std::string_view kGlobalStep = ":global_step";
 const std::string kOptimizer = "optimizer";
 
 /// Names of an optimizer's state vectors, as in ps::apply().
-std::vector<std::string> state_names(ps::OptimizerKind kind) {
-  if (kind == ps::OptimizerKind::delayed_nesterov) return {":collected", ":velocity"};
+std::vector<std::string> state_names(OptimizerKind kind) {
+  if (kind == OptimizerKind::delayed_nesterov) return {":collected", ":velocity"};
   if (ps::state_vectors(kind) == 2) return {":m", ":v"};
   if (ps::state_vectors(kind) == 1) return {":velocity"};
   return {};
@@ -44,11 +45,11 @@ std::string_view suffix_of(std::string_view name) {
   return "";
 }
 
-void add_tensors(const ps::Schema& schema, absl::Span<const float> values, const std::string& suffix,
+void add_tensors(const Schema& schema, absl::Span<const float> values, const std::string& suffix,
                  std::vector<NamedArray>& arrays) {
   const ps::Layout layout = ps::layout_of(schema);
   for (size_t i = 0; i < schema.size(); ++i) {
-    const ps::Tensor& tensor = schema[i];
+    const Tensor& tensor = schema[i];
     const absl::Span<const float> part = values.subspan(layout.tensor_first[i], tensor.elements());
     // A colon separates tensor and vector, as in ":m". Names of tensors are those of the model.
     arrays.push_back({.name = tensor.name + suffix,
@@ -80,9 +81,9 @@ class Arrays {
     return static_cast<uint64_t>(step);
   }
 
-  absl::StatusOr<ps::Schema> schema() const {
+  absl::StatusOr<Schema> schema() const {
     if (parameters_.empty()) return absl::InvalidArgumentError(fmt::format("{}: has no array of parameters", path_));
-    ps::Schema schema;
+    Schema schema;
     for (const NamedArray* array : parameters_) {
       if (array->type != NamedArray::Type::float32)
         return refused(array->name, "is int64, and parameters are float32: leave out counters and other buffers");
@@ -110,7 +111,7 @@ class Arrays {
 
   /// False: the file has no array of an optimizer's state.
   /// Errors  An array is not a state of `kind` for a parameter of the file.
-  absl::StatusOr<bool> has_state(ps::OptimizerKind kind) const {
+  absl::StatusOr<bool> has_state(OptimizerKind kind) const {
     const std::vector<std::string> known = state_names(kind);
     bool found = false;
     for (const auto& [name, array] : by_name_) {
@@ -120,7 +121,7 @@ class Arrays {
       if (!is_known || !by_name_.contains(name.substr(0, name.size() - suffix.size())))
         return refused(
             name, fmt::format("is no state of optimizer {} for an array of the file: give the --optimizer that made it",
-                              ps::optimizer_name(kind)));
+                              optimizer_name(kind)));
       found = true;
     }
     return found;
@@ -136,23 +137,23 @@ class Arrays {
   std::vector<const NamedArray*> parameters_;
 };
 
-absl::StatusOr<ps::OptimizerKind> optimizer_of(const SafetensorsFile& file, const ImportFlags& flags) {
+absl::StatusOr<OptimizerKind> optimizer_of(const SafetensorsFile& file, const ImportFlags& flags) {
   if (flags.optimizer.has_value()) return *flags.optimizer;
   const auto named = file.metadata.find(kOptimizer);
   if (named == file.metadata.end())
     return absl::InvalidArgumentError(
         fmt::format("{}: does not name an optimizer: give --optimizer, such as adamw", file.path));
-  return ps::parse_optimizer(named->second);
+  return parse_optimizer(named->second);
 }
 
-absl::StatusOr<ps::Checkpoint> to_checkpoint(const SafetensorsFile& file, ps::OptimizerKind kind) {
+absl::StatusOr<ps::Checkpoint> to_checkpoint(const SafetensorsFile& file, OptimizerKind kind) {
   const Arrays arrays(file);
   ps::Checkpoint checkpoint;
   ps::CheckpointHeader& header = checkpoint.header;
   header.optimizer.kind = kind;
   GRADRAIL_ASSIGN_OR_RETURN(header.schema, arrays.schema());
   GRADRAIL_ASSIGN_OR_RETURN(header.global_step, arrays.global_step());
-  for (const ps::Tensor& tensor : header.schema) header.range.count += tensor.elements();
+  for (const Tensor& tensor : header.schema) header.range.count += tensor.elements();
   header.bucket_versions = {header.global_step};
   checkpoint.parameters.resize(header.range.count);
   GRADRAIL_RETURN_IF_ERROR(arrays.copy("", absl::MakeSpan(checkpoint.parameters)));
@@ -161,7 +162,7 @@ absl::StatusOr<ps::Checkpoint> to_checkpoint(const SafetensorsFile& file, ps::Op
   if (!has_state && !checkpoint.state.empty() && header.global_step > 0) {
     return absl::InvalidArgumentError(
         fmt::format("{}: has step {} and no state of {}: export it with --optimizer-state, or leave out {}", file.path,
-                    header.global_step, ps::optimizer_name(kind), kGlobalStep));
+                    header.global_step, optimizer_name(kind), kGlobalStep));
   }
   const std::vector<std::string> names = state_names(kind);
   for (size_t i = 0; has_state && i < names.size(); ++i)
@@ -203,7 +204,7 @@ absl::Status export_arrays(const ExportFlags& flags) {
                       .shape = {},
                       .bytes = {reinterpret_cast<const std::byte*>(&step), sizeof(step)}});
   }
-  const std::string optimizer(ps::optimizer_name(header.optimizer.kind));
+  const std::string optimizer(optimizer_name(header.optimizer.kind));
   GRADRAIL_RETURN_IF_ERROR(is_safetensors ? write_safetensors(flags.out, arrays, {{kOptimizer, optimizer}})
                                           : write_npz(flags.out, arrays));
   fmt::print("{}: {} arrays of step {}\n", flags.out, arrays.size(), header.global_step);
@@ -212,7 +213,7 @@ absl::Status export_arrays(const ExportFlags& flags) {
 
 absl::Status import_arrays(const ImportFlags& flags) {
   GRADRAIL_ASSIGN_OR_RETURN(const SafetensorsFile file, read_safetensors(flags.from));
-  GRADRAIL_ASSIGN_OR_RETURN(const ps::OptimizerKind kind, optimizer_of(file, flags));
+  GRADRAIL_ASSIGN_OR_RETURN(const OptimizerKind kind, optimizer_of(file, flags));
   GRADRAIL_ASSIGN_OR_RETURN(ps::Checkpoint checkpoint, to_checkpoint(file, kind));
   // An error is reported by the next call, which names the folder.
   std::error_code ignored;
@@ -235,7 +236,7 @@ absl::Status import_arrays(const ImportFlags& flags) {
   GRADRAIL_RETURN_IF_ERROR(ps::write_checkpoint(
       flags.folder + "/" + ps::checkpoint_file_name(header.global_step, header.saved_us, 0, 1), view));
   fmt::print("{}: {} tensors of step {} for the optimizer {}\n", flags.folder, header.schema.size(), header.global_step,
-             ps::optimizer_name(kind));
+             optimizer_name(kind));
   return absl::OkStatus();
 }
 

@@ -25,9 +25,9 @@ absl::Status export_arrays(const ExportFlags& flags);
 
 /// `gradrail checkpoint import` as typed.
 struct ImportFlags {
-  std::string folder;                          ///< is made if it does not exist
-  std::string from;                            ///< .safetensors
-  std::optional<ps::OptimizerKind> optimizer;  ///< default: the one that the file names
+  std::string folder;                      ///< is made if it does not exist
+  std::string from;                        ///< .safetensors
+  std::optional<OptimizerKind> optimizer;  ///< default: the one that the file names
 };
 
 /// Writes a checkpoint from the arrays of a file, so that a run with this folder continues there. The tensors have the

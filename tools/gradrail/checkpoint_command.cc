@@ -28,10 +28,10 @@ std::string time_text(uint64_t saved_us) {
 }
 
 /// "79510 elements in 4 tensors: hid_w [784, 100], …"
-std::string schema_text(const ps::Schema& schema) {
+std::string schema_text(const Schema& schema) {
   uint64_t elements = 0;
   std::vector<std::string> names;
-  for (const ps::Tensor& tensor : schema) {
+  for (const Tensor& tensor : schema) {
     elements += tensor.elements();
     if (names.size() < kNamesShown) names.push_back(fmt::format("{} [{}]", tensor.name, fmt::join(tensor.shape, ", ")));
   }
@@ -57,7 +57,7 @@ absl::Status print_set(const std::string& folder, const ps::CheckpointSet& set) 
   }
   const ps::CheckpointHeader& header = shards->front().header();
   fmt::print("{}  {:<8}  {:<9}  {}\n", common, ps::is_finite(folder, set) ? "complete" : "NaN/inf",
-             ps::optimizer_name(header.optimizer.kind), schema_text(header.schema));
+             optimizer_name(header.optimizer.kind), schema_text(header.schema));
   return absl::OkStatus();
 }
 
@@ -124,7 +124,7 @@ absl::Status convert(CheckpointFlags flags) {
   }
   flags.imported.folder = folder;
   if (!flags.optimizer.empty()) {
-    GRADRAIL_ASSIGN_OR_RETURN(flags.imported.optimizer, ps::parse_optimizer(flags.optimizer));
+    GRADRAIL_ASSIGN_OR_RETURN(flags.imported.optimizer, parse_optimizer(flags.optimizer));
   }
   return import_arrays(flags.imported);
 }

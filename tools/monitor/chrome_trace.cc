@@ -35,7 +35,7 @@ constexpr std::array<Stage, 6> kStages = {{{"pack or copy", Kind::pushed, Kind::
 /// One task's events. Times in the file are microseconds since the first mark of all tasks.
 class TaskEvents {
  public:
-  TaskEvents(const worker::TaskTrace& trace, int process, int64_t start_ns, json& events)
+  TaskEvents(const TaskTrace& trace, int process, int64_t start_ns, json& events)
       : trace_(trace), process_(process), start_ns_(start_ns), events_(events) {
     name("process_name", 0, trace.task);
   }
@@ -126,7 +126,7 @@ class TaskEvents {
     return found->second;
   }
 
-  const worker::TaskTrace& trace_;
+  const TaskTrace& trace_;
   const int process_;
   const int64_t start_ns_;
   json& events_;
@@ -137,14 +137,14 @@ class TaskEvents {
 
 }  // namespace
 
-std::string chrome_trace(const std::vector<worker::TaskTrace>& tasks) {
+std::string chrome_trace(const std::vector<TaskTrace>& tasks) {
   int64_t start_ns = INT64_MAX;
-  for (const worker::TaskTrace& task : tasks)
+  for (const TaskTrace& task : tasks)
     for (const Mark& mark : task.marks) start_ns = std::min(start_ns, mark.at_ns);
   json events = json::array();
   json bounds = json::object();
   int process = 0;
-  for (const worker::TaskTrace& task : tasks) {
+  for (const TaskTrace& task : tasks) {
     // The process number of the trace is the order of the tasks, not that of the operating system.
     TaskEvents(task, ++process, start_ns, events).add();
     if (task.bound_ns >= ps::kMaxTraceTime) {

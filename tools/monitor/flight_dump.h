@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/clock.h"
 #include "base/flight_recorder.h"
+#include "gradrail/clock.h"
 
 namespace gradrail::tools {
 

@@ -23,8 +23,8 @@ void add_placeholder(Nodes& nodes, std::string name, std::vector<int64_t> shape)
   nodes.push_back({.name = std::move(name), .op = "Placeholder", .inputs = {}, .shape = std::move(shape)});
 }
 
-void add_variables(Nodes& nodes, const ps::Schema& schema) {
-  for (const ps::Tensor& tensor : schema)
+void add_variables(Nodes& nodes, const Schema& schema) {
+  for (const Tensor& tensor : schema)
     nodes.push_back({.name = tensor.name, .op = "VariableV2", .inputs = {}, .shape = tensor.shape});
 }
 
@@ -73,9 +73,9 @@ void add_linear(Nodes& nodes) {
 }
 
 /// The side of the images of cnn: two poolings halve it twice, and local3 reads all channels.
-int64_t image_side(const ps::Schema& schema) {
+int64_t image_side(const Schema& schema) {
   int64_t channels = 0, features = 0;
-  for (const ps::Tensor& tensor : schema) {
+  for (const Tensor& tensor : schema) {
     if (tensor.name == "conv2/biases") channels = tensor.shape[0];
     if (tensor.name == "local3/weights") features = tensor.shape[0];
   }
@@ -85,7 +85,7 @@ int64_t image_side(const ps::Schema& schema) {
 
 }  // namespace
 
-std::vector<worker::GraphNode> model_graph(const std::string& model, const ps::Schema& schema, size_t batch_size,
+std::vector<worker::GraphNode> model_graph(const std::string& model, const Schema& schema, size_t batch_size,
                                            bool cnn_logits_relu) {
   Nodes nodes;
   const auto batch = static_cast<int64_t>(batch_size);

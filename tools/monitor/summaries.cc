@@ -43,7 +43,7 @@ void Summaries::check(const absl::Status& written) {
   spdlog::warn("the run continues without summaries: {}", message_of(written));
 }
 
-void Summaries::add_exchange(const worker::ClientStats& stats, worker::Scalars& scalars) {
+void Summaries::add_exchange(const ClientStats& stats, worker::Scalars& scalars) {
   // TensorBoard draws curves: quantiles over the whole run would hide a change.
   Histogram recent = stats.exchange;
   recent.subtract(before_.exchange);
@@ -54,7 +54,7 @@ void Summaries::add_exchange(const worker::ClientStats& stats, worker::Scalars& 
                          static_cast<double>(stats.staleness_sum - before_.staleness_sum) / exchanges);
   }
   scalars.emplace_back("staleness/max", static_cast<double>(stats.staleness_max));
-  for (const worker::ClientStats::PathBytes& path : stats.path_bytes) {
+  for (const ClientStats::PathBytes& path : stats.path_bytes) {
     scalars.emplace_back("bytes_in/" + tag_of(path.path), static_cast<double>(path.returned));
     scalars.emplace_back("bytes_out/" + tag_of(path.path), static_cast<double>(path.pushed));
   }
@@ -65,7 +65,7 @@ void Summaries::add_exchange(const worker::ClientStats& stats, worker::Scalars& 
   before_ = stats;
 }
 
-void Summaries::step(const worker::Progress& progress, worker::Workload& workload, const worker::Client* client) {
+void Summaries::step(const worker::Progress& progress, worker::Workload& workload, const Client* client) {
   ++steps_;
   // A run that was restored repeats steps, and so does one that goes back after the return of a ps.
   if (last_step_ == 0 || progress.global_step < last_step_) begin_at(progress.global_step);
@@ -84,7 +84,7 @@ void Summaries::step(const worker::Progress& progress, worker::Workload& workloa
       scalars.emplace_back("global_step/sec", static_cast<double>(progress.global_step - global_step_) / seconds);
   }
   // Null with --ps 0: then there is no exchange.
-  if (client != nullptr) add_exchange(client->stats(), scalars);
+  if (client != nullptr) add_exchange(client->statistics().now(), scalars);
   write(progress.global_step, scalars);
   steps_ = 0;
   written_at_ = now;

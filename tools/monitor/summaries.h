@@ -5,8 +5,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "base/clock.h"
-#include "worker/client/client.h"
+#include "gradrail/client.h"
+#include "gradrail/clock.h"
 #include "worker/models/workload.h"
 #include "worker/summaries/event_file.h"
 #include "worker/trainer/trainer.h"
@@ -27,7 +27,7 @@ class Summaries {
 
   /// After each step; writes with every `every`th of an epoch and its last. `client`: null without a parameter server.
   /// A disk that fails ends the summaries, not the run: the log says so.
-  void step(const worker::Progress& progress, worker::Workload& workload, const worker::Client* client);
+  void step(const worker::Progress& progress, worker::Workload& workload, const Client* client);
   /// Once, before the first step.
   void graph(absl::Span<const worker::GraphNode> nodes);
   /// `accuracy`: on the test images, with the parameters after `global_step`.
@@ -39,7 +39,7 @@ class Summaries {
   void begin_at(uint64_t global_step);
   void write(uint64_t global_step, const worker::Scalars& scalars);
   void check(const absl::Status& written);
-  void add_exchange(const worker::ClientStats& stats, worker::Scalars& scalars);
+  void add_exchange(const ClientStats& stats, worker::Scalars& scalars);
 
   worker::EventFile file_;
   const uint32_t every_;
@@ -48,7 +48,7 @@ class Summaries {
   uint64_t global_step_ = 0;  ///< of the last event
   uint64_t last_step_ = 0;    ///< 0: none so far
   TimePoint written_at_ = Clock::now();
-  worker::ClientStats before_;  ///< at the last event
+  ClientStats before_;  ///< at the last event
 };
 
 }  // namespace gradrail::tools

@@ -37,7 +37,7 @@ Metric latency(const Histogram& histogram) {
           .samples = {std::move(sample)}};
 }
 
-Metric staleness(const worker::ClientStats& stats) {
+Metric staleness(const ClientStats& stats) {
   Metric::Sample sample{.sum = static_cast<double>(stats.staleness_sum)};
   for (size_t steps = 0; steps < stats.staleness.size(); ++steps) {
     sample.count += stats.staleness[steps];
@@ -82,12 +82,12 @@ void add_rail(Metric& bytes, const std::string& path, const std::string& rail, u
   add_directions(bytes, {{"path", path}, {"rail", rail}}, in, out);
 }
 
-Metric fp32_bytes_total(const worker::ClientStats& stats) {
+Metric fp32_bytes_total(const ClientStats& stats) {
   Metric bytes{.name = "gradrail_fp32_bytes_total",
                .help = "Bytes that the same exchanges would have if gradients and parameters were fp32.",
                .kind = Metric::Kind::counter,
                .samples = {}};
-  for (const worker::ClientStats::PathBytes& path : stats.path_bytes)
+  for (const ClientStats::PathBytes& path : stats.path_bytes)
     add_path(bytes, path.path, path.returned_fp32, path.pushed_fp32);
   return bytes;
 }
@@ -106,12 +106,11 @@ Metric build_info(const std::string& task) {
           .samples = {{.labels = {{"task", task}, {"version", GRADRAIL_VERSION}}, .value = 1.0}}};
 }
 
-Metrics worker_metrics(const worker::ClientStats& stats, Duration under_way) {
+Metrics worker_metrics(const ClientStats& stats, Duration under_way) {
   Metric bytes = bytes_total();
-  for (const worker::ClientStats::PathBytes& path : stats.path_bytes)
-    add_path(bytes, path.path, path.returned, path.pushed);
+  for (const ClientStats::PathBytes& path : stats.path_bytes) add_path(bytes, path.path, path.returned, path.pushed);
   Metric rails = rail_bytes_total();
-  for (const worker::ClientStats::RailBytes& rail : stats.rail_bytes)
+  for (const ClientStats::RailBytes& rail : stats.rail_bytes)
     add_rail(rails, rail.path, rail.address, rail.returned, rail.pushed);
   // The age of the exchange under way lets an alert see one that does not end; a latency is known only afterwards.
   return {

@@ -2,9 +2,9 @@
 
 #include <string>
 
-#include "base/clock.h"
+#include "gradrail/client.h"
+#include "gradrail/clock.h"
 #include "tools/monitor/metric.h"
-#include "worker/client/client.h"
 
 namespace gradrail::ps::proto {
 class StatsReply;
@@ -17,7 +17,7 @@ Metric build_info(const std::string& task);
 
 /// The metrics of a worker; `under_way`: duration of its current exchange.
 /// Units  seconds and bytes in the output, as Prometheus asks for.
-Metrics worker_metrics(const worker::ClientStats& stats, Duration under_way);
+Metrics worker_metrics(const ClientStats& stats, Duration under_way);
 
 /// The metrics of a ps task.
 /// Threads  Any: the statistics are a copy.

@@ -84,7 +84,7 @@ absl::StatusOr<std::unique_ptr<Timeline>> open_timeline(const MonitoringFlags& f
   return Timeline::create(flags.timeline, worker == 0);
 }
 
-void finish_timeline(Timeline* timeline, worker::Client& client) {
+void finish_timeline(Timeline* timeline, Client& client) {
   if (timeline == nullptr) return;
   if (const absl::Status written = timeline->finish(client); !written.ok())
     spdlog::warn("no timeline: {}", message_of(written));
@@ -104,12 +104,12 @@ Metrics WorkerMonitor::collect() {
   const MutexLock lock(mutex_);
   // Before join() and after the run: the endpoint answers, but has no exchanges to report.
   if (client_ == nullptr) return metrics;
-  for (Metric& metric : worker_metrics(client_->published_stats(), client_->under_way()))
+  for (Metric& metric : worker_metrics(client_->statistics().published(), client_->statistics().exchange_under_way()))
     metrics.push_back(std::move(metric));
   return metrics;
 }
 
-WorkerMonitor::Watch::Watch(WorkerMonitor& monitor, worker::Client& client) : monitor_(monitor) {
+WorkerMonitor::Watch::Watch(WorkerMonitor& monitor, Client& client) : monitor_(monitor) {
   const MutexLock lock(monitor_.mutex_);
   monitor_.client_ = &client;
 }

@@ -8,13 +8,13 @@
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
 #include "base/rate_limited_log.h"
+#include "gradrail/client.h"
 #include "ps/server.h"
 #include "tools/monitor/flags.h"
 #include "tools/monitor/flight_dump.h"
 #include "tools/monitor/metrics_server.h"
 #include "tools/monitor/summaries.h"
 #include "tools/monitor/timeline.h"
-#include "worker/client/client.h"
 
 namespace gradrail::tools {
 
@@ -65,7 +65,7 @@ class FlightLog {
 /// The timeline of `gradrail train --timeline_filename`, kept until the end; null without.
 absl::StatusOr<std::unique_ptr<Timeline>> open_timeline(const MonitoringFlags& flags, uint32_t worker);
 /// A picture that cannot be had is no reason for a run to fail: the log says why.
-void finish_timeline(Timeline* timeline, worker::Client& client);
+void finish_timeline(Timeline* timeline, Client& client);
 
 /// The same of a worker: there before the worker has joined, so that a port that is taken is known by then.
 class WorkerMonitor {
@@ -75,7 +75,7 @@ class WorkerMonitor {
   /// While it exists other threads read the client.
   class Watch {
    public:
-    Watch(WorkerMonitor& monitor, worker::Client& client);
+    Watch(WorkerMonitor& monitor, Client& client);
     ~Watch();
     Watch(const Watch&) = delete;
     Watch& operator=(const Watch&) = delete;
@@ -90,7 +90,7 @@ class WorkerMonitor {
 
   const MonitoredTask task_;
   Mutex mutex_;
-  worker::Client* client_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  Client* client_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::unique_ptr<MetricsServer> metrics_;  ///< last: its threads use the rest
 };
 

@@ -35,11 +35,11 @@ absl::Status Timeline::create_file() {
   return absl::OkStatus();
 }
 
-absl::Status Timeline::finish(worker::Client& client) {
-  if (!client.is_chief()) return client.upload_trace();
+absl::Status Timeline::finish(Client& client) {
+  if (!client.is_chief()) return client.traces().upload();
   // The first chief can leave, so that another worker finishes the run without a file.
   if (file_ == nullptr) GRADRAIL_RETURN_IF_ERROR(create_file());
-  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<worker::TaskTrace> traces, client.gather_trace());
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<TaskTrace> traces, client.traces().gather());
   const std::string text = chrome_trace(traces);
   const absl::Status written = file_->write(text.data(), text.size());
   return about_timeline(written.ok() ? file_->commit() : written);

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "gradrail/client.h"
 #include "ps/checkpoint/file.h"
-#include "worker/client/client.h"
 
 namespace gradrail::tools {
 
@@ -18,7 +18,7 @@ class Timeline {
   static absl::StatusOr<std::unique_ptr<Timeline>> create(const std::string& path, bool is_chief);
 
   /// At the end of the run the chief gathers the marks of all and writes; the others upload theirs.
-  absl::Status finish(worker::Client& client);
+  absl::Status finish(Client& client);
 
  private:
   explicit Timeline(std::string path) : path_(std::move(path)) {}

@@ -17,9 +17,10 @@
 #include "base/flags/text_value.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "gradrail/cluster.h"
 #include "launch/etcd/ps_lookup.h"
-#include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/control.pb.h"
+#include "ps/protocol/security.h"
 #include "tools/monitor/top_table.h"
 #include "worker/client/session/control_link.h"
 
@@ -139,15 +140,15 @@ absl::StatusOr<std::vector<std::string>> ps_addresses(const TopFlags& flags) {
     return where.ok() ? launch::find_ps(*where) : where.status();
   }
   // cluster_from_hosts() wants both lists; the entry for the workers is never used.
-  GRADRAIL_ASSIGN_OR_RETURN(const ps::ClusterSpec cluster, flags.cluster.empty()
-                                                               ? ps::cluster_from_hosts(flags.ps_hosts, "none:1")
-                                                               : ps::read_cluster_file(flags.cluster));
+  GRADRAIL_ASSIGN_OR_RETURN(const ClusterSpec cluster, flags.cluster.empty()
+                                                           ? cluster_from_hosts(flags.ps_hosts, "none:1")
+                                                           : read_cluster_file(flags.cluster));
   return cluster.ps;
 }
 
 absl::StatusOr<Watched> watch(const TopFlags& flags) {
   GRADRAIL_ASSIGN_OR_RETURN(std::vector<std::string> addresses, ps_addresses(flags));
-  GRADRAIL_ASSIGN_OR_RETURN(const ps::Security security, read_security(flags.security));
+  GRADRAIL_ASSIGN_OR_RETURN(const Security security, read_security(flags.security));
   // Before the first packet: the rule that a job beyond localhost needs authentication holds here, too.
   for (const std::string& address : addresses) GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(security, address));
   GRADRAIL_ASSIGN_OR_RETURN(auto dialer, worker::control_link_dialer(security, 0));
@@ -209,7 +210,7 @@ void add_top_flags(CLI::App& command, TopFlags& flags) {
   command.add_option("cluster", flags.cluster,
                      "JSON file of the cluster, as for train --cluster; or train's --rendezvous");
   command.add_option("--ps_hosts,--ps-hosts", flags.ps_hosts, "comma-separated host:port list, instead of a file")
-      ->transform(accepted_by(ps::parse_host_list));
+      ->transform(accepted_by(parse_host_list));
   command.option_defaults()->group("Monitoring");
   command.add_flag("--once", flags.once, "print one table and end");
   command.add_flag("--dump", flags.dump, "also make all tasks dump their flight recorders");

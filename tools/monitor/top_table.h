@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
+#include "gradrail/clock.h"
 #include "ps/protocol/control.pb.h"
 
 namespace gradrail::tools {

@@ -19,7 +19,6 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
-#include "base/clock.h"
 #include "base/file_descriptor.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -28,6 +27,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "gradrail/clock.h"
 #include "tools/exit_codes.h"
 #include "tools/supervise/task_printer.h"
 #include "tools/supervise/task_process.h"

@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "ps/protocol/cluster_spec.h"
+#include "gradrail/cluster.h"
 #include "ps/protocol/exchange_layout.h"
 #include "tools/exit_codes.h"
 #include "tools/security_flags.h"
@@ -27,8 +27,9 @@ void add_run_flags(CLI::App& command, RunFlags& flags) {
   };
   constexpr uint32_t kNoLimit = std::numeric_limits<uint32_t>::max();
   number("--ps", cluster.ps, "parameter servers", 1, 64)->each([&](const std::string&) { cluster.ps_given = true; });
-  number("--workers", cluster.workers, "workers: each runs the program", 1, ps::kMaxWorkers)
-      ->each([&](const std::string&) { cluster.workers_given = true; });
+  number("--workers", cluster.workers, "workers: each runs the program", 1, kMaxWorkers)->each([&](const std::string&) {
+    cluster.workers_given = true;
+  });
   command.add_flag("--local,--alone", cluster.local,
                    "start a cluster on this host; ignore TF_CONFIG and the variables of launchers");
   number("--restarts,--max-restarts", cluster.max_restarts, "how often lost tasks are started again, workers included",
@@ -37,7 +38,7 @@ void add_run_flags(CLI::App& command, RunFlags& flags) {
       .add_option(
           "--interactive", cluster.interactive,
           "the worker with this index reads the terminal, and gets its Ctrl-C; the input of the others is empty")
-      ->transform(NumberIn(0u, ps::kMaxWorkers - 1))
+      ->transform(NumberIn(0u, kMaxWorkers - 1))
       ->take_last();
   number("--backup-ps", cluster.backup_ps, "1: the second half of the ps tasks are backups of the first half", 0, 1);
   number("--shards", cluster.shards, "shards (threads) in each parameter server", 1, 256);
@@ -63,7 +64,7 @@ void add_run_flags(CLI::App& command, RunFlags& flags) {
       ->transform(accepted_by(check_rendezvous_url))
       ->take_last();
   command.add_option("--bind", cluster.bind, "address on which a ps listens; default: its address in the cluster")
-      ->transform(accepted_by(ps::parse_host_port))
+      ->transform(accepted_by(parse_host_port))
       ->take_last();
   command
       .add_option("--checkpoint_dir,--checkpoint-dir", cluster.checkpoint_dir,

@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/resource_limits.h"
+#include "gradrail/clock.h"
 #include "tools/exit_codes.h"
 
 namespace gradrail::tools {

@@ -45,8 +45,8 @@ bool begins_as_backup(const TrainOptions& options) { return options.task.index >
 
 bool has_backup(const TrainOptions& options) { return options.flags.backup_ps != 0 && !begins_as_backup(options); }
 
-ps::ClusterSpec without_backups(const TrainOptions& options) {
-  ps::ClusterSpec cluster = options.cluster;
+ClusterSpec without_backups(const TrainOptions& options) {
+  ClusterSpec cluster = options.cluster;
   cluster.ps.resize(half(options));
   return cluster;
 }

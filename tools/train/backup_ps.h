@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "ps/protocol/cluster_spec.h"
+#include "gradrail/cluster.h"
 #include "tools/train/train_options.h"
 
 namespace gradrail::tools {
@@ -25,7 +25,7 @@ bool begins_as_backup(const TrainOptions& options);
 bool has_backup(const TrainOptions& options);
 
 /// The ps tasks that a worker joins, and the backup of each.
-ps::ClusterSpec without_backups(const TrainOptions& options);
+ClusterSpec without_backups(const TrainOptions& options);
 std::vector<std::string> backups(const TrainOptions& options);
 
 }  // namespace gradrail::tools

@@ -18,7 +18,7 @@ namespace {
 /// The host of --bind, unless that is every address of this host: others need one of them.
 absl::StatusOr<std::string> bind_host(const TrainFlags& flags) {
   if (flags.bind.empty()) return std::string();
-  const absl::StatusOr<ps::HostPort> bind = ps::parse_host_port(flags.bind);
+  const absl::StatusOr<HostPort> bind = parse_host_port(flags.bind);
   if (!bind.ok()) return absl::InvalidArgumentError(fmt::format("--bind: {}", message_of(bind.status())));
   // "": etcd's answer then shows which address of this host others reach.
   return is_any_host(bind->host) ? std::string() : bind->host;
@@ -48,7 +48,7 @@ absl::Status check_rendezvous(TrainOptions& options) {
     return absl::InvalidArgumentError(
         "--rendezvous: give each task --ps and --workers, the numbers of tasks with which the run begins; a run has at "
         "least one ps");
-  const uint32_t limit = is_ps ? flags.ps : ps::kMaxWorkers;
+  const uint32_t limit = is_ps ? flags.ps : kMaxWorkers;
   if (flags.task_index < 0 || flags.task_index >= limit)
     return absl::InvalidArgumentError(fmt::format(
         "--task_index {}: --rendezvous needs the index of this task in its job, 0 to {}", flags.task_index, limit - 1));
@@ -89,7 +89,7 @@ absl::Status run_with_etcd(TrainOptions options, SignalThread& signals) {
                                                         .timeout = std::chrono::seconds(flags.join_timeout_seconds),
                                                         .say = print_comment}));
   // Port 0: the kernel selects a free one, which is known once the ps listens.
-  options.cluster.ps[options.task.index] = ps::to_string({.host = registration->host(), .port = 0});
+  options.cluster.ps[options.task.index] = to_string({.host = registration->host(), .port = 0});
   return run_ps(options, signals, [&](uint16_t port) { registration->publish(port); });
 }
 

@@ -3,13 +3,13 @@
 #include <optional>
 
 #include "absl/strings/str_split.h"
-#include "base/clock.h"
 #include "base/parse_number.h"
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "fmt/format.h"
 #include "gpu/driver/device.h"
 #include "gpu/driver/driver.h"
+#include "gradrail/clock.h"
 
 namespace gradrail::tools {
 namespace {

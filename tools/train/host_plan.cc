@@ -19,7 +19,7 @@ using topology::Job;
 
 /// Names of this very host are one host: people write them as they like.
 std::string host_of(const std::string& address) {
-  const absl::StatusOr<ps::HostPort> parsed = ps::parse_host_port(address);
+  const absl::StatusOr<HostPort> parsed = parse_host_port(address);
   const std::string host = parsed.ok() ? parsed->host : address;
   return is_loopback_host(host) ? "localhost" : host;
 }
@@ -249,15 +249,15 @@ int compute_threads(const HostPlan& plan, const TrainOptions& options, size_t to
   return std::max(1, static_cast<int>(cores));
 }
 
-transport::WaitPolicy wait_policy(const HostPlan& plan, const TrainOptions& options) {
+WaitPolicy wait_policy(const HostPlan& plan, const TrainOptions& options) {
   // Longer than an exchange of a small model, too short to matter.
   constexpr Duration kSpin = std::chrono::microseconds(200);
   if (options.flags.wait == "spin") return {.spin = kSpin};
-  if (options.flags.wait == "adapt") return transport::kAdaptiveWait;
+  if (options.flags.wait == "adapt") return kAdaptiveWait;
   if (options.flags.wait == "block") return {};
   const bool spins =
       plan.known ? plan.placement.wait == topology::SpinMode::spin : busy_threads(options) <= core_count();
-  return spins ? transport::WaitPolicy{.spin = kSpin} : transport::kAdaptiveWait;
+  return spins ? WaitPolicy{.spin = kSpin} : kAdaptiveWait;
 }
 
 }  // namespace gradrail::tools

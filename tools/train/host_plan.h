@@ -50,6 +50,6 @@ std::string cpus_text(const topology::CpuSet& cpus);  ///< "cpu 3", "cpus 0-1,4"
 /// Threads for the products of one of the worker's towers.
 int compute_threads(const HostPlan& plan, const TrainOptions& options, size_t tower);
 
-transport::WaitPolicy wait_policy(const HostPlan& plan, const TrainOptions& options);
+WaitPolicy wait_policy(const HostPlan& plan, const TrainOptions& options);
 
 }  // namespace gradrail::tools

@@ -23,9 +23,9 @@ absl::Status check_counts(const TrainFlags& flags, const launch::Launch& launch,
     return absl::InvalidArgumentError(fmt::format(
         "--ps {}: {} has started {} tasks, and one of them has to be a worker", ps_count, launch.job, launch.size));
   const uint32_t workers = launch.size - ps_count;
-  if (workers > ps::kMaxWorkers)
+  if (workers > kMaxWorkers)
     return absl::InvalidArgumentError(
-        fmt::format("{} workers by {}: the limit is {}", workers, launch.job, ps::kMaxWorkers));
+        fmt::format("{} workers by {}: the limit is {}", workers, launch.job, kMaxWorkers));
   if (flags.workers_given && flags.workers != workers)
     return absl::InvalidArgumentError(
         fmt::format("--workers {}: {} has started {} tasks, of which --ps {} leaves {} workers: omit the flag, or use "
@@ -63,7 +63,7 @@ void take_assignment(TrainOptions& options, const launch::proto::RankAssignment&
   options.cluster.ps.clear();
   for (const std::string& host : assignment.ps_hosts())
     // Port 0: the rendezvous passes on the ports once all ps listen.
-    options.cluster.ps.push_back(ps::to_string({.host = host, .port = 0}));
+    options.cluster.ps.push_back(to_string({.host = host, .port = 0}));
   options.cluster.workers = {assignment.worker_hosts().begin(), assignment.worker_hosts().end()};
 }
 
@@ -111,7 +111,7 @@ absl::Status check_launch(TrainOptions& options) {
                     (*launch)->job, why.empty() ? "" : fmt::format(" ({})", why)));
   }
   // Checked here, so that a wrong address fails before the wait of --join-timeout.
-  const absl::StatusOr<ps::HostPort> meet = ps::parse_host_port((*launch)->rendezvous);
+  const absl::StatusOr<HostPort> meet = parse_host_port((*launch)->rendezvous);
   if (!meet.ok())
     return absl::InvalidArgumentError(
         fmt::format("rendezvous address of {}: {}", (*launch)->job, message_of(meet.status())));
@@ -126,7 +126,7 @@ absl::Status check_launch(TrainOptions& options) {
 absl::Status run_launched(TrainOptions options, SignalThread& signals) {
   std::string bind_host;
   if (!options.flags.bind.empty()) {
-    const absl::StatusOr<ps::HostPort> bind = ps::parse_host_port(options.flags.bind);
+    const absl::StatusOr<HostPort> bind = parse_host_port(options.flags.bind);
     if (!bind.ok()) return absl::InvalidArgumentError(fmt::format("--bind: {}", message_of(bind.status())));
     bind_host = bind->host;
   }

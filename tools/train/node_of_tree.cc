@@ -3,7 +3,7 @@
 
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/protocol/cluster_spec.h"
+#include "gradrail/cluster.h"
 #include "tools/exit_codes.h"
 #include "tools/train/train_options.h"
 
@@ -33,7 +33,7 @@ absl::Status set_parent(TrainOptions& options) {
   // The command of a run may have the flags of all of its tasks.
   if (file.empty() || (!options.local && options.task.job != "ps")) return absl::OkStatus();
   GRADRAIL_RETURN_IF_ERROR(usage_error(check_node(options)));
-  GRADRAIL_ASSIGN_OR_RETURN(options.parent, ps::read_cluster_file(file));
+  GRADRAIL_ASSIGN_OR_RETURN(options.parent, read_cluster_file(file));
   const std::vector<std::string>& nodes = options.parent.workers;
   const auto found = std::find(nodes.begin(), nodes.end(), options.cluster.ps[0]);
   if (found == nodes.end() || options.parent.sparse) {

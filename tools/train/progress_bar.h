@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "base/clock.h"
+#include "gradrail/clock.h"
 #include "worker/trainer/trainer.h"
 
 namespace gradrail::tools {

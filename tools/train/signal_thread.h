@@ -7,8 +7,8 @@
 #include <thread>
 
 #include "absl/base/thread_annotations.h"
-#include "base/clock.h"
 #include "base/mutex.h"
+#include "gradrail/clock.h"
 
 namespace gradrail::tools {
 

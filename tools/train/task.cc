@@ -7,12 +7,13 @@
 #include <cstdio>
 #include <utility>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/net_address.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "gradrail/client.h"
+#include "gradrail/clock.h"
 #include "launch/etcd/rendezvous_url.h"
 #include "ps/server.h"
 #include "tools/monitor/model_graph.h"
@@ -25,7 +26,6 @@
 #include "tools/train/tower_devices.h"
 #include "tools/train/worker_program.h"
 #include "transport/rails/rails_setting.h"
-#include "worker/client/client.h"
 #include "worker/trainer/client_variables.h"
 #include "worker/trainer/local_variables.h"
 #include "worker/trainer/tower.h"
@@ -40,7 +40,7 @@ constexpr auto kAwayLonger = std::chrono::seconds(30);
 constexpr auto kGracePeriod = std::chrono::seconds(20);
 
 std::string host_of(const std::string& address) {
-  const absl::StatusOr<ps::HostPort> parsed = ps::parse_host_port(address);
+  const absl::StatusOr<HostPort> parsed = parse_host_port(address);
   return parsed.ok() ? parsed->host : address;
 }
 
@@ -48,16 +48,16 @@ std::string host_of(const std::string& address) {
 absl::StatusOr<std::string> listen_address(const TrainOptions& options) {
   const std::string& ours = options.cluster.ps[options.task.index];
   if (options.flags.bind.empty()) return ours;
-  const absl::StatusOr<ps::HostPort> bind = ps::parse_host_port(options.flags.bind);
+  const absl::StatusOr<HostPort> bind = parse_host_port(options.flags.bind);
   if (!bind.ok()) return absl::InvalidArgumentError(fmt::format("--bind: {}", message_of(bind.status())));
   if (names_port(options.flags.bind, *bind)) return options.flags.bind;
-  const absl::StatusOr<ps::HostPort> address = ps::parse_host_port(ours);
-  return ps::to_string({bind->host, address.ok() ? address->port : ps::kDefaultPort});
+  const absl::StatusOr<HostPort> address = parse_host_port(ours);
+  return to_string({bind->host, address.ok() ? address->port : kDefaultPort});
 }
 
 absl::StatusOr<std::string> source_host(const TrainOptions& options) {
   if (options.flags.bind.empty()) return std::string();
-  const absl::StatusOr<ps::HostPort> bind = ps::parse_host_port(options.flags.bind);
+  const absl::StatusOr<HostPort> bind = parse_host_port(options.flags.bind);
   if (!bind.ok()) return absl::InvalidArgumentError(fmt::format("--bind: {}", message_of(bind.status())));
   return bind->host;
 }
@@ -237,7 +237,7 @@ worker::SaveEvery save_every(const TrainFlags& flags) {
 }
 
 absl::Status train(const TrainOptions& options, const SignalThread& signals, worker::Variables& variables,
-                   worker::Workload& workload, Summaries* summaries, const worker::Client* client,
+                   worker::Workload& workload, Summaries* summaries, const Client* client,
                    std::function<std::vector<std::string>()> more) {
   const bool is_cnn = options.flags.model == "cnn";
   if (summaries != nullptr)
@@ -268,13 +268,10 @@ absl::Status train(const TrainOptions& options, const SignalThread& signals, wor
                            signals);
 }
 
-/// The connection of a node to the next level of its tree. TreeParent adds the agreement of the run.
-worker::ClientOptions options_of_parent(const TrainOptions& options, const HostPlan& plan, const std::string& host,
-                                        SignalThread& signals) {
+/// The data connections of a worker, or of a node to its parent. `bind_host` is "" without --bind.
+TransportOptions transport_options(const TrainOptions& options, const HostPlan& plan, const std::string& bind_host) {
   const TrainFlags& flags = options.flags;
-  return {.cluster = options.parent,
-          .task_index = options.parent_index,
-          .transports = options.transports,
+  return {.order = options.transports,
           .rdma_only = options.rdma_only,
           .ofi_provider = flags.ofi_provider,
           .path_timeout = std::chrono::seconds(flags.path_timeout_s),
@@ -282,17 +279,25 @@ worker::ClientOptions options_of_parent(const TrainOptions& options, const HostP
           .require_rdma = flags.require == "rdma",
           .failback = from_seconds(flags.failback_secs),
           .checksums = flags.checksums,
-          .security = options.security,
-          .bind_host = flags.bind.empty() ? "" : host,
+          .bind_host = bind_host,
           .rails = uses_rails(flags),
           .streams = transport::rails::parse_streams(flags.streams).value_or(0),
-          .wait = wait_policy(plan, options),
-          .join_timeout = std::chrono::seconds(flags.join_timeout_seconds),
-          .stop = &signals.stop()};
+          .wait = wait_policy(plan, options)};
+}
+
+/// The connection of a node to the next level of its tree. TreeParent adds the agreement of the run.
+ClientOptions options_of_parent(const TrainOptions& options, const HostPlan& plan, const std::string& bind_host,
+                                SignalThread& signals) {
+  return {.cluster = options.parent,
+          .task_index = options.parent_index,
+          .transport = transport_options(options, plan, bind_host),
+          .security = options.security,
+          .recovery = {.join_timeout = std::chrono::seconds(options.flags.join_timeout_seconds)},
+          .hooks = {.stop = &signals.stop()}};
 }
 
 /// A node without its parent has nothing to serve: it waits for the parent, and begins again as if it were restarted.
-absl::Status serve_node(worker::ClientOptions parent, const SignalThread& signals,
+absl::Status serve_node(ClientOptions parent, const SignalThread& signals,
                         const std::function<absl::Status(bool is_first)>& serve) {
   bool is_first = true;
   while (true) {
@@ -319,7 +324,7 @@ absl::Status serve(const TrainOptions& options, const ps::Server::Options& serve
   if (!options.local)
     print_comment(
         fmt::format("ps/{} listens on {}", options.task.index,
-                    ps::to_string({.host = host_of(listen), .port = server->port()}) + resolved_text(host_of(listen))));
+                    to_string({.host = host_of(listen), .port = server->port()}) + resolved_text(host_of(listen))));
   warn_of_loopback_name(options, host_of(listen));
   // Only a launcher stops ps and workers at the same moment; else a stop of a ps counts at once.
   absl::Status finished = server->wait_finished(signals.stop(), options.launch ? kGracePeriod : Duration::zero());
@@ -352,8 +357,9 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThr
   const std::string& advertised = options.cluster.ps[options.task.index];
   GRADRAIL_ASSIGN_OR_RETURN(const std::string listen, listen_address(options));
   std::shared_ptr<tree::TreeParent> parent;
-  const worker::ClientOptions parent_options = options_of_parent(options, plan, host_of(listen), signals);
+  ClientOptions parent_options;
   if (!options.parent.ps.empty()) {
+    parent_options = options_of_parent(options, plan, options.flags.bind.empty() ? "" : host_of(listen), signals);
     GRADRAIL_ASSIGN_OR_RETURN(parent, tree::TreeParent::start(parent_options));
   }
   FlightLog flight(options.flags.monitoring, fmt::format("ps/{}", options.task.index));
@@ -411,51 +417,36 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
   GRADRAIL_RETURN_IF_ERROR(check_host_of_worker(options.flags));
   // Before join(): the schema comes from the model, and a wrong data folder must not cost a membership.
   GRADRAIL_ASSIGN_OR_RETURN(const Model model, make_model(options, plan, binder));
-  GRADRAIL_ASSIGN_OR_RETURN(worker::DeviceMemory device, model.devices->exported(*model.workload));
+  GRADRAIL_ASSIGN_OR_RETURN(DeviceBlock device, model.devices->exported(*model.workload));
   GRADRAIL_ASSIGN_OR_RETURN(const std::string source, source_host(options));
   GRADRAIL_ASSIGN_OR_RETURN(const auto monitor, WorkerMonitor::start(options.flags.monitoring, monitored(options)));
   GRADRAIL_ASSIGN_OR_RETURN(const auto summaries,
                             open_summaries(options.flags.monitoring, options.task.index, options.flags.log_every));
   GRADRAIL_ASSIGN_OR_RETURN(const auto timeline, open_timeline(options.flags.monitoring, options.task.index));
   FlightLog flight(options.flags.monitoring, fmt::format("worker/{}", options.task.index));
-  absl::StatusOr<std::unique_ptr<worker::Client>> client = worker::Client::join(
+  absl::StatusOr<std::unique_ptr<Client>> client = Client::join(
       {.cluster = without_backups(options),
-       .backups = backups(options),
        .task_index = options.task.index,
-       .mode = options.mode.kind,
-       .mode_bound = options.mode.bound,
-       .mode_grace = options.mode.grace,
-       .mode_drops_late = options.mode.drops_late,
+       .mode = options.mode,
        .optimizer = options.optimizer,
-       .push = options.push,
-       .returns = options.returns,
        .bucket_bytes = options.flags.bucket_kib * 1024,
        .agreement = agreement(options),
-       .transports = options.transports,
-       .rdma_only = options.rdma_only,
-       .ofi_provider = options.flags.ofi_provider,
-       .path_timeout = std::chrono::seconds(options.flags.path_timeout_s),
-       .fallback = !options.flags.no_fallback,
-       .require_rdma = options.flags.require == "rdma",
-       .failback = from_seconds(options.flags.failback_secs),
-       .checksums = options.flags.checksums,
+       .compression = {.push = options.push, .returns = options.returns},
+       .transport = transport_options(options, plan, source),
        .security = options.security,
-       .bind_host = source,
-       .rails = uses_rails(options.flags),
-       .streams = transport::rails::parse_streams(options.flags.streams).value_or(0),
-       .wait = wait_policy(plan, options),
-       .join_timeout = std::chrono::seconds(options.flags.join_timeout_seconds),
-       .rejoin_timeout = std::chrono::seconds(is_returning_ps_possible(options) ? options.flags.rejoin_timeout_s : 0),
-       .ps_address = options.ps_address,
-       .log = nullptr,
-       .stop = &signals.stop(),
-       .device = std::move(device),
-       .gpu_transfers = model.devices->ways(),
-       .require_device = model.devices->forbids_staging(),
-       .place_memory = [&](const MemorySpan& memory) { binder.bind_memory(0, memory); },
-       .marks = options.flags.monitoring.marks(),
-       .dump = [&](const std::vector<Mark>& marks) { flight.answer(marks); },
-       .dump_signals = &signals.dumps()},
+       .recovery = {.backups = backups(options),
+                    .join_timeout = std::chrono::seconds(options.flags.join_timeout_seconds),
+                    .rejoin_timeout =
+                        std::chrono::seconds(is_returning_ps_possible(options) ? options.flags.rejoin_timeout_s : 0),
+                    .ps_address = options.ps_address},
+       .placement = {.device = std::move(device),
+                     .gpu_transfers = model.devices->ways(),
+                     .require_device = model.devices->forbids_staging(),
+                     .place_memory = [&](const MemorySpan& memory) { binder.bind_memory(0, memory); }},
+       .hooks = {.stop = &signals.stop(),
+                 .marks = options.flags.monitoring.marks(),
+                 .dump = [&](const std::vector<Mark>& marks) { flight.answer(marks); },
+                 .dump_signals = &signals.dumps()}},
       model.workload->schema());
   if (!client.ok()) {
     absl::Status stopped = stopped_by_signal(client.status(), signals);
@@ -468,13 +459,13 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
   const WorkerMonitor::Watch watch(*monitor, **client);
   const SignalThread::Waker waker(signals, [&] { (*client)->wake(); });
   // The ps reads the gradients on the GPU: the copy to the host is not needed.
-  if ((*client)->on_device()) model.workload->stay_on_device();
+  if ((*client)->device().is_used()) model.workload->stay_on_device();
   // Not before join(): the threads of the control plane started there and must not inherit the binding.
   if (options.towers == 1) binder.bind(0);
   // Checked after join(): each ps announces there whether it has a folder.
   const bool wants_checkpoints = options.flags.save_steps > 0 || options.flags.save_secs.value_or(0.0) > 0.0 ||
                                  !options.flags.checkpoint_dir.empty();
-  if (wants_checkpoints && !(*client)->saves_checkpoints()) {
+  if (wants_checkpoints && !(*client)->checkpoints().are_saved()) {
     return absl::FailedPreconditionError(
         fmt::format("{}: not every ps task was started with --checkpoint_dir; give it to all of them",
                     given_checkpoint_flags(options.flags)));
@@ -486,7 +477,7 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
     return where_it_was(binder, model, (*client)->memory(), options);
   });
   // A run that failed leaves its last operations; a good one leaves no files.
-  if (!trained.ok()) flight.write((*client)->marks(), std::string(message_of(trained)));
+  if (!trained.ok()) flight.write((*client)->traces().marks(), std::string(message_of(trained)));
   return trained;
 }
 

@@ -83,10 +83,10 @@ std::vector<std::string> TowerDevices::summary(const std::string& averaged_by) c
   return lines;
 }
 
-absl::StatusOr<worker::DeviceMemory> TowerDevices::exported(worker::Workload& workload) {
-  const auto none = [&](const std::string& why) -> absl::StatusOr<worker::DeviceMemory> {
+absl::StatusOr<DeviceBlock> TowerDevices::exported(worker::Workload& workload) {
+  const auto none = [&](const std::string& why) -> absl::StatusOr<DeviceBlock> {
     way_ = fmt::format("staged through pinned host memory ({})", why);
-    if (!forbids_staging()) return worker::DeviceMemory{};
+    if (!forbids_staging()) return DeviceBlock{};
     return absl::FailedPreconditionError(
         fmt::format("--gpu-direct {}: {}; auto and staged permit another path", direct_, why));
   };
@@ -99,29 +99,28 @@ absl::StatusOr<worker::DeviceMemory> TowerDevices::exported(worker::Workload& wo
   if (checksums_ && forbids_staging()) return none("--checksums are of bytes that pass through the host");
   // An error here is not final: a NIC can still read the memory, so the client decides.
   const absl::StatusOr<std::string> key = gpu::export_memory(*block.device, block.parameters, block.bytes);
-  return worker::DeviceMemory{.device = block.device,
-                              .parameters = block.parameters,
-                              .gradients = block.gradients,
-                              .bytes = block.bytes,
-                              .key = key.ok() ? *key : "",
-                              .why_no_key = std::string(message_of(key.status()))};
+  return DeviceBlock{.device = block.device,
+                     .parameters = block.parameters,
+                     .gradients = block.gradients,
+                     .bytes = block.bytes,
+                     .key = key.ok() ? *key : "",
+                     .why_no_key = std::string(message_of(key.status()))};
 }
 
-std::vector<worker::GpuTransfer> TowerDevices::ways() const {
-  using worker::GpuTransfer;
+std::vector<GpuTransfer> TowerDevices::ways() const {
   // A direct transfer never passes through the host, where checksums are computed.
   if (checksums_) return {};
   // In the order of preference: the first that works is taken.
   if (direct_ == "auto") return {GpuTransfer::ipc, GpuTransfer::dma_buf, GpuTransfer::peer_memory};
   for (const GpuTransfer way : {GpuTransfer::ipc, GpuTransfer::dma_buf, GpuTransfer::peer_memory}) {
-    if (direct_ == worker::name_of(way)) return {way};
+    if (direct_ == name_of(way)) return {way};
   }
   return {};
 }
 
-void TowerDevices::decided(const worker::Client& client) {
-  if (!client.on_device()) return;
-  way_ = client.gpu_text();
+void TowerDevices::decided(Client& client) {
+  if (!client.device().is_used()) return;
+  way_ = client.device().text();
   if (direct_ == "staged") {
     way_ += " (--gpu-direct staged)";
   } else if (checksums_) {

@@ -6,8 +6,8 @@
 
 #include "absl/status/statusor.h"
 #include "gpu/compute/compute.h"
+#include "gradrail/client.h"
 #include "tools/train/host_plan.h"
-#include "worker/client/client.h"
 #include "worker/models/workload.h"
 
 namespace gradrail::tools {
@@ -27,12 +27,12 @@ class TowerDevices {
 
   /// Where a client finds the variables; empty where they are at home in the host's memory.
   /// Errors  FAILED_PRECONDITION: --gpu-direct forbids to stage, and gradients are not in one place on a GPU; says why.
-  absl::StatusOr<worker::DeviceMemory> exported(worker::Workload& workload);
+  absl::StatusOr<DeviceBlock> exported(worker::Workload& workload);
   /// Which ways out of a GPU --gpu-direct allows, before staging; and whether it forbids that.
-  std::vector<worker::GpuTransfer> ways() const;
+  std::vector<GpuTransfer> ways() const;
   bool forbids_staging() const { return direct_ != "auto" && direct_ != "staged"; }
   /// How gradients leave the GPU.
-  void decided(const worker::Client& client);
+  void decided(Client& client);
 
   /// Towers: 0 on GPU 0 (NVIDIA H200, 0000:19:00.0), 1 on CPUs (…), averaged by NCCL 2.28.9
   /// GPU-Direct: staged through pinned host memory (…)                                       towers on GPUs only

@@ -47,9 +47,9 @@ std::string both(const std::string& name) {
 constexpr char kEvaluator[] = "evaluator";
 
 /// Empty without the variable.
-absl::StatusOr<ps::TfConfig> read_tf_config() {
+absl::StatusOr<TfConfig> read_tf_config() {
   const char* const text = std::getenv("TF_CONFIG");
-  absl::StatusOr<ps::TfConfig> config = text == nullptr ? ps::TfConfig() : ps::parse_tf_config(text);
+  absl::StatusOr<TfConfig> config = text == nullptr ? TfConfig() : parse_tf_config(text);
   if (config.ok()) return config;
   return absl::InvalidArgumentError(fmt::format("{}; --local ignores TF_CONFIG", message_of(config.status())));
 }
@@ -64,7 +64,7 @@ absl::Status check_size(const TrainFlags& flags) {
 }
 
 /// TF_CONFIG may come from a platform, for a command that also runs as a local cluster: the same size is no error.
-absl::Status check_size_of_tf_config(const TrainFlags& flags, const ps::ClusterSpec& cluster) {
+absl::Status check_size_of_tf_config(const TrainFlags& flags, const ClusterSpec& cluster) {
   if (flags.ps == 0) return absl::OkStatus();  // check_alone()
   const size_t ps = cluster.ps.size(), workers = cluster.workers.size();
   const bool is_other =
@@ -83,9 +83,9 @@ absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
     return usage_error(
         absl::InvalidArgumentError("--local starts a separate cluster: omit --cluster, --ps_hosts and --worker_hosts"));
   // TF_CONFIG has the lowest rank: flags and --local replace it.
-  GRADRAIL_ASSIGN_OR_RETURN(ps::TfConfig config, flags.local || hosts || !flags.cluster.empty()
-                                                     ? absl::StatusOr<ps::TfConfig>(ps::TfConfig())
-                                                     : read_tf_config());
+  GRADRAIL_ASSIGN_OR_RETURN(TfConfig config, flags.local || hosts || !flags.cluster.empty()
+                                                 ? absl::StatusOr<TfConfig>(TfConfig())
+                                                 : read_tf_config());
   const bool evaluates =
       flags.job_name.empty() ? config.task.has_value() && config.task->job == kEvaluator : flags.job_name == kEvaluator;
   if (evaluates) {
@@ -112,11 +112,11 @@ absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
   if (!flags.cluster.empty() && hosts)
     return usage_error(absl::InvalidArgumentError("give either --cluster or --ps_hosts and --worker_hosts"));
   if (!flags.cluster.empty() || hosts) GRADRAIL_RETURN_IF_ERROR(check_size(flags));
-  absl::StatusOr<ps::ClusterSpec> cluster = absl::UnknownError("");
+  absl::StatusOr<ClusterSpec> cluster = absl::UnknownError("");
   if (!flags.cluster.empty()) {
-    cluster = ps::read_cluster_file(flags.cluster);
+    cluster = read_cluster_file(flags.cluster);
   } else if (hosts) {
-    cluster = ps::cluster_from_hosts(flags.ps_hosts, flags.worker_hosts);
+    cluster = cluster_from_hosts(flags.ps_hosts, flags.worker_hosts);
   } else {
     GRADRAIL_RETURN_IF_ERROR(check_size_of_tf_config(flags, *config.cluster));
     cluster = *std::move(config.cluster);
@@ -125,12 +125,12 @@ absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
   options.cluster = *std::move(cluster);
   if (!flags.job_name.empty()) {
     // TensorFlow's clusters have one chief, so it needs no index.
-    if (flags.task_index == -1 && !ps::has_one_task(flags.job_name))
+    if (flags.task_index == -1 && !has_one_task(flags.job_name))
       return usage_error(absl::InvalidArgumentError(
           fmt::format("--task_index is missing (which task of job '{}' is this?)", flags.job_name)));
     // The flag replaces the task of TF_CONFIG.
     GRADRAIL_ASSIGN_OR_RETURN(
-        config.task, ps::resolve_task(options.cluster, flags.job_name, flags.task_index == -1 ? 0 : flags.task_index));
+        config.task, resolve_task(options.cluster, flags.job_name, flags.task_index == -1 ? 0 : flags.task_index));
   }
   if (!config.task.has_value()) {
     if (flags.cluster.empty() && !hosts)
@@ -215,7 +215,7 @@ void add_cluster_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
       "parameter servers of a local cluster, or among the tasks of a launcher; 0: train only in this process",
       NumberIn(0u, 64u))
       ->each([&flags](const std::string&) { flags.ps_given = true; });
-  add("workers", flags.workers, "workers of a local cluster", NumberIn(1u, ps::kMaxWorkers))
+  add("workers", flags.workers, "workers of a local cluster", NumberIn(1u, kMaxWorkers))
       ->each([&flags](const std::string&) { flags.workers_given = true; });
   add("min_workers", flags.min_workers, "ps: abort the run if a loss leaves fewer workers");
   add("slot_mib", flags.slot_mib, "ps: MiB of a shard for gradients of one worker on their way; 0: room for all",
@@ -226,9 +226,9 @@ void add_cluster_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
       NumberIn<uint16_t>(0));
   add("cluster", flags.cluster, "JSON file: {\"ps\": [\"host:port\"], \"worker\": [\"host:port\", ...]}");
   add("ps_hosts", flags.ps_hosts, "comma-separated host:port list of the parameter servers; replaces --cluster",
-      accepted_by(ps::parse_host_list));
+      accepted_by(parse_host_list));
   add("worker_hosts", flags.worker_hosts, "comma-separated host:port list of the workers; replaces --cluster",
-      accepted_by(ps::parse_host_list));
+      accepted_by(parse_host_list));
   add("job_name", flags.job_name, "job of this task: ps, worker or chief; evaluator: the task ends at once",
       CLI::IsMember({"ps", "worker", "chief", "master", kEvaluator}));
   add("task_index", flags.task_index, "index of this task in its job, from 0", NumberIn<int64_t>(0));
@@ -240,7 +240,7 @@ void add_cluster_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   command.add_flag("--local,--alone", flags.local,
                    "start a cluster on this host; ignore TF_CONFIG and the variables of launchers");
   add("bind", flags.bind, "address to listen on (ps) or to send from (worker); default: its address in the cluster",
-      accepted_by(ps::parse_host_port));
+      accepted_by(parse_host_port));
   add("join-timeout", flags.join_timeout_seconds, "seconds that a worker waits for the parameter servers to start",
       NumberIn(1u));
   add("heartbeat-timeout", flags.heartbeat_timeout_s, "ps: seconds without a heartbeat until a worker is lost",
@@ -256,7 +256,7 @@ void add_cluster_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
       "sync only");
   add("first_worker", flags.first_worker,
       "worker of a tree: number of workers in the nodes before its own; it decides the order of the data",
-      NumberIn(0u, ps::kMaxWorkers));
+      NumberIn(0u, kMaxWorkers));
   add("max-restarts", flags.max_restarts, "local cluster: how often it starts lost parameter servers again");
 }
 
@@ -290,12 +290,12 @@ void add_model_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
       "async; sync; ssp:K, async with no worker more than K steps ahead of the slowest; quorum:K, sync that "
       "waits for K gradients of a step; a late one is part of the next step, or dropped with quorum:K,late=drop; "
       "quorum:K,grace=S waits at most S seconds longer for it (or grace=auto)",
-      accepted_by(ps::parse_mode));
+      accepted_by(parse_mode));
   add("push", flags.push,
       "elements of a gradient on its way: fp32; bf16: half; int8, int4: 1/4, 1/8; topk:P: the largest P percent",
-      accepted_by(ps::parse_push_format));
+      accepted_by(parse_push_format));
   add("return", flags.returns, "parameters on their way back: fp32; bf16: half; delta: bf16, what changed alone",
-      CLI::IsMember(ps::return_format_names()));
+      CLI::IsMember(return_format_names()));
   add("shards", flags.shards, "shards (threads) in each parameter server", NumberIn(1u, 256u));
   add("log_every", flags.log_every, "batches between two progress lines", NumberIn(1u));
 }
@@ -425,13 +425,13 @@ absl::Status check_host_of_worker(const TrainFlags& flags) {
   }
   if (flags.bind.empty()) return absl::OkStatus();
   // The parser has accepted it.
-  GRADRAIL_ASSIGN_OR_RETURN(const ps::HostPort bind, ps::parse_host_port(flags.bind));
+  GRADRAIL_ASSIGN_OR_RETURN(const HostPort bind, parse_host_port(flags.bind));
   const absl::Status own = check_own_address(bind.host);
   return own.ok() ? own : absl::FailedPreconditionError(fmt::format("--bind {}", message_of(own)));
 }
 
 // parse_host_port() adds the default port: only a text that named a port is equal.
-bool names_port(const std::string& bind, const ps::HostPort& parsed) { return bind == ps::to_string(parsed); }
+bool names_port(const std::string& bind, const HostPort& parsed) { return bind == to_string(parsed); }
 
 /// A local cluster chooses the addresses of its ps.
 absl::Status check_local_bind(const TrainFlags& flags) {
@@ -473,7 +473,7 @@ bool may_be_chief(const TrainOptions& options) {
 /// A ps that does not know the others cannot share a folder with them, or replace one of them.
 absl::Status check_sparse_ps(const TrainOptions& options) {
   const std::vector<std::string>& ps = options.cluster.ps;
-  if (std::find(ps.begin(), ps.end(), ps::kUnknownAddress) == ps.end()) return absl::OkStatus();
+  if (std::find(ps.begin(), ps.end(), kUnknownAddress) == ps.end()) return absl::OkStatus();
   if (options.flags.checkpoint_dir.empty() && options.flags.backup_ps == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
       fmt::format("{}: \"sparseCluster\" of ps task {} leaves out the other ps tasks: give the addresses of all",
@@ -494,13 +494,13 @@ absl::StatusOr<TrainOptions> check_train_flags(const TrainFlags& flags) {
   GRADRAIL_RETURN_IF_ERROR(check_placement(flags, options));
   GRADRAIL_RETURN_IF_ERROR(check_monitoring(flags.monitoring, trains_alone(options)));
   GRADRAIL_ASSIGN_OR_RETURN(options.security, read_security(flags.security));
-  GRADRAIL_RETURN_IF_ERROR(usage_error(ps::check_encryption(options.security)));
+  GRADRAIL_RETURN_IF_ERROR(usage_error(check_encryption(options.security)));
   // 0 asks for one per GPU: run_worker() replaces it once the plan is known.
   options.towers = std::max(1u, flags.towers);
   options.reduce = parse_reduce(flags.reduce);
-  GRADRAIL_ASSIGN_OR_RETURN(options.mode, ps::parse_mode(flags.mode));
-  GRADRAIL_ASSIGN_OR_RETURN(options.push, ps::parse_push_format(flags.push));
-  GRADRAIL_ASSIGN_OR_RETURN(options.returns, ps::parse_return_format(flags.returns));
+  GRADRAIL_ASSIGN_OR_RETURN(options.mode, parse_mode(flags.mode));
+  GRADRAIL_ASSIGN_OR_RETURN(options.push, parse_push_format(flags.push));
+  GRADRAIL_ASSIGN_OR_RETURN(options.returns, parse_return_format(flags.returns));
   if (options.cluster.sparse && options.mode.waits()) {
     return absl::InvalidArgumentError(fmt::format(
         "--mode {}: it waits for every worker, and the cluster description leaves out workers: name all, or use async",

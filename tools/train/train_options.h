@@ -8,8 +8,8 @@
 
 #include "absl/status/statusor.h"
 #include "gpu/reduce/tower_sum.h"
+#include "gradrail/cluster.h"
 #include "launch/launcher/launcher.h"
-#include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/mode.h"
 #include "ps/protocol/optimizer_settings.h"
 #include "tools/monitor/flags.h"
@@ -102,16 +102,16 @@ struct TrainFlags {
 /// Everything a task needs, checked.
 struct TrainOptions {
   TrainFlags flags;
-  ps::Mode mode;
-  ps::PushFormat push = ps::PushFormat::fp32;
-  ps::ReturnFormat returns = ps::ReturnFormat::fp32;
-  ps::OptimizerConfig optimizer;
+  Mode mode;
+  PushFormat push = PushFormat::fp32;
+  ReturnFormat returns = ReturnFormat::fp32;
+  OptimizerConfig optimizer;
   std::vector<std::string> transports;
   bool rdma_only = true;  ///< plug-ins may not carry the bytes over sockets: no flag names them
-  ps::Security security;
-  ps::ClusterSpec cluster;
-  ps::TaskId task;
-  ps::ClusterSpec parent;                ///< of the next level of a tree; empty: there is none
+  Security security;
+  ClusterSpec cluster;
+  TaskId task;
+  ClusterSpec parent;                    ///< of the next level of a tree; empty: there is none
   uint32_t parent_index = 0;             ///< of this ps among the workers there
   std::string local_run;                 ///< local cluster: its name; differs from that of each other one
   std::vector<std::string> program;      ///< the command of a worker; empty: `gradrail train` itself
@@ -149,7 +149,7 @@ absl::Status use_plugin_dir(const std::string& folder);
 absl::Status check_min_workers(const TrainFlags& flags, size_t workers);
 
 /// Whether the text of --bind names a port, not a host alone.
-bool names_port(const std::string& bind, const ps::HostPort& parsed);
+bool names_port(const std::string& bind, const HostPort& parsed);
 
 /// Checks the folder of --data_dir, also for a model that does not read it, and the address of --bind.
 /// Errors  NOT_FOUND, FAILED_PRECONDITION: name the flag.
@@ -159,7 +159,7 @@ absl::Status check_host_of_worker(const TrainFlags& flags);
 std::string given_checkpoint_flags(const TrainFlags& flags);
 
 /// The optimizer of the flags and of the model. INVALID_ARGUMENT names the flag.
-absl::StatusOr<ps::OptimizerConfig> optimizer_of(const TrainFlags& flags);
+absl::StatusOr<OptimizerConfig> optimizer_of(const TrainFlags& flags);
 
 /// Reads the cluster of --parent, and finds this ps among its workers. INVALID_ARGUMENT names the flag.
 absl::Status set_parent(TrainOptions& options);

@@ -13,8 +13,8 @@
 #include "base/log.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "gradrail/cluster.h"
 #include "launch/launcher/launcher.h"
-#include "ps/protocol/cluster_spec.h"
 #include "tools/train/backup_ps.h"
 #include "tools/train/signal_thread.h"
 
@@ -26,7 +26,7 @@ constexpr int kNoSuchProgram = 127;  // the code of shells
 /// The ranks of a launcher include the ps tasks. A program that reads them is one of the workers.
 void count_workers_only(const TrainOptions& options) {
   const auto host_of = [](const std::string& address) {
-    const absl::StatusOr<ps::HostPort> parsed = ps::parse_host_port(address);
+    const absl::StatusOr<HostPort> parsed = parse_host_port(address);
     return parsed.ok() ? parsed->host : address;
   };
   std::vector<std::string> hosts;
@@ -44,8 +44,8 @@ void set_variables(const TrainOptions& options) {
   std::vector<std::string> workers = options.cluster.workers;
   // Names only: nothing connects to a worker. Launchers give hosts without ports, and the names must differ.
   for (size_t i = 0; i < workers.size(); ++i) {
-    const absl::StatusOr<ps::HostPort> name = ps::parse_host_port(workers[i]);
-    workers[i] = ps::to_string({.host = name.ok() ? name->host : "localhost", .port = static_cast<uint16_t>(i + 1)});
+    const absl::StatusOr<HostPort> name = parse_host_port(workers[i]);
+    workers[i] = to_string({.host = name.ok() ? name->host : "localhost", .port = static_cast<uint16_t>(i + 1)});
   }
   const auto set = [](const char* name, const std::string& value) {
     if (value.empty()) {
@@ -58,7 +58,7 @@ void set_variables(const TrainOptions& options) {
   set("GRADRAIL_BACKUP_HOSTS", fmt::format("{}", fmt::join(middle, ps.end(), ",")));
   set("GRADRAIL_WORKER_HOSTS", fmt::format("{}", fmt::join(workers, ",")));
   set("GRADRAIL_TASK_INDEX", std::to_string(options.task.index));
-  const ps::Security& security = options.flags.security.security;
+  const Security& security = options.flags.security.security;
   set("GRADRAIL_SECRET_FILE", options.flags.security.secret_file);
   set("GRADRAIL_TRUSTED_CA_FILE", security.trusted_ca_file);
   set("GRADRAIL_CERT_FILE", security.cert_file);

@@ -16,7 +16,7 @@
 namespace gradrail::transport::c_plugin {
 
 /// Opens a context of the plug-in, which must outlive it.
-/// Errors  Those of the plug-in. INTERNAL: it returned values that break the contract of transport/plugin.h.
+/// Errors  Those of the plug-in. INTERNAL: it returned values that break the contract of gradrail/transport.h.
 absl::StatusOr<std::unique_ptr<Context>> open(const Table& table, const OpenOptions& options);
 
 /// A context of a plug-in with a table of C functions.

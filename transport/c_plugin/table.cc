@@ -84,7 +84,7 @@ absl::StatusOr<Table> Table::read(std::string_view name, std::string_view file, 
   std::memcpy(&result.table_, &table, std::min(table.table_bytes, sizeof(table)));
   if (const std::string_view missing = missing_function(result.table_); !missing.empty()) {
     return absl::FailedPreconditionError(
-        fmt::format("{}: its table has no function {}(): version 1 requires it (transport/plugin.h)", file, missing));
+        fmt::format("{}: its table has no function {}(): version 1 requires it (gradrail/transport.h)", file, missing));
   }
   return result;
 }

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "transport/plugin.h"
+#include "gradrail/transport.h"
 
 namespace gradrail::transport::c_plugin {
 

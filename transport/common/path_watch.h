@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "absl/functional/function_ref.h"
-#include "base/clock.h"
+#include "gradrail/clock.h"
 
 namespace gradrail::transport::common {
 

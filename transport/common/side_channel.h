@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "base/clock.h"
+#include "gradrail/clock.h"
 #include "transport/context.h"
 
 namespace gradrail::transport::common {

@@ -18,7 +18,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "transport/plugin.h"
+#include "gradrail/transport.h"
 
 #define HELLO_NUMBER UINT64_C(0x656c706d61786531)
 #define KEY_MAGIC UINT64_C(0x79656b656c706d31)

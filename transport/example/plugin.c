@@ -1,6 +1,6 @@
 /* The table of the plug-in, and its contexts. */
 #define _GNU_SOURCE
-#include "transport/plugin.h"
+#include "gradrail/transport.h"
 
 #include <errno.h>
 #include <stdarg.h>

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "absl/status/status.h"
-#include "base/clock.h"
+#include "gradrail/clock.h"
 
 namespace gradrail::transport::loopback {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/clock.h"
+#include "gradrail/clock.h"
 #include "transport/common/path_watch.h"
 #include "transport/common/side_channel.h"
 #include "transport/connection.h"

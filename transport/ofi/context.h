@@ -9,9 +9,9 @@
 
 #include "absl/status/statusor.h"
 #include "base/check.h"
-#include "base/clock.h"
 #include "base/file_descriptor.h"
 #include "base/rate_limited_log.h"
+#include "gradrail/clock.h"
 #include "transport/common/completion_queue.h"
 #include "transport/common/side_channel.h"
 #include "transport/context.h"

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/clock.h"
+#include "gradrail/clock.h"
 #include "transport/connection.h"
 #include "transport/rail_bytes.h"
 #include "transport/rails/greeting.h"

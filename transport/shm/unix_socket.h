@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/clock.h"
+#include "gradrail/clock.h"
 #include "transport/shm/descriptor.h"
 #include "transport/shm/wire.h"
 

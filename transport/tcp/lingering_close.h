@@ -2,8 +2,8 @@
 
 #include <string>
 
-#include "base/clock.h"
 #include "base/file_descriptor.h"
+#include "gradrail/clock.h"
 #include "transport/tcp/event_source.h"
 #include "transport/tcp/socket.h"
 

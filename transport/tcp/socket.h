@@ -11,9 +11,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/clock.h"
 #include "base/file_descriptor.h"
 #include "base/net_address.h"
+#include "gradrail/clock.h"
 
 namespace gradrail::transport::tcp {
 

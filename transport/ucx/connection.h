@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/clock.h"
+#include "gradrail/clock.h"
 #include "transport/common/imported_regions.h"
 #include "transport/common/side_channel.h"
 #include "transport/connection.h"

@@ -6,14 +6,15 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "gradrail/client.h"
+#include "gradrail/gradrail.h"
+#include "ps/protocol/schema.h"
 #include "worker/client/c_call.h"
 #include "worker/client/c_options.h"
-#include "worker/client/client.h"
-#include "worker/client/gradrail.h"
 #include "worker/client/stats_json.h"
 
 struct gradrail_client {
-  std::unique_ptr<gradrail::worker::Client> client;
+  std::unique_ptr<gradrail::Client> client;
   // C programs often confuse the order of calls, which the class does not check: these fields do.
   bool has_parameters = false;  ///< started, or pulled
   bool started = false;
@@ -48,7 +49,7 @@ absl::Status join(const gradrail_options* given, const gradrail_tensor* tensors,
   // gradrail_free(NULL) is harmless, so that a program may free after an error.
   *client = nullptr;
   GRADRAIL_ASSIGN_OR_RETURN(ClientOptions options, to_client_options(given));
-  GRADRAIL_ASSIGN_OR_RETURN(ps::Schema schema, to_schema("gradrail_join", tensors, tensor_count));
+  GRADRAIL_ASSIGN_OR_RETURN(Schema schema, to_schema("gradrail_join", tensors, tensor_count));
   for (size_t i = 0; fragments != nullptr && i < tensor_count; ++i) {
     if (fragments[i] != nullptr) schema[i].fragment = fragments[i];
   }
@@ -286,7 +287,7 @@ uint64_t gradrail_position(const gradrail_client* client) { return client == nul
 const char* gradrail_stats_json(gradrail_client* client) {
   const gradrail_status written = guarded([&]() -> absl::Status {
     if (client == nullptr) return absl::InvalidArgumentError("gradrail_stats_json: client is NULL");
-    client->stats = to_json(client->client->stats());
+    client->stats = to_json(client->client->statistics().now());
     return absl::OkStatus();
   });
   return written == GRADRAIL_OK ? client->stats.c_str() : nullptr;
@@ -295,28 +296,28 @@ const char* gradrail_stats_json(gradrail_client* client) {
 gradrail_status gradrail_barrier(gradrail_client* client, const char* name) {
   return guarded([&]() -> absl::Status {
     GRADRAIL_RETURN_IF_ERROR(check_client("gradrail_barrier", client));
-    return client->client->barrier(name == nullptr ? "" : name);
+    return client->client->barriers().wait(name == nullptr ? "" : name);
   });
 }
 
 gradrail_status gradrail_save_checkpoint(gradrail_client* client) {
   return guarded([&]() -> absl::Status {
     GRADRAIL_RETURN_IF_ERROR(check_client("gradrail_save_checkpoint", client));
-    return client->client->save_checkpoint().status();
+    return client->client->checkpoints().save().status();
   });
 }
 
 gradrail_status gradrail_begin_checkpoint(gradrail_client* client) {
   return guarded([&]() -> absl::Status {
     GRADRAIL_RETURN_IF_ERROR(check_client("gradrail_begin_checkpoint", client));
-    return client->client->begin_checkpoint();
+    return client->client->checkpoints().begin();
   });
 }
 
 gradrail_status gradrail_finish_checkpoint(gradrail_client* client) {
   return guarded([&]() -> absl::Status {
     GRADRAIL_RETURN_IF_ERROR(check_client("gradrail_finish_checkpoint", client));
-    return client->client->finish_checkpoint().status();
+    return client->client->checkpoints().finish().status();
   });
 }
 

@@ -4,7 +4,7 @@
 #include <new>
 
 #include "absl/status/status.h"
-#include "worker/client/gradrail.h"
+#include "gradrail/gradrail.h"
 
 namespace gradrail::worker {
 

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
-#include "base/clock.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "gradrail/clock.h"
 #include "ps/protocol/training.h"
 #include "transport/negotiate.h"
 #include "transport/rails/greeting.h"
@@ -21,8 +21,8 @@
 namespace gradrail::worker {
 namespace {
 
-/// The size of the struct in its first version: no program was built with less.
-constexpr size_t kFirstStructBytes = offsetof(gradrail_options, join_timeout_s) + sizeof(double);
+/// A shorter struct does not name a task.
+constexpr size_t kLeastStructBytes = offsetof(gradrail_options, task_index) + sizeof(uint32_t);
 
 constexpr double kLongestTimeS = 1e9;  // 31 years; 64 bits of nanoseconds end at 292 years
 
@@ -36,7 +36,7 @@ void set_unless_zero(float given, float& value) {
 
 absl::StatusOr<gradrail_options> known_part(const gradrail_options* given) {
   if (given == nullptr) return absl::InvalidArgumentError("gradrail_join: options is NULL");
-  if (given->struct_bytes < kFirstStructBytes) {
+  if (given->struct_bytes < kLeastStructBytes) {
     return absl::InvalidArgumentError("gradrail_join: begin options with GRADRAIL_OPTIONS_INIT");
   }
   gradrail_options options{};
@@ -112,25 +112,24 @@ absl::StatusOr<Source> take_environment(gradrail_options& given) {
 
 absl::Status take_backups(std::string_view source, const gradrail_options& given, ClientOptions& options) {
   if (given.backup_hosts == nullptr) return absl::OkStatus();
-  absl::StatusOr<std::vector<std::string>> backups = ps::parse_host_list(given.backup_hosts);
+  absl::StatusOr<std::vector<std::string>> backups = parse_host_list(given.backup_hosts);
   if (!backups.ok()) return in_member(source, backups.status());
   if (backups->size() != options.cluster.ps.size()) {
     return absl::InvalidArgumentError(
         fmt::format("{}: {} backups for {} parameter servers", source, backups->size(), options.cluster.ps.size()));
   }
-  options.backups = *std::move(backups);
+  options.recovery.backups = *std::move(backups);
   return absl::OkStatus();
 }
 
-absl::StatusOr<ps::Security> security_of(const gradrail_options& given) {
-  ps::Security security = {.insecure = given.insecure != 0};
-  // 64 bits: the bytes behind `insecure` are undefined in the struct of an older header.
+absl::StatusOr<Security> security_of(const gradrail_options& given) {
+  Security security = {.insecure = given.insecure != 0};
   security.encrypt_data = given.encrypt_data != 0;
   security.cert_file = or_default(given.cert_file, "");
   security.key_file = or_default(given.key_file, "");
   security.trusted_ca_file = or_default(given.trusted_ca_file, "");
   if (given.secret_file == nullptr) return security;
-  GRADRAIL_ASSIGN_OR_RETURN(security.secret, ps::read_secret_file(given.secret_file));
+  GRADRAIL_ASSIGN_OR_RETURN(security.secret, read_secret_file(given.secret_file));
   return security;
 }
 
@@ -140,17 +139,14 @@ absl::StatusOr<ClientOptions> to_client_options(const gradrail_options* program)
   GRADRAIL_ASSIGN_OR_RETURN(gradrail_options given, known_part(program));
   ClientOptions options;
   GRADRAIL_ASSIGN_OR_RETURN(const Source source, take_environment(given));
-  GRADRAIL_ASSIGN_OR_RETURN(
-      ps::ClusterSpec cluster,
-      ps::cluster_from_hosts(or_default(given.ps_hosts, ""), or_default(given.worker_hosts, ""), source.hosts));
-  const absl::StatusOr<ps::TaskId> task = ps::resolve_task(cluster, "worker", given.task_index);
+  GRADRAIL_ASSIGN_OR_RETURN(ClusterSpec cluster, cluster_from_hosts(or_default(given.ps_hosts, ""),
+                                                                    or_default(given.worker_hosts, ""), source.hosts));
+  const absl::StatusOr<TaskId> task = resolve_task(cluster, "worker", given.task_index);
   if (!task.ok()) return in_member(source.task, task.status());
-  GRADRAIL_ASSIGN_OR_RETURN(const ps::Mode mode, ps::parse_mode(or_default(given.mode, "async")));
-  GRADRAIL_ASSIGN_OR_RETURN(const ps::OptimizerKind kind, ps::parse_optimizer(or_default(given.optimizer, "sgd")));
-  const absl::StatusOr<ps::PushFormat> push = ps::parse_push_format(or_default(given.push, "fp32"));
-  if (!push.ok()) return push.status();
-  const absl::StatusOr<ps::ReturnFormat> returns = ps::parse_return_format(or_default(given.returns, "fp32"));
-  if (!returns.ok()) return returns.status();
+  GRADRAIL_ASSIGN_OR_RETURN(const Mode mode, parse_mode(or_default(given.mode, "async")));
+  GRADRAIL_ASSIGN_OR_RETURN(const OptimizerKind kind, parse_optimizer(or_default(given.optimizer, "sgd")));
+  GRADRAIL_ASSIGN_OR_RETURN(const PushFormat push, parse_push_format(or_default(given.push, "fp32")));
+  GRADRAIL_ASSIGN_OR_RETURN(const ReturnFormat returns, parse_return_format(or_default(given.returns, "fp32")));
   absl::StatusOr<std::vector<std::string>> transports =
       transport::parse_transport_order(or_default(given.transports, "auto"));
   if (!transports.ok()) return in_member("transports", transports.status());
@@ -161,43 +157,38 @@ absl::StatusOr<ClientOptions> to_client_options(const gradrail_options* program)
   }
   options.cluster = std::move(cluster);
   options.task_index = task->index;
-  options.mode = mode.kind;
-  options.mode_bound = mode.bound;
-  options.mode_grace = mode.grace;
-  options.mode_drops_late = mode.drops_late;
+  options.mode = mode;
+  options.bucket_bytes = given.bucket_bytes;
+  options.compression = {.push = push, .returns = returns};
   options.optimizer.kind = kind;
-  options.push = *push;
-  options.returns = *returns;
   set_unless_zero(given.learning_rate, options.optimizer.learning_rate);
   set_unless_zero(given.momentum, options.optimizer.momentum);
   set_unless_zero(given.beta1, options.optimizer.beta1);
   set_unless_zero(given.beta2, options.optimizer.beta2);
   set_unless_zero(given.epsilon, options.optimizer.epsilon);
-  set_unless_zero(static_cast<float>(given.weight_decay), options.optimizer.weight_decay);
-  if (given.momentum_every > UINT32_MAX)
-    return absl::InvalidArgumentError(fmt::format("momentum_every {}: must be less than 2^32", given.momentum_every));
-  options.optimizer.momentum_every = static_cast<uint32_t>(given.momentum_every);
-  GRADRAIL_RETURN_IF_ERROR(ps::validate(options.optimizer));
-  if (given.bucket_bytes != 0) options.bucket_bytes = given.bucket_bytes;
-  options.transports = *std::move(transports);
-  options.fallback = given.no_fallback == 0;
-  options.checksums = given.checksums != 0;
-  options.bind_host = or_default(given.bind_host, "");
+  options.optimizer.weight_decay = given.weight_decay;
+  options.optimizer.momentum_every = given.momentum_every;
+  GRADRAIL_RETURN_IF_ERROR(validate(options.optimizer));
+  options.transport.order = *std::move(transports);
+  options.transport.fallback = given.no_fallback == 0;
+  options.transport.checksums = given.checksums != 0;
+  options.transport.bind_host = or_default(given.bind_host, "");
   if (given.streams > transport::rails::kMaxLanes)
     return absl::InvalidArgumentError(
         fmt::format("streams {}: at most {}", given.streams, transport::rails::kMaxLanes));
-  options.streams = given.streams;
+  options.transport.streams = given.streams;
   // One source address reaches one network.
-  options.rails = given.no_rails == 0 && options.bind_host.empty();
+  options.transport.rails = given.no_rails == 0 && options.transport.bind_host.empty();
+  GRADRAIL_RETURN_IF_ERROR(take_time("path_timeout_s", given.path_timeout_s, "10 s", options.transport.path_timeout));
   GRADRAIL_ASSIGN_OR_RETURN(options.security, security_of(given));
-  GRADRAIL_RETURN_IF_ERROR(take_time("join_timeout_s", given.join_timeout_s, "half an hour", options.join_timeout));
-  GRADRAIL_RETURN_IF_ERROR(take_time("path_timeout_s", given.path_timeout_s, "10 s", options.path_timeout));
-  GRADRAIL_RETURN_IF_ERROR(take_time("rejoin_timeout_s", given.rejoin_timeout_s, "no wait", options.rejoin_timeout));
+  RecoveryOptions& recovery = options.recovery;
+  GRADRAIL_RETURN_IF_ERROR(take_time("join_timeout_s", given.join_timeout_s, "half an hour", recovery.join_timeout));
+  GRADRAIL_RETURN_IF_ERROR(take_time("rejoin_timeout_s", given.rejoin_timeout_s, "no wait", recovery.rejoin_timeout));
   GRADRAIL_RETURN_IF_ERROR(take_backups(source.backups, given, options));
   if (given.interrupted != nullptr) {
     // No second call after a stop: the interpreter of the program may end before this thread does.
-    options.interrupted = [call = given.interrupted, context = given.context,
-                           stopped = std::make_shared<std::atomic<std::thread::id>>()] {
+    options.hooks.interrupted = [call = given.interrupted, context = given.context,
+                                 stopped = std::make_shared<std::atomic<std::thread::id>>()] {
       const std::thread::id self = std::this_thread::get_id();
       if (*stopped == self) return true;
       if (call(context) == 0) return false;
@@ -208,8 +199,8 @@ absl::StatusOr<ClientOptions> to_client_options(const gradrail_options* program)
   return options;
 }
 
-absl::StatusOr<ps::Schema> to_schema(std::string_view call, const gradrail_tensor* tensors, size_t tensor_count) {
-  ps::Schema schema;
+absl::StatusOr<Schema> to_schema(std::string_view call, const gradrail_tensor* tensors, size_t tensor_count) {
+  Schema schema;
   if (tensors == nullptr) return absl::InvalidArgumentError(fmt::format("{}: tensors is NULL", call));
   for (size_t i = 0; i < tensor_count; ++i) {
     const gradrail_tensor& tensor = tensors[i];

@@ -4,8 +4,8 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "worker/client/client.h"
-#include "worker/client/gradrail.h"
+#include "gradrail/client.h"
+#include "gradrail/gradrail.h"
 
 namespace gradrail::worker {
 
@@ -15,6 +15,6 @@ namespace gradrail::worker {
 absl::StatusOr<ClientOptions> to_client_options(const gradrail_options* program);
 
 /// Errors  INVALID_ARGUMENT: a pointer is NULL. `call` is the function that the program has called.
-absl::StatusOr<ps::Schema> to_schema(std::string_view call, const gradrail_tensor* tensors, size_t tensor_count);
+absl::StatusOr<Schema> to_schema(std::string_view call, const gradrail_tensor* tensors, size_t tensor_count);
 
 }  // namespace gradrail::worker

@@ -27,7 +27,7 @@ constexpr auto kBetweenCalls = std::chrono::milliseconds(50);
 
 /// Whether a call to a ps can be repeated: a backup has taken over, or this worker was lost by silence and has joined
 /// again.
-bool Client::Impl::survives(const absl::Status& call) {
+bool ClientImpl::survives(const absl::Status& call) {
   if (!absl::IsOutOfRange(call) && !is_returnable(call)) return failover_.survives(call);
   // The error of a disk can have this code too: a ps task is asked.
   for (uint32_t i = 0; i < session_.joined_count(); ++i) {
@@ -38,11 +38,11 @@ bool Client::Impl::survives(const absl::Status& call) {
 }
 
 /// The recorded failure of the run explains the error of a call better.
-absl::Status Client::Impl::of_this_worker(const absl::Status& call) const {
+absl::Status ClientImpl::of_this_worker(const absl::Status& call) const {
   return call.ok() || failure_.status().ok() ? call : failure_.status();
 }
 
-absl::Status Client::Impl::barrier(const std::string& name, TimePoint absent_until) {
+absl::Status ClientImpl::barrier(const std::string& name, TimePoint absent_until) {
   ps::proto::BarrierRequest request;
   request.set_name(name);
   request.set_timeout_ms(barrier_timeout_ms(options_.cluster.workers.size()));
@@ -65,11 +65,11 @@ absl::Status Client::Impl::barrier(const std::string& name, TimePoint absent_unt
     if (reply->complete()) return absl::OkStatus();
     if (Clock::now() < notice_at) continue;
     notice_at += kBarrierReportEvery;
-    options_.log(fmt::format("barrier '{}': waiting for {}", name, fmt::join(reply->missing(), ", ")));
+    options_.hooks.log(fmt::format("barrier '{}': waiting for {}", name, fmt::join(reply->missing(), ", ")));
   }
 }
 
-absl::Status Client::Impl::finish_steps() {
+absl::Status ClientImpl::finish_steps() {
   GRADRAIL_RETURN_IF_ERROR(remedy_outside_exchange());
   GRADRAIL_RETURN_IF_ERROR(check_idle("finish_steps"));
   absl::Status sent = session_.finish_steps();
@@ -77,7 +77,7 @@ absl::Status Client::Impl::finish_steps() {
   return of_this_worker(sent);
 }
 
-absl::Status Client::Impl::begin_checkpoint() {
+absl::Status ClientImpl::begin_checkpoint() {
   GRADRAIL_RETURN_IF_ERROR(remedy_outside_exchange());
   const absl::Status begun = session_.save().begin(identity_.member());
   if (!survives(begun)) return of_this_worker(begun);
@@ -85,7 +85,7 @@ absl::Status Client::Impl::begin_checkpoint() {
   return begin_checkpoint_when_free(session_.save().begin(identity_.member()));
 }
 
-absl::Status Client::Impl::begin_checkpoint_when_free(absl::Status begun) {
+absl::Status ClientImpl::begin_checkpoint_when_free(absl::Status begun) {
   const TimePoint deadline = Clock::now() + kSaveEnds;
   while (absl::IsAlreadyExists(begun) && Clock::now() < deadline) {
     std::this_thread::sleep_for(kBetweenCalls);
@@ -94,7 +94,7 @@ absl::Status Client::Impl::begin_checkpoint_when_free(absl::Status begun) {
   return begun;
 }
 
-absl::StatusOr<std::vector<std::string>> Client::Impl::finish_checkpoint() {
+absl::StatusOr<std::vector<std::string>> ClientImpl::finish_checkpoint() {
   absl::StatusOr<std::vector<std::string>> files = session_.save().finish();
   while (survives(files.status())) {  // the backup has the state that was to be saved, or a later one
     GRADRAIL_RETURN_IF_ERROR(begin_checkpoint_when_free(begin_checkpoint()));
@@ -104,7 +104,7 @@ absl::StatusOr<std::vector<std::string>> Client::Impl::finish_checkpoint() {
   return files;
 }
 
-absl::StatusOr<bool> Client::Impl::leave_unless_last() {
+absl::StatusOr<bool> ClientImpl::leave_unless_last() {
   if (left_ || session_.joined_count() == 0) return true;
   // The first task decides. The others hear of a worker that has left it.
   absl::StatusOr<bool> left = session_.control(0).leave_unless_last(identity_.member());
@@ -116,7 +116,7 @@ absl::StatusOr<bool> Client::Impl::leave_unless_last() {
   return true;
 }
 
-absl::Status Client::Impl::leave_from(uint32_t first_task, const std::string& failed) {
+absl::Status ClientImpl::leave_from(uint32_t first_task, const std::string& failed) {
   if (left_) return absl::OkStatus();
   left_ = true;
   telemetry_.publish(stats(), Clock::now());

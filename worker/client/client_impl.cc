@@ -28,26 +28,26 @@ constexpr auto kRetryRound = std::chrono::milliseconds(1);
 
 }  // namespace
 
-Client::Impl::Impl(ClientOptions options, ps::Schema schema)
+ClientImpl::ClientImpl(ClientOptions options, Schema schema, std::shared_ptr<ps::ControlDialer> dialer)
     : options_(std::move(options)),
       identity_(options_.task_index),
-      memory_(std::move(schema), options_.push, options_.returns),
+      memory_(std::move(schema), options_.compression.push, options_.compression.returns),
       telemetry_(options_),
-      failure_(!options_.backups.empty(), [this] { paths_.wake(); }),
+      failure_(!options_.recovery.backups.empty(), [this] { paths_.wake(); }),
       exchange_(options_, identity_, memory_, failure_, telemetry_, paths_),
       paths_(options_, identity_, memory_, failure_, telemetry_, exchange_,
              {.why_removed =
                   [this](uint32_t ps_index) { return session_.control(ps_index).why_removed(identity_.member()); },
               .answers = [this](uint32_t ps_index) { return session_.control(ps_index).stats().status(); }}),
-      session_(options_, identity_, memory_, failure_, telemetry_, paths_),
+      session_(options_, identity_, memory_, failure_, telemetry_, paths_, std::move(dialer)),
       failover_(options_, failure_, telemetry_, exchange_, paths_, session_),
       rejoin_(options_, failure_, telemetry_, exchange_, paths_, session_,
               {.join_cluster = [this](TimePoint deadline) { return join_cluster(deadline); },
                .start = [this] { return start(); }}) {
-  if (!options_.log) options_.log = [](const std::string& text) { spdlog::warn("{}", text); };
+  if (!options_.hooks.log) options_.hooks.log = [](const std::string& text) { spdlog::warn("{}", text); };
 }
 
-Client::Impl::~Impl() {
+ClientImpl::~ClientImpl() {
   // After a failure no Leave is sent: the end of the heartbeat is then a loss, which the others must see.
   const absl::Status failed = failure_.status();
   if (failed.ok()) leave().IgnoreError();
@@ -56,16 +56,16 @@ Client::Impl::~Impl() {
   session_.stop_heartbeats();
 }
 
-absl::Status Client::Impl::join() {
+absl::Status ClientImpl::join() {
   const TimePoint now = Clock::now();
   // min(): the sum must not overflow when the timeout has no limit.
-  const TimePoint deadline = now + std::min(options_.join_timeout, TimePoint::max() - now);
+  const TimePoint deadline = now + std::min(options_.recovery.join_timeout, TimePoint::max() - now);
   GRADRAIL_RETURN_IF_ERROR(session_.open());
-  GRADRAIL_RETURN_IF_ERROR(memory_.allocate(options_.place_memory, options_.device));
+  GRADRAIL_RETURN_IF_ERROR(memory_.allocate(options_.placement.place_memory, options_.placement.device));
   return rejoin_.join_first(deadline);
 }
 
-absl::Status Client::Impl::join_cluster(TimePoint deadline) {
+absl::Status ClientImpl::join_cluster(TimePoint deadline) {
   GRADRAIL_RETURN_IF_ERROR(session_.describe(deadline));
   if (options_.bucket_bytes == 0) {
     options_.bucket_bytes =
@@ -83,12 +83,12 @@ absl::Status Client::Impl::join_cluster(TimePoint deadline) {
   return failover_.recover();
 }
 
-absl::Status Client::Impl::check_idle(std::string_view call) const {
+absl::Status ClientImpl::check_idle(std::string_view call) const {
   if (!exchange_.is_under_way()) return absl::OkStatus();
   return absl::FailedPreconditionError(fmt::format("{}: an exchange is under way, wait() for it first", call));
 }
 
-absl::Status Client::Impl::start() {
+absl::Status ClientImpl::start() {
   // A ps was lost after the join, and no backup replaces it. The rejoin starts this worker.
   if (!started_ && !failover_.recover().ok() && rejoin_.is_due()) return rejoin_.run();
   GRADRAIL_RETURN_IF_ERROR(remedy_outside_exchange());
@@ -101,7 +101,7 @@ absl::Status Client::Impl::start() {
   return set_started();
 }
 
-absl::Status Client::Impl::pull() {
+absl::Status ClientImpl::pull() {
   GRADRAIL_RETURN_IF_ERROR(remedy_outside_exchange());
   GRADRAIL_RETURN_IF_ERROR(check_idle("pull"));
   // This worker may become the chief while it waits for initial values: it then offers its own.
@@ -112,13 +112,13 @@ absl::Status Client::Impl::pull() {
   return set_started();
 }
 
-absl::Status Client::Impl::prepare_offer() {
+absl::Status ClientImpl::prepare_offer() {
   // After the start, the newest parameters may be in GPU memory only.
   if (started_) GRADRAIL_RETURN_IF_ERROR(memory_.fetch_parameters());
   return memory_.begin_offer();
 }
 
-absl::Status Client::Impl::set_started() {
+absl::Status ClientImpl::set_started() {
   // After a rejoin these are repeated without effect: the run has started once.
   rejoin_.begin_history();
   paths_.set_started();
@@ -129,12 +129,12 @@ absl::Status Client::Impl::set_started() {
 }
 
 /// Begins an exchange of all fragments.
-void Client::Impl::begin(ps::ArrivalKind kind) {
+void ClientImpl::begin(ps::ArrivalKind kind) {
   for (Exchange::Index fragment = 0; fragment < exchange_.fragment_count(); ++fragment) begin(fragment, kind);
 }
 
 /// False: the run has failed, because a push needs parameters.
-bool Client::Impl::begin(Exchange::Index fragment, ps::ArrivalKind kind) {
+bool ClientImpl::begin(Exchange::Index fragment, ps::ArrivalKind kind) {
   if (kind == ps::ArrivalKind::push && !started_) {
     failure_.fail(absl::FailedPreconditionError("exchange before start(): there are no parameters yet"));
     return false;
@@ -148,32 +148,32 @@ bool Client::Impl::begin(Exchange::Index fragment, ps::ArrivalKind kind) {
   return true;
 }
 
-void Client::Impl::ready(size_t tensor_index) {
+void ClientImpl::ready(size_t tensor_index) {
   const Exchange::Index fragment = exchange_.fragment_of(tensor_index);
   if (exchange_.is_under_way(fragment) || begin(fragment, ps::ArrivalKind::push)) exchange_.ready(tensor_index);
 }
 
-void Client::Impl::ready(ps::ElementRange part, float rate, float weight) {
-  const Exchange::Index fragment = exchange_.fragment_at(part.first);
+void ClientImpl::ready(ps::ElementRange part, float rate, float weight) {
+  const Exchange::Index fragment = memory_.layout().fragment_at(part.first);
   if (exchange_.is_under_way(fragment) || begin(fragment, ps::ArrivalKind::push)) exchange_.ready(part, rate, weight);
 }
 
-void Client::Impl::exchange() {
+void ClientImpl::exchange() {
   for (Exchange::Index fragment = 0; fragment < exchange_.fragment_count(); ++fragment) exchange(fragment);
 }
 
-void Client::Impl::exchange(Exchange::Index fragment) {
+void ClientImpl::exchange(Exchange::Index fragment) {
   if (exchange_.is_under_way(fragment) || begin(fragment, ps::ArrivalKind::push)) exchange_.push_all(fragment);
 }
 
-absl::Status Client::Impl::wait() {
+absl::Status ClientImpl::wait() {
   GRADRAIL_RETURN_IF_ERROR(remedy_failure());
   for (Exchange::Index fragment = 0; fragment < exchange_.fragment_count(); ++fragment)
     GRADRAIL_RETURN_IF_ERROR(wait(fragment));
   return absl::OkStatus();
 }
 
-absl::Status Client::Impl::wait(Exchange::Index fragment) {
+absl::Status ClientImpl::wait(Exchange::Index fragment) {
   GRADRAIL_RETURN_IF_ERROR(remedy_failure());
   if (!exchange_.is_under_way(fragment)) return absl::OkStatus();
   if (!exchange_.is_declared(fragment)) {
@@ -199,7 +199,7 @@ absl::Status Client::Impl::wait(Exchange::Index fragment) {
   return finish(fragment);
 }
 
-absl::Status Client::Impl::advance(Duration timeout) {
+absl::Status ClientImpl::advance(Duration timeout) {
   telemetry_.answer_dump();
   GRADRAIL_RETURN_IF_ERROR(recover());
   exchange_.post_backlog();
@@ -210,7 +210,7 @@ absl::Status Client::Impl::advance(Duration timeout) {
 }
 
 /// The remedy for a recorded failure is a backup or a rejoin; else the error ends the run. A rejoin drops the exchange.
-absl::Status Client::Impl::remedy_failure() {
+absl::Status ClientImpl::remedy_failure() {
   absl::Status failed = failover_.recover();
   return !failed.ok() && rejoin_.is_due() ? rejoin_.run() : failed;
 }
@@ -218,14 +218,14 @@ absl::Status Client::Impl::remedy_failure() {
 /// A call outside an exchange refers to the state of the servers, which a ps that is started again has lost. They still
 /// have it when this worker was lost by silence. If a ps starts again during this rejoin, the run continues from its
 /// checkpoint, as in a step.
-absl::Status Client::Impl::remedy_outside_exchange() {
+absl::Status ClientImpl::remedy_outside_exchange() {
   absl::Status failed = failover_.recover();
   // A rejoin offers the chief's initial values, which the program may not have written before start().
   return started_ && is_returnable(failed) && rejoin_.is_due() ? rejoin_.run() : failed;
 }
 
 /// Applies the remedy for a lost ps or path, if there is one; else returns the error that ends the run.
-absl::Status Client::Impl::recover() {
+absl::Status ClientImpl::recover() {
   GRADRAIL_RETURN_IF_ERROR(remedy_failure());
   if (!paths_.has_lost_path()) return absl::OkStatus();
   const absl::Status replaced = paths_.replace_lost_paths();
@@ -235,16 +235,16 @@ absl::Status Client::Impl::recover() {
   return replaced;
 }
 
-absl::Status Client::Impl::set_learning_rate(float rate) {
-  ps::OptimizerConfig changed = options_.optimizer;
+absl::Status ClientImpl::set_learning_rate(float rate) {
+  OptimizerConfig changed = options_.optimizer;
   changed.learning_rate = rate;
-  GRADRAIL_RETURN_IF_ERROR(ps::validate(changed));
+  GRADRAIL_RETURN_IF_ERROR(validate(changed));
   GRADRAIL_RETURN_IF_ERROR(check_idle("set_learning_rate"));
   exchange_.set_rate(rate);
   return absl::OkStatus();
 }
 
-absl::Status Client::Impl::set_weight(float weight) {
+absl::Status ClientImpl::set_weight(float weight) {
   if (!(weight > 0.0f && std::isfinite(weight)))
     return absl::InvalidArgumentError(fmt::format("weight {}: must be a finite number, more than 0", weight));
   GRADRAIL_RETURN_IF_ERROR(check_idle("set_weight"));
@@ -253,7 +253,7 @@ absl::Status Client::Impl::set_weight(float weight) {
 }
 
 /// Nothing has arrived for half a second: the rare checks are free now.
-absl::Status Client::Impl::on_idle(Exchange::Index fragment) {
+absl::Status ClientImpl::on_idle(Exchange::Index fragment) {
   const TimePoint now = Clock::now();
   const bool is_overdue = now >= exchange_.begun_at(fragment) + kStopGrace;
   if (asked_to_stop(options_) && (is_interrupted(options_) || is_overdue)) {
@@ -267,7 +267,7 @@ absl::Status Client::Impl::on_idle(Exchange::Index fragment) {
   return absl::OkStatus();
 }
 
-absl::Status Client::Impl::finish(Exchange::Index fragment) {
+absl::Status ClientImpl::finish(Exchange::Index fragment) {
   GRADRAIL_RETURN_IF_ERROR(exchange_.finish(fragment));
   if (paths_.take_lower_left()) session_.ask_for_chief();
   if (exchange_.kind(fragment) != ps::ArrivalKind::push) return absl::OkStatus();
@@ -276,22 +276,22 @@ absl::Status Client::Impl::finish(Exchange::Index fragment) {
   return absl::OkStatus();
 }
 
-void Client::Impl::log_missing_peers(Exchange::Index fragment) {
+void ClientImpl::log_missing_peers(Exchange::Index fragment) {
   // One task stands for all: every shard waits for the same workers.
   const absl::StatusOr<ps::proto::StatsReply> stats = session_.control(0).stats();
   if (!stats.ok()) return;  // the heartbeat reports a lost ps
   if (exchange_.kind(fragment) == ps::ArrivalKind::pull && !session_.is_initialised()) {
-    return options_.log(
+    return options_.hooks.log(
         fmt::format("waiting for the chief (worker {}) to initialize the parameters", session_.chief()));
   }
   if (!stats->waiting_for().empty()) {
-    return options_.log(
+    return options_.hooks.log(
         fmt::format("step {}: waiting for {}", exchange_.step(fragment), fmt::join(stats->waiting_for(), ", ")));
   }
-  options_.log(fmt::format("step {}: waiting for {}", exchange_.step(fragment), session_.control(0).name()));
+  options_.hooks.log(fmt::format("step {}: waiting for {}", exchange_.step(fragment), session_.control(0).name()));
 }
 
-ClientStats Client::Impl::stats() const {
+ClientStats ClientImpl::stats() const {
   ClientStats stats = telemetry_.counters();
   stats.global_step = exchange_.global_step();
   stats.drops_late = !exchange_.repeats_late();
@@ -299,9 +299,9 @@ ClientStats Client::Impl::stats() const {
   return stats;
 }
 
-absl::Status Client::Impl::upload_trace() { return telemetry_.upload_trace(session_.controls(), identity_.member()); }
+absl::Status ClientImpl::upload_trace() { return telemetry_.upload_trace(session_.controls(), identity_.member()); }
 
-absl::StatusOr<std::vector<TaskTrace>> Client::Impl::gather_trace() {
+absl::StatusOr<std::vector<TaskTrace>> ClientImpl::gather_trace() {
   return telemetry_.gather_trace(session_.controls(), identity_.member());
 }
 

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "worker/client/client.h"
+#include "gradrail/client.h"
 #include "worker/client/exchange.h"
 #include "worker/client/model_memory.h"
 #include "worker/client/paths/path_manager.h"
@@ -34,10 +34,11 @@ namespace gradrail::worker {
 /// without one, and the loss of this worker by silence: Rejoin, where the options allow it. All else ends the run:
 /// RunFailure.
 /// Threads  As stated for Client.
-class Client::Impl {
+class ClientImpl {
  public:
-  Impl(ClientOptions options, ps::Schema schema);
-  ~Impl();
+  /// `dialer` makes the control connections; null: over gRPC.
+  ClientImpl(ClientOptions options, Schema schema, std::shared_ptr<ps::ControlDialer> dialer);
+  ~ClientImpl();
 
   absl::Status join();
 
@@ -114,5 +115,9 @@ class Client::Impl {
   bool left_ = false;
   TimePoint next_notice_;  ///< when to report the peers that this exchange waits for
 };
+
+/// Client::join() with the control connections of a simulation.
+absl::StatusOr<std::unique_ptr<Client>> join_over(std::shared_ptr<ps::ControlDialer> dialer, ClientOptions options,
+                                                  Schema schema);
 
 }  // namespace gradrail::worker

@@ -28,8 +28,8 @@ Exchange::Exchange(const ClientOptions& options, const Identity& identity, Model
 absl::Status Exchange::cut_model() {
   GRADRAIL_CHECK(shards_.empty());
   const auto shard_count = static_cast<uint32_t>(paths_.links().size());
-  GRADRAIL_ASSIGN_OR_RETURN(ps::ShardMap cut,
-                            ps::ShardMap::cut(memory_.layout(), shard_count, options_.bucket_bytes, options_.push));
+  GRADRAIL_ASSIGN_OR_RETURN(ps::ShardMap cut, ps::ShardMap::cut(memory_.layout(), shard_count, options_.bucket_bytes,
+                                                                options_.compression.push));
   const auto shared = std::make_shared<const ps::ShardMap>(std::move(cut));
   const ps::ShardMap& map = *shared;
   touched_.resize(memory_.schema().size());
@@ -43,7 +43,7 @@ absl::Status Exchange::cut_model() {
     link.map = shared;
     link.range = map.shard(index);
     link.bucket_count = map.bucket_count(index);
-    link.returns = options_.returns;
+    link.returns = options_.compression.returns;
     shards_[index].link = &link;
     for (uint32_t i = 0; i < link.bucket_count; ++i) {
       shards_[index].buckets.push_back({.range = map.bucket(index, i), .fragment = map.fragment(index, i)});
@@ -77,14 +77,6 @@ void Exchange::clear() {
   touched_.clear();
   shards_.clear();
   for (Fragment& fragment : fragments_) fragment.under_way = false;
-}
-
-Exchange::Index Exchange::fragment_at(uint64_t element) const {
-  const std::vector<ps::Layout::Run>& runs = memory_.layout().runs;
-  GRADRAIL_CHECK(!runs.empty() && element < memory_.elements());
-  const auto next = std::upper_bound(runs.begin(), runs.end(), element,
-                                     [](uint64_t wanted, const ps::Layout::Run& run) { return wanted < run.first; });
-  return std::prev(next)->fragment;
 }
 
 template <typename Function>
@@ -207,7 +199,7 @@ void Exchange::start_next_at_place(Shard& shard, uint32_t bucket_index) {
 void Exchange::start_bucket(Shard& shard, uint32_t bucket_index) {
   Bucket& bucket = shard.buckets[bucket_index];
   // A push over another path, or in a further step, repeats the same bits.
-  if (format(bucket) != ps::PushFormat::fp32 && !bucket.packed) bucket.packed = memory_.pack(bucket.range);
+  if (format(bucket) != PushFormat::fp32 && !bucket.packed) bucket.packed = memory_.pack(bucket.range);
   if (!waits_for_gpu(*shard.link, bucket.kind)) return submit(shard, bucket_index);
   const bool is_staged = this->is_staged(*shard.link, bucket.kind);
   prepared_.push_back(
@@ -222,7 +214,7 @@ bool Exchange::is_staged(const ShardLink& link, ps::ArrivalKind kind) const {
 
 /// The GPU has to pack the bucket or to copy it before it can leave.
 bool Exchange::waits_for_gpu(const ShardLink& link, ps::ArrivalKind kind) const {
-  const bool is_packed = kind == ps::ArrivalKind::push && memory_.push_format() != ps::PushFormat::fp32;
+  const bool is_packed = kind == ps::ArrivalKind::push && memory_.push_format() != PushFormat::fp32;
   return is_staged(link, kind) || (memory_.gpu() != nullptr && is_packed);
 }
 
@@ -249,11 +241,11 @@ void Exchange::submit(Shard& shard, uint32_t bucket_index) {
   Bucket& bucket = shard.buckets[bucket_index];
   assert(bucket.pushed);  // invariant 2
   ShardPath& path = *shard.link->path;
-  const ps::PushFormat format = this->format(bucket);
+  const PushFormat format = this->format(bucket);
   const uint64_t payload_elements = ps::has_payload(bucket.kind) ? bucket.range.count : 0;
   const auto payload_bytes = static_cast<uint32_t>(ps::packed_bytes(payload_elements, format));
   // Only staged payloads pass through host memory, where the checksum can be computed.
-  const bool checksums = options_.checksums && path.way() == GpuTransfer::staged;
+  const bool checksums = options_.transport.checksums && path.way() == GpuTransfer::staged;
   ps::SlotHeader& header = path.slot_headers()[bucket_index];
   header = {.kind = bucket.kind,
             .has_crc = checksums,
@@ -321,7 +313,7 @@ void Exchange::on_answer(ShardLink& link, uint64_t immediate) {
         fmt::format("parameters of shard {}, bucket {} {}", link.shard_index, bucket_index, message_of(stored))));
   }
   if (GpuVariables* gpu = memory_.gpu(); gpu != nullptr) {
-    const bool is_packed = options_.returns != ps::ReturnFormat::fp32;  // then it was unpacked in host memory
+    const bool is_packed = options_.compression.returns != ReturnFormat::fp32;  // then it was unpacked in host memory
     if (is_packed || link.path->way() == GpuTransfer::staged) {
       gpu->upload_parameters(bucket.range);
     } else if (link.path->writes_by_nic()) {
@@ -346,7 +338,7 @@ void Exchange::on_answer(ShardLink& link, uint64_t immediate) {
   bucket.outstanding = false;
   GRADRAIL_CHECK(fragment.outstanding > 0);
   --fragment.outstanding;
-  if (options_.on_arrived) options_.on_arrived(bucket.range.first, bucket.range.count, header.version);
+  if (options_.hooks.on_arrived) options_.hooks.on_arrived(bucket.range.first, bucket.range.count, header.version);
   const uint64_t fp32_bytes = bucket.range.count * sizeof(float);
   link.bytes->returned_fp32 += fp32_bytes + sizeof(header);
   link.bytes->returned += (header.payload_bytes > 0 ? header.payload_bytes : fp32_bytes) + sizeof(header);
@@ -369,7 +361,7 @@ void Exchange::repeat_late(Index index) {
 /// The shard has stored fp32 parameters already.
 absl::Status Exchange::store_answer(const ShardLink& link, const ps::ReturnHeader& header, uint32_t bucket_index) {
   Bucket& bucket = shards_[link.shard_index].buckets[bucket_index];
-  if (options_.returns == ps::ReturnFormat::fp32) {
+  if (options_.compression.returns == ReturnFormat::fp32) {
     const bool matches = header.has_crc == 0 || memory_.parameter_crc32c(bucket.range) == header.crc32c;
     return matches ? absl::OkStatus() : absl::DataLossError("do not match their CRC32C");
   }
@@ -452,8 +444,8 @@ absl::Status Exchange::finish(Index index) {
 
 /// The others have gone on since the join: they wait for this worker from the arrival of its first request on.
 void Exchange::raise_first_step(Index index) {
-  uint64_t first = options_.mode == ps::ModeKind::async ? 0 : lowest_version(index) + 1;
-  if (options_.mode == ps::ModeKind::ssp) {
+  uint64_t first = options_.mode.kind == ModeKind::async ? 0 : lowest_version(index) + 1;
+  if (options_.mode.kind == ModeKind::ssp) {
     first = UINT64_MAX;
     for_each_bucket(index, [&](Shard&, uint32_t, Bucket& bucket) { first = std::min(first, bucket.next_step); });
   }

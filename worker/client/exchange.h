@@ -9,11 +9,11 @@
 
 #include "absl/status/status.h"
 #include "base/check.h"
-#include "base/clock.h"
 #include "gpu/direct/staged_copies.h"
+#include "gradrail/client.h"
+#include "gradrail/clock.h"
 #include "ps/protocol/exchange_layout.h"
 #include "ps/protocol/shard_map.h"
-#include "worker/client/client.h"
 #include "worker/client/model_memory.h"
 #include "worker/client/paths/path_manager.h"
 #include "worker/client/run_failure.h"
@@ -71,8 +71,6 @@ class Exchange final : public PathEvents {
     return fragments[tensor_index];
   }
 
-  Index fragment_at(uint64_t element) const;
-
   // One exchange: begin(), ready() for complete tensors (optional), push_all(), post_backlog() until outstanding() is
   // 0, finish().
   void begin(Index fragment, ps::ArrivalKind kind, TimePoint now);
@@ -101,7 +99,7 @@ class Exchange final : public PathEvents {
   /// Whether a gradient that comes too late is pushed again in the next step. With several fragments the worker may be
   /// expected in another one, while it waits for the further step of this one.
   bool repeats_late() const {
-    return options_.mode == ps::ModeKind::quorum && !options_.mode_drops_late && fragments_.size() == 1;
+    return options_.mode.kind == ModeKind::quorum && !options_.mode.drops_late && fragments_.size() == 1;
   }
   size_t outstanding(Index fragment) const { return fragments_[fragment].outstanding; }
   bool has_backlog() const { return !backlog_.empty(); }
@@ -187,8 +185,8 @@ class Exchange final : public PathEvents {
   void for_each_bucket(Index fragment, Function function);
   uint64_t lowest_version(Index fragment) const;
   /// How the payload of a bucket leaves: initial values stay exact.
-  ps::PushFormat format(const Bucket& bucket) const {
-    return bucket.kind == ps::ArrivalKind::push ? memory_.push_format() : ps::PushFormat::fp32;
+  PushFormat format(const Bucket& bucket) const {
+    return bucket.kind == ps::ArrivalKind::push ? memory_.push_format() : PushFormat::fp32;
   }
   void push_bucket(Shard& shard, uint32_t bucket_index);
   void start_bucket(Shard& shard, uint32_t bucket_index);

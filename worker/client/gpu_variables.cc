@@ -16,14 +16,14 @@
 namespace gradrail::worker {
 namespace {
 
-gpu::GradientFormat format_of(ps::PushFormat format) {
-  static_assert(static_cast<int>(gpu::GradientFormat::int4) == static_cast<int>(ps::PushFormat::int4));
+gpu::GradientFormat format_of(PushFormat format) {
+  static_assert(static_cast<int>(gpu::GradientFormat::int4) == static_cast<int>(PushFormat::int4));
   return static_cast<gpu::GradientFormat>(format.kind);
 }
 
 }  // namespace
 
-GpuVariables::GpuVariables(DeviceMemory device, size_t elements, ps::PushFormat push, MemorySpan parameters,
+GpuVariables::GpuVariables(DeviceBlock device, size_t elements, PushFormat push, MemorySpan parameters,
                            MemorySpan gradients)
     : device_(std::move(device)),
       elements_(elements),
@@ -31,12 +31,11 @@ GpuVariables::GpuVariables(DeviceMemory device, size_t elements, ps::PushFormat 
       host_parameters_(parameters),
       host_gradients_(gradients) {}
 
-absl::StatusOr<std::unique_ptr<GpuVariables>> GpuVariables::create(DeviceMemory device, size_t elements,
-                                                                   ps::PushFormat push, MemorySpan parameters,
-                                                                   MemorySpan gradients) {
+absl::StatusOr<std::unique_ptr<GpuVariables>> GpuVariables::create(DeviceBlock device, size_t elements, PushFormat push,
+                                                                   MemorySpan parameters, MemorySpan gradients) {
   std::unique_ptr<GpuVariables> variables(new GpuVariables(std::move(device), elements, push, parameters, gradients));
   GRADRAIL_ASSIGN_OR_RETURN(variables->copies_, gpu::staged_copies(*variables->device_.device));
-  if (push != ps::PushFormat::fp32) GRADRAIL_RETURN_IF_ERROR(variables->prepare_packing());
+  if (push != PushFormat::fp32) GRADRAIL_RETURN_IF_ERROR(variables->prepare_packing());
   variables->pins_[0] = variables->pin(parameters);
   variables->pins_[1] = variables->pin(gradients);
   return variables;
@@ -58,10 +57,10 @@ absl::Status GpuVariables::check_block(size_t needed, std::string_view purpose) 
 absl::Status GpuVariables::prepare_packing() {
   if (!ps::is_for_gpus(push_)) {
     return absl::FailedPreconditionError(
-        fmt::format("push {}: a GPU does not pack it (towers on CPUs pack all formats)", ps::push_format_name(push_)));
+        fmt::format("push {}: a GPU does not pack it (towers on CPUs pack all formats)", push_format_name(push_)));
   }
   GRADRAIL_RETURN_IF_ERROR(
-      check_block(ps::device_check_at(elements_, push_), fmt::format("push {}", ps::push_format_name(push_))));
+      check_block(ps::device_check_at(elements_, push_), fmt::format("push {}", push_format_name(push_))));
   gpu::Compute& device = *device_.device;
   const size_t rest_bytes = std::max<size_t>(elements_, 1) * sizeof(float);
   absl::StatusOr<std::unique_ptr<gpu::Memory>> allocated = device.allocate(rest_bytes);

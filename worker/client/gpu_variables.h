@@ -11,9 +11,9 @@
 #include "base/memory.h"
 #include "gpu/compute/compute.h"
 #include "gpu/direct/staged_copies.h"
+#include "gradrail/client.h"
 #include "ps/protocol/exchange_layout.h"
 #include "ps/protocol/shard_map.h"
-#include "worker/client/client.h"
 
 namespace gradrail::worker {
 
@@ -26,7 +26,7 @@ class GpuVariables {
   /// (ps/protocol/exchange_layout.h).
   /// Errors  FAILED_PRECONDITION: the block of the device has no room for packed gradients, or another layout.
   ///         RESOURCE_EXHAUSTED: memory of the device. UNAVAILABLE: the device was lost.
-  static absl::StatusOr<std::unique_ptr<GpuVariables>> create(DeviceMemory device, size_t elements, ps::PushFormat push,
+  static absl::StatusOr<std::unique_ptr<GpuVariables>> create(DeviceBlock device, size_t elements, PushFormat push,
                                                               MemorySpan parameters, MemorySpan gradients);
   ~GpuVariables();
 
@@ -66,16 +66,16 @@ class GpuVariables {
   uint64_t flushes() const { return flushes_; }
 
  private:
-  GpuVariables(DeviceMemory device, size_t elements, ps::PushFormat push, MemorySpan parameters, MemorySpan gradients);
+  GpuVariables(DeviceBlock device, size_t elements, PushFormat push, MemorySpan parameters, MemorySpan gradients);
   absl::Status check_block(size_t needed, std::string_view purpose) const;
   absl::Status prepare_packing();
   uint64_t place_of(ps::ElementRange range) const;
   std::unique_ptr<gpu::Pin> pin(const MemorySpan& memory) const;
 
   // Set once.
-  const DeviceMemory device_;
+  const DeviceBlock device_;
   const size_t elements_;
-  const ps::PushFormat push_;
+  const PushFormat push_;
   const MemorySpan host_parameters_;
   const MemorySpan host_gradients_;
   std::unique_ptr<GpuMemorySource> sources_[2];  ///< by way; made when first asked for

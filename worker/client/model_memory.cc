@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/optimizer/optimizer.h"
+#include "ps/protocol/schema.h"
 
 namespace gradrail::worker {
 namespace {
@@ -21,13 +22,13 @@ bool is_zero(absl::Span<const std::byte> bytes) {
 
 }  // namespace
 
-ModelMemory::ModelMemory(ps::Schema schema, ps::PushFormat push, ps::ReturnFormat returns)
+ModelMemory::ModelMemory(Schema schema, PushFormat push, ReturnFormat returns)
     : schema_(std::move(schema)), push_(push), returns_(returns), layout_(ps::layout_of(schema_)) {}
 
-absl::Status ModelMemory::allocate(const MemoryBinder& place, const DeviceMemory& device) {
+absl::Status ModelMemory::allocate(const MemoryBinder& place, const DeviceBlock& device) {
   const size_t bytes = elements() * sizeof(float);
   // The kernel would end a process of this host at the first write to memory that is not there.
-  const bool has_rest = device.device == nullptr && push_ != ps::PushFormat::fp32;
+  const bool has_rest = device.device == nullptr && push_ != PushFormat::fp32;
   GRADRAIL_RETURN_IF_ERROR(check_available_memory(
       fmt::format("a model of {} elements: parameters and gradients of a worker need", elements()),
       static_cast<double>(bytes) * (has_rest ? 3 : 2), "use fewer workers on this host, or a smaller model"));
@@ -45,7 +46,7 @@ absl::Status ModelMemory::allocate(const MemoryBinder& place, const DeviceMemory
   if (device.device != nullptr) {
     GRADRAIL_ASSIGN_OR_RETURN(gpu_,
                               GpuVariables::create(device, elements(), push_, parameters_.span(), gradients_.span()));
-  } else if (push_ != ps::PushFormat::fp32) {
+  } else if (push_ != PushFormat::fp32) {
     GRADRAIL_ASSIGN_OR_RETURN(rest_, SharedMemory::create("gradrail-rest", bytes));
     if (place) place(rest_.span());
   }
@@ -77,13 +78,13 @@ absl::Status ModelMemory::unpack(const ps::ReturnHeader& header, uint32_t base, 
 gpu::CopyTicket ModelMemory::pack(ps::ElementRange range) {
   if (gpu_ != nullptr) return gpu_->pack(range);
   const MemorySpan packed = payload(range, push_);
-  const MemorySpan gradients = payload(range, ps::PushFormat::fp32);
+  const MemorySpan gradients = payload(range, PushFormat::fp32);
   ps::pack(push_, {reinterpret_cast<const float*>(gradients.data), range.count},
            reinterpret_cast<float*>(rest_.data()) + range.first, packed.data);
   return {};
 }
 
-MemorySpan ModelMemory::payload(ps::ElementRange range, ps::PushFormat format) const {
+MemorySpan ModelMemory::payload(ps::ElementRange range, PushFormat format) const {
   GRADRAIL_CHECK(range.first + range.count <= elements());
   return {.data = gradients_.data() + ps::gradient_at(elements(), range.first, format),
           .bytes = ps::packed_bytes(range.count, format)};

@@ -21,13 +21,13 @@ namespace gradrail::worker {
 /// Threads  Owner thread.
 class ModelMemory {
  public:
-  ModelMemory(ps::Schema schema, ps::PushFormat push, ps::ReturnFormat returns = ps::ReturnFormat::fp32);
+  ModelMemory(Schema schema, PushFormat push, ReturnFormat returns = ReturnFormat::fp32);
 
   /// `place` is called for both blocks before their first use; it may be empty. `device.device` may be null.
   /// Errors  RESOURCE_EXHAUSTED: no memory. Else as GpuVariables::create().
-  absl::Status allocate(const MemoryBinder& place, const DeviceMemory& device);
+  absl::Status allocate(const MemoryBinder& place, const DeviceBlock& device);
 
-  const ps::Schema& schema() const { return schema_; }
+  const Schema& schema() const { return schema_; }
   uint64_t elements() const { return layout_.elements; }
   const ps::Layout& layout() const { return layout_; }
   /// Elements of one tensor in the flattened model.
@@ -39,12 +39,12 @@ class ModelMemory {
   MemorySpan parameter_span() const { return parameters_.span(); }
   MemorySpan gradient_span() const { return gradients_.span(); }
 
-  ps::PushFormat push_format() const { return push_; }
+  PushFormat push_format() const { return push_; }
   /// Packs the gradients of a range in the format of the push. Once for each gradient: the rest of the rounding goes
   /// into the next one. If the variables are on a GPU, a kernel packs them; gpu()->is_done() reports the end.
   gpu::CopyTicket pack(ps::ElementRange range);
   /// The place of a range in gradient_span(), in this format.
-  MemorySpan payload(ps::ElementRange range, ps::PushFormat format) const;
+  MemorySpan payload(ps::ElementRange range, PushFormat format) const;
 
   /// Stores an answer in bf16 or delta, as ReturnDecoder::unpack().
   absl::Status unpack(const ps::ReturnHeader& header, uint32_t base, const std::byte* packed, ps::ElementRange range);
@@ -68,9 +68,9 @@ class ModelMemory {
  private:
   absl::Span<float> view(const SharedMemory& memory, size_t tensor_index) const;
 
-  const ps::Schema schema_;
-  const ps::PushFormat push_;
-  const ps::ReturnFormat returns_;
+  const Schema schema_;
+  const PushFormat push_;
+  const ReturnFormat returns_;
   const ps::Layout layout_;
   SharedMemory parameters_;
   SharedMemory gradients_;       ///< [gradients][gap][packed gradients]

@@ -3,9 +3,9 @@
 #include <atomic>
 
 #include "absl/base/thread_annotations.h"
-#include "base/clock.h"
 #include "base/mutex.h"
-#include "worker/client/client.h"
+#include "gradrail/client.h"
+#include "gradrail/clock.h"
 
 namespace gradrail::worker {
 

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "worker/client/client.h"
+#include "gradrail/client.h"
 
 namespace gradrail::worker {
 

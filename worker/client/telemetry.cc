@@ -6,7 +6,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/protocol/cluster_spec.h"
+#include "gradrail/cluster.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/trace_marks.h"
 #include "worker/client/session/control_link.h"
@@ -58,12 +58,12 @@ bool Telemetry::on_dump_count(uint64_t requested) {
 
 void Telemetry::answer_dump() {
   const uint32_t signals =
-      options_.dump_signals == nullptr ? 0 : options_.dump_signals->load(std::memory_order_relaxed);
+      options_.hooks.dump_signals == nullptr ? 0 : options_.hooks.dump_signals->load(std::memory_order_relaxed);
   const uint64_t requested = dumps_requested_.load(std::memory_order_relaxed) + signals;
   if (requested == dumps_answered_) return;
   dumps_answered_ = requested;
   // Here and not in the heartbeat's thread: the recorder has no lock and belongs to the owner.
-  if (options_.dump) options_.dump(recorder_.marks());
+  if (options_.hooks.dump) options_.hooks.dump(recorder_.marks());
 }
 
 absl::Status Telemetry::upload_trace(Controls controls, const ps::proto::Member& member) {
@@ -95,9 +95,9 @@ absl::StatusOr<std::vector<TaskTrace>> Telemetry::gather_trace(Controls controls
       request.set_index(index);
       GRADRAIL_ASSIGN_OR_RETURN(const ps::proto::TraceReply reply, controls[i]->trace(request));
       // Each worker has sent its marks once.
-      if (reply.count() > 1 + ps::kMaxWorkers) {
+      if (reply.count() > 1 + kMaxWorkers) {
         return absl::DataLossError(fmt::format("{} reports the marks of {} tasks, and a run has at most {} workers",
-                                               controls[i]->name(), reply.count(), ps::kMaxWorkers));
+                                               controls[i]->name(), reply.count(), kMaxWorkers));
       }
       count = i == 0 ? reply.count() : 1;
       GRADRAIL_ASSIGN_OR_RETURN(std::vector<Mark> marks, ps::marks_from(reply.marks()));

@@ -7,9 +7,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/clock.h"
 #include "base/flight_recorder.h"
-#include "worker/client/client.h"
+#include "gradrail/client.h"
+#include "gradrail/clock.h"
 #include "worker/client/published_stats.h"
 
 namespace gradrail::ps::proto {
@@ -29,7 +29,7 @@ class Telemetry {
   using Controls = absl::Span<const std::unique_ptr<ControlLink>>;
 
   /// `options` outlives this.
-  explicit Telemetry(const ClientOptions& options) : options_(options), recorder_(options.marks) {}
+  explicit Telemetry(const ClientOptions& options) : options_(options), recorder_(options.hooks.marks) {}
 
   // Events of an exchange.
   void begin_exchange(TimePoint at) { published_.begun(at); }

@@ -1,12 +1,11 @@
 /* The same logistic regression in C: one worker of a cluster.
  *
  *   logistic_c <ps hosts> <worker hosts> <task index> [sync|async] */
+#include <gradrail/gradrail.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "worker/client/gradrail.h"
 
 enum { kFeatures = 8, kBatch = 64, kSteps = 300 };
 static const float kGoodAccuracy = 0.97f;

@@ -1,16 +1,17 @@
 #!/bin/bash
-# run_cluster.sh LOGISTIC LOGISTIC_C: a parameter server and a C++ and a C worker, each a process of its own.
+# run_cluster.sh GRADRAIL LOGISTIC LOGISTIC_C: a parameter server, a C++ and a C worker, each a process of its own.
 set -euo pipefail
-logistic=$1 logistic_c=$2
+gradrail=$1 logistic=$2 logistic_c=$3
 workers=localhost:1,localhost:2
 
-coproc server { exec "$logistic" --local --serve --worker_hosts "$workers"; }
-server_pid=$server_PID
-trap 'kill "$server_pid" 2>/dev/null || true' EXIT
-read -r -t 20 _ address <&"${server[0]}"
+port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+address=127.0.0.1:$port
 
-"$logistic" --ps_hosts "$address" --worker_hosts "$workers" --task_index 0 --mode sync &
+"$gradrail" train --job_name ps --task_index 0 --ps_hosts "$address" --worker_hosts "$workers" &
+server=$!
+trap 'kill "$server" 2>/dev/null || true' EXIT
+"$logistic" "$address" "$workers" 0 sync &
 chief=$!
 "$logistic_c" "$address" "$workers" 1 sync
 wait "$chief"
-wait "$server_pid"
+wait "$server"

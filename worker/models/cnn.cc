@@ -115,7 +115,7 @@ absl::StatusOr<std::unique_ptr<Cnn>> Cnn::create(Shape shape, int threads) {
   return cnn;
 }
 
-ps::Schema Cnn::schema(Shape shape) {
+Schema Cnn::schema(Shape shape) {
   const auto first = static_cast<int64_t>(shape.first_channels);
   const auto second = static_cast<int64_t>(shape.second_channels);
   const auto features = static_cast<int64_t>(features_of(shape));

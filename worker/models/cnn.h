@@ -33,7 +33,7 @@ class Cnn {
   static absl::StatusOr<std::unique_ptr<Cnn>> create(Shape shape, int threads);
   ~Cnn();
 
-  static ps::Schema schema(Shape shape);
+  static Schema schema(Shape shape);
 
   /// Weights from normal distributions cut at two standard deviations (0.05, 0.05, 0.04, 0.04, 1/192). Biases are 0,
   /// 0.1, 0.1, 0.1, 0; the same seed gives the same values everywhere.

@@ -62,7 +62,7 @@ absl::Status DeviceNetwork::allocate() {
   const absl::Status& refused = memory.ok() ? variables.status() : memory.status();
   if (!refused.ok()) {
     // The client's rests of packing come later.
-    const size_t rest_bytes = plan_.push == ps::PushFormat::fp32 ? 0 : elements() * sizeof(float);
+    const size_t rest_bytes = plan_.push == PushFormat::fp32 ? 0 : elements() * sizeof(float);
     const size_t needed = sizes.bytes() + variable_bytes + rest_bytes;
     return absl::Status(refused.code(),
                         fmt::format("{} needs {} MiB: {}", plan_.name, (needed >> 20) + 1, message_of(refused)));
@@ -77,7 +77,7 @@ size_t DeviceNetwork::gradients_at() const { return ps::device_gradients_at(elem
 
 size_t DeviceNetwork::elements() const {
   size_t elements = 0;
-  for (const ps::Tensor& tensor : plan_.schema) elements += tensor.elements();
+  for (const Tensor& tensor : plan_.schema) elements += tensor.elements();
   return elements;
 }
 
@@ -99,7 +99,7 @@ void DeviceNetwork::lay_out(DeviceArena& arena) {
   // Null while allocate() measures: the tensors are not part of the arena.
   if (variables_ != nullptr) {
     float* next = variables_->as<float>();
-    for (const ps::Tensor& tensor : plan_.schema) {
+    for (const Tensor& tensor : plan_.schema) {
       parameters_.push_back(next);
       gradients_.push_back(next + gradients_at());
       next += tensor.elements();

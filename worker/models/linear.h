@@ -16,7 +16,7 @@ class Linear final : public Workload {
  public:
   Linear(size_t batch_size, uint64_t seed, uint64_t task_index);
 
-  const ps::Schema& schema() const override { return schema_; }
+  const Schema& schema() const override { return schema_; }
   void initialise(uint64_t seed, Gradients parameters) const override;
   size_t batches_per_epoch() const override { return 100; }
   size_t batch_size() const override { return inputs_.size(); }
@@ -26,7 +26,7 @@ class Linear final : public Workload {
   absl::StatusOr<Verdict> verdict(Parameters parameters) override;
 
  private:
-  const ps::Schema schema_;
+  const Schema schema_;
   const uint64_t seed_;
   std::vector<float> inputs_;
   uint64_t step_ = 0;   ///< of the next batch

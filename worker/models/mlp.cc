@@ -102,7 +102,7 @@ absl::StatusOr<std::unique_ptr<Mlp>> Mlp::create(Shape shape, int threads) {
   return mlp;
 }
 
-ps::Schema Mlp::schema(Shape shape) {
+Schema Mlp::schema(Shape shape) {
   const auto inputs = static_cast<int64_t>(shape.inputs);
   const auto hidden = static_cast<int64_t>(shape.hidden);
   const auto classes = static_cast<int64_t>(shape.classes);

@@ -35,7 +35,7 @@ class Mlp {
   static absl::StatusOr<std::unique_ptr<Mlp>> create(Shape shape, int threads);
   ~Mlp();
 
-  static ps::Schema schema(Shape shape);
+  static Schema schema(Shape shape);
 
   /// Weights from N(0, 1), biases 0; the same seed gives the same values everywhere.
   static void initialise(uint64_t seed, Gradients parameters);

@@ -13,7 +13,7 @@ namespace {
 
 /// The part of a model that is the same on every device.
 struct Model {
-  ps::Schema schema;
+  Schema schema;
   void (*initialise)(uint64_t seed, Gradients parameters) = nullptr;
   int accuracy_places = 2;
 };
@@ -28,7 +28,7 @@ class MnistWorkload final : public Workload {
         batch_size_(options.batch_size),
         network_(std::move(network)) {}
 
-  const ps::Schema& schema() const override { return model_.schema; }
+  const Schema& schema() const override { return model_.schema; }
   void initialise(uint64_t seed, Gradients parameters) const override { model_.initialise(seed, parameters); }
   size_t batches_per_epoch() const override { return loader_.batches_per_epoch(); }
   size_t batch_size() const override { return batch_size_; }

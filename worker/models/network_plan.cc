@@ -7,7 +7,7 @@ namespace {
 
 using gpu::Activation;
 
-LayerPlan dense(const ps::Schema& schema, size_t weights, size_t bias, Activation activation) {
+LayerPlan dense(const Schema& schema, size_t weights, size_t bias, Activation activation) {
   return {.kind = LayerPlan::Kind::dense,
           .inputs = static_cast<size_t>(schema[weights].shape[0]),
           .outputs = static_cast<size_t>(schema[weights].shape[1]),

@@ -28,9 +28,9 @@ struct NetworkPlan {
   std::string name;  ///< for errors: "model cnn, batches of 100"
   size_t batch = 0, pixels = 0, classes = 0;
   BatchLoader::Form form = BatchLoader::Form::kDense;
-  ps::Schema schema;
+  Schema schema;
   std::vector<LayerPlan> layers;
-  ps::PushFormat push = ps::PushFormat::fp32;  ///< of the gradients: another format needs room behind them
+  PushFormat push = PushFormat::fp32;  ///< of the gradients: another format needs room behind them
 };
 NetworkPlan mlp_plan(const Mlp::Shape& shape);
 NetworkPlan cnn_plan(const Cnn::Shape& shape);

@@ -40,7 +40,7 @@ class Workload {
  public:
   virtual ~Workload() = default;
 
-  virtual const ps::Schema& schema() const = 0;
+  virtual const Schema& schema() const = 0;
   virtual void initialise(uint64_t seed, Gradients parameters) const = 0;
   virtual size_t batches_per_epoch() const = 0;
   virtual size_t batch_size() const = 0;
@@ -93,7 +93,7 @@ struct WorkloadOptions {
   bool cnn_logits_relu = true;  ///< Cnn::Shape::logits_relu
   size_t tower = 0;             ///< which of a worker's towers this is: they take batches in turn, so that those of
   size_t tower_count = 1;       ///< one step are together one batch of `tower_count` times the size
-  ps::PushFormat push = ps::PushFormat::fp32;  ///< a device keeps room for gradients in this format
+  PushFormat push = PushFormat::fp32;  ///< a device keeps room for gradients in this format
   /// Shared by the towers of one process, which only read it; null: read from data_dir.
   std::shared_ptr<const MnistData> data;
   /// Called first in the thread that reads a training split too large for memory.

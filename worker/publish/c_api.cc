@@ -3,14 +3,14 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "gradrail/clock.h"
+#include "gradrail/publish.h"
 #include "nlohmann/json.hpp"
 #include "ps/protocol/security.h"
 #include "worker/client/c_call.h"
 #include "worker/client/c_options.h"
-#include "worker/client/gradrail.h"
 #include "worker/publish/publisher.h"
 #include "worker/publish/subscriber.h"
 
@@ -44,7 +44,7 @@ std::string text_or(const char* text, std::string_view otherwise) {
 
 absl::StatusOr<std::string> secret_of(const char* file) {
   if (file == nullptr) return std::string();
-  return ps::read_secret_file(file);
+  return read_secret_file(file);
 }
 
 absl::Status check_arrays(std::string_view call, const float* const* arrays, size_t count, const Model& model) {
@@ -74,7 +74,7 @@ absl::Status open(const gradrail_publish_options* given, const gradrail_tensor* 
         duration_of("gradrail_publisher_open", "reader_timeout_s", given->reader_timeout_s).status());
     options.server.reader_timeout_s = given->reader_timeout_s;
   }
-  GRADRAIL_ASSIGN_OR_RETURN(ps::Schema schema, worker::to_schema("gradrail_publisher_open", tensors, count));
+  GRADRAIL_ASSIGN_OR_RETURN(Schema schema, worker::to_schema("gradrail_publisher_open", tensors, count));
   GRADRAIL_ASSIGN_OR_RETURN(auto opened, Publisher::open(std::move(options), std::move(schema)));
   *out = new gradrail_publisher{.publisher = std::move(opened)};
   return absl::OkStatus();
@@ -106,7 +106,7 @@ absl::Status connect(gradrail_subscriber* subscriber, double timeout_s) {
   GRADRAIL_ASSIGN_OR_RETURN(const Duration timeout, duration_of("gradrail_subscriber_connect", "timeout_s", timeout_s));
   GRADRAIL_RETURN_IF_ERROR(subscriber->subscriber->connect(Clock::now() + timeout));
   subscriber->tensors.clear();
-  for (const ps::Tensor& tensor : subscriber->subscriber->model().schema())
+  for (const Tensor& tensor : subscriber->subscriber->model().schema())
     subscriber->tensors.push_back({tensor.name.c_str(), tensor.shape.data(), tensor.shape.size()});
   return absl::OkStatus();
 }

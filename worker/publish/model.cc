@@ -46,11 +46,11 @@ void to_bf16(const float* source, size_t count, std::byte* target) {
   for (size_t i = 0; i < count; ++i) out[i] = to_bf16(in[i]);
 }
 
-std::string text_of(Format format, const ps::Schema& schema) {
+std::string text_of(Format format, const Schema& schema) {
   std::string text;
   append_le(text, static_cast<uint32_t>(format));
   append_le(text, static_cast<uint32_t>(schema.size()));
-  for (const ps::Tensor& tensor : schema) {
+  for (const Tensor& tensor : schema) {
     append_le(text, static_cast<uint32_t>(tensor.name.size()));
     text += tensor.name;
     append_le(text, static_cast<uint32_t>(tensor.shape.size()));
@@ -69,14 +69,13 @@ absl::StatusOr<Format> parse_format(std::string_view name) {
 
 std::string_view name_of(Format format) { return format == Format::bf16 ? "bf16" : "fp32"; }
 
-Model::Model(Format format, ps::Schema schema)
+Model::Model(Format format, Schema schema)
     : format_(format), schema_(std::move(schema)), offsets_{0}, text_(text_of(format_, schema_)) {
-  for (const ps::Tensor& tensor : schema_)
-    offsets_.push_back(offsets_.back() + tensor.elements() * element_bytes(format_));
+  for (const Tensor& tensor : schema_) offsets_.push_back(offsets_.back() + tensor.elements() * element_bytes(format_));
 }
 
-absl::StatusOr<Model> Model::create(Format format, ps::Schema schema) {
-  GRADRAIL_RETURN_IF_ERROR(ps::validate(schema));
+absl::StatusOr<Model> Model::create(Format format, Schema schema) {
+  GRADRAIL_RETURN_IF_ERROR(validate(schema));
   return Model(format, std::move(schema));
 }
 
@@ -84,9 +83,9 @@ absl::StatusOr<Model> Model::decode(std::string_view text) {
   Fields fields{text};
   const auto format = fields.number<uint32_t>();
   const auto count = fields.number<uint32_t>();
-  ps::Schema schema;
+  Schema schema;
   for (uint32_t i = 0; i < count && fields.ok; ++i) {
-    ps::Tensor tensor;
+    Tensor tensor;
     tensor.name = std::string(fields.take(fields.number<uint32_t>()));
     const auto dimensions = fields.number<uint32_t>();
     if (dimensions > kMaxDimensions)

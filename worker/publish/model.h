@@ -33,13 +33,13 @@ inline constexpr size_t kChunkBytes = size_t{1} << 20;
 /// other without gaps.
 class Model {
  public:
-  /// Errors  INVALID_ARGUMENT: those of ps::validate().
-  static absl::StatusOr<Model> create(Format format, ps::Schema schema);
+  /// Errors  INVALID_ARGUMENT: those of validate().
+  static absl::StatusOr<Model> create(Format format, Schema schema);
   /// Reads text() of another process. Errors  INVALID_ARGUMENT: truncated, or a field is out of range.
   static absl::StatusOr<Model> decode(std::string_view text);
 
   Format format() const { return format_; }
-  const ps::Schema& schema() const { return schema_; }
+  const Schema& schema() const { return schema_; }
   /// The wire form: [format u32][tensors u32] and for each [name bytes u32][name][dimensions u32][dimension u64]…
   const std::string& text() const { return text_; }
   size_t bytes() const { return offsets_.back(); }
@@ -54,10 +54,10 @@ class Model {
   void to_bits(absl::Span<const float* const> arrays, std::byte* bits) const;
 
  private:
-  Model(Format format, ps::Schema schema);
+  Model(Format format, Schema schema);
 
   Format format_;
-  ps::Schema schema_;
+  Schema schema_;
   std::vector<size_t> offsets_;
   std::string text_;
 };

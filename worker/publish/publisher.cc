@@ -5,8 +5,8 @@
 #include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "gradrail/cluster.h"
 #include "nlohmann/json.hpp"
-#include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/security.h"
 
 namespace gradrail::publish {
@@ -20,10 +20,10 @@ uint64_t unix_ns() {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Publisher>> Publisher::open(PublisherOptions options, ps::Schema schema) {
+absl::StatusOr<std::unique_ptr<Publisher>> Publisher::open(PublisherOptions options, Schema schema) {
   GRADRAIL_ASSIGN_OR_RETURN(Model model, Model::create(options.format, std::move(schema)));
   if (options.keep < 1) return absl::InvalidArgumentError("keep 0: must be at least 1");
-  const ps::Security security{.secret = options.server.secret, .insecure = options.insecure};
+  const Security security{.secret = options.server.secret, .insecure = options.insecure};
   if (!ps::check_exposure(security, options.server.listen).ok()) {
     return absl::FailedPreconditionError(fmt::format(
         "publisher at {} is reachable from other hosts without authentication: set secret_file, or insecure "

@@ -26,7 +26,7 @@ class Publisher {
  public:
   /// Errors  INVALID_ARGUMENT: options or schema. FAILED_PRECONDITION: an address beyond this host without a secret.
   ///         Those of Server::start().
-  static absl::StatusOr<std::unique_ptr<Publisher>> open(PublisherOptions options, ps::Schema schema);
+  static absl::StatusOr<std::unique_ptr<Publisher>> open(PublisherOptions options, Schema schema);
   ~Publisher();
   Publisher(const Publisher&) = delete;
   Publisher& operator=(const Publisher&) = delete;

@@ -14,14 +14,14 @@
 #include "base/random_bits.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/protocol/cluster_spec.h"
+#include "gradrail/cluster.h"
 #include "ps/protocol/mac.h"
 
 namespace gradrail::publish {
 
 absl::StatusOr<std::unique_ptr<PublisherLink>> PublisherLink::open(const std::string& address, std::string secret,
                                                                    Duration quiet_limit) {
-  GRADRAIL_ASSIGN_OR_RETURN(const ps::HostPort place, ps::parse_host_port(address));
+  GRADRAIL_ASSIGN_OR_RETURN(const HostPort place, parse_host_port(address));
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<NetAddress> found, resolve(place.host, place.port));
   const NetAddress& to = found.front();
   FileDescriptor socket(::socket(to.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "base/clock.h"
 #include "base/file_descriptor.h"
+#include "gradrail/clock.h"
 #include "worker/publish/message.h"
 
 namespace gradrail::publish {

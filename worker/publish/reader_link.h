@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/clock.h"
 #include "base/file_descriptor.h"
+#include "gradrail/clock.h"
 #include "worker/publish/message.h"
 #include "worker/publish/version_store.h"
 

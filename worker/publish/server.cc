@@ -11,14 +11,14 @@
 #include <cerrno>
 #include <cstring>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/net_address.h"
 #include "base/random_bits.h"
 #include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/protocol/cluster_spec.h"
+#include "gradrail/clock.h"
+#include "gradrail/cluster.h"
 
 namespace gradrail::publish {
 namespace {
@@ -30,7 +30,7 @@ constexpr Duration kLastWords = std::chrono::seconds(1);     // for readers to r
 
 /// Errors  those of Server::start().
 absl::StatusOr<FileDescriptor> open_listener(const std::string& address) {
-  GRADRAIL_ASSIGN_OR_RETURN(const ps::HostPort place, ps::parse_host_port(address));
+  GRADRAIL_ASSIGN_OR_RETURN(const HostPort place, parse_host_port(address));
   GRADRAIL_ASSIGN_OR_RETURN(std::vector<NetAddress> found, resolve(place.host, place.port));
   FileDescriptor listener;
   const int error = listen_at(found.front(), false, listener);

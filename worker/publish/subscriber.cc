@@ -5,12 +5,12 @@
 #include <new>
 #include <thread>
 
-#include "base/clock.h"
 #include "base/log.h"
 #include "base/random_bits.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/protocol/cluster_spec.h"
+#include "gradrail/clock.h"
+#include "gradrail/cluster.h"
 #include "ps/protocol/security.h"
 #include "worker/publish/delta.h"
 
@@ -41,12 +41,12 @@ absl::Status no_memory(size_t bytes) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Subscriber>> Subscriber::open(SubscriberOptions options) {
-  GRADRAIL_ASSIGN_OR_RETURN(const ps::HostPort place, ps::parse_host_port(options.address));
+  GRADRAIL_ASSIGN_OR_RETURN(const HostPort place, parse_host_port(options.address));
   if (place.port == 0) {
     return absl::InvalidArgumentError(
         fmt::format("address '{}': port 0: give the port of the publisher, such as 10.0.0.1:7000", options.address));
   }
-  const ps::Security security{.secret = options.secret, .insecure = options.insecure};
+  const Security security{.secret = options.secret, .insecure = options.insecure};
   if (!ps::check_exposure(security, options.address).ok()) {
     return absl::FailedPreconditionError(fmt::format(
         "publisher {} is on another host: set secret_file, or insecure in a trusted network", options.address));

@@ -9,7 +9,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/clock.h"
+#include "gradrail/clock.h"
 #include "worker/publish/digest.h"
 #include "worker/publish/publisher_link.h"
 

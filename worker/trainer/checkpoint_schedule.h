@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "base/clock.h"
+#include "gradrail/clock.h"
 #include "worker/trainer/variables.h"
 
 namespace gradrail::worker {

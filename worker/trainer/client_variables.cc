@@ -35,20 +35,20 @@ std::string histogram(const ClientStats& stats) {
 absl::Status ClientVariables::pull_final() {
   // The order matters: own steps, then those of all live workers, then the parameters that result.
   GRADRAIL_RETURN_IF_ERROR(client_.finish_steps());
-  GRADRAIL_RETURN_IF_ERROR(client_.barrier_live("training done", kTimeoutForAbsent));
+  GRADRAIL_RETURN_IF_ERROR(client_.barriers().wait_for_live("training done", kTimeoutForAbsent));
   return client_.pull();
 }
 
 std::vector<std::string> ClientVariables::summary(bool verbose) const {
-  const ClientStats stats = client_.stats();
+  const ClientStats stats = client_.statistics().now();
   std::vector<std::string> lines = {fmt::format(
       "Exchange: {} exchanges, p50 {:.1f}us, p99 {:.1f}us, {} bytes pushed, {} bytes returned", stats.exchange_count,
       static_cast<double>(stats.exchange.quantile_ns(0.5)) * 1e-3,
       static_cast<double>(stats.exchange.quantile_ns(0.99)) * 1e-3, stats.bytes_pushed, stats.bytes_returned)};
-  if (stats.push_format != ps::PushFormat::fp32 || stats.return_format != ps::ReturnFormat::fp32) {
+  if (stats.push_format != PushFormat::fp32 || stats.return_format != ReturnFormat::fp32) {
     lines.push_back(fmt::format("Formats: push {}, {} bytes, {} in fp32; return {}, {} bytes, {} in fp32",
-                                ps::push_format_name(stats.push_format), stats.bytes_pushed, stats.bytes_pushed_fp32,
-                                ps::return_format_name(stats.return_format), stats.bytes_returned,
+                                push_format_name(stats.push_format), stats.bytes_pushed, stats.bytes_pushed_fp32,
+                                return_format_name(stats.return_format), stats.bytes_returned,
                                 stats.bytes_returned_fp32));
   }
   if (stats.exchange_count > 0) {

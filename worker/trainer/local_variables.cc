@@ -10,17 +10,16 @@
 
 namespace gradrail::worker {
 
-LocalVariables::LocalVariables(ps::Schema schema, const ps::OptimizerConfig& optimizer)
+LocalVariables::LocalVariables(Schema schema, const OptimizerConfig& optimizer)
     : schema_(std::move(schema)),
       optimizer_(optimizer),
       offsets_{0},
       state_(static_cast<size_t>(ps::state_vectors(optimizer.kind))),
       applied_(schema_.size()) {
-  for (const ps::Tensor& tensor : schema_) offsets_.push_back(offsets_.back() + tensor.elements());
+  for (const Tensor& tensor : schema_) offsets_.push_back(offsets_.back() + tensor.elements());
 }
 
-absl::StatusOr<std::unique_ptr<LocalVariables>> LocalVariables::create(ps::Schema schema,
-                                                                       const ps::OptimizerConfig& optimizer,
+absl::StatusOr<std::unique_ptr<LocalVariables>> LocalVariables::create(Schema schema, const OptimizerConfig& optimizer,
                                                                        const MemoryBinder& place) {
   std::unique_ptr<LocalVariables> made(new LocalVariables(std::move(schema), optimizer));
   std::vector<SharedMemory*> all = {&made->parameters_, &made->gradients_};

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/memory.h"
+#include "gradrail/clock.h"
 #include "ps/protocol/optimizer_settings.h"
 #include "worker/trainer/variables.h"
 
@@ -18,10 +18,10 @@ class LocalVariables final : public Variables {
  public:
   /// `place` receives all memory before any thread touches it; may be empty.
   /// Errors  RESOURCE_EXHAUSTED: no memory.
-  static absl::StatusOr<std::unique_ptr<LocalVariables>> create(ps::Schema schema, const ps::OptimizerConfig& optimizer,
+  static absl::StatusOr<std::unique_ptr<LocalVariables>> create(Schema schema, const OptimizerConfig& optimizer,
                                                                 const MemoryBinder& place);
 
-  const ps::Schema& schema() const override { return schema_; }
+  const Schema& schema() const override { return schema_; }
   absl::Span<float> parameters(size_t tensor_index) override { return part(parameters_, tensor_index); }
   absl::Span<float> gradients(size_t tensor_index) override { return part(gradients_, tensor_index); }
   absl::Status start() override { return absl::OkStatus(); }
@@ -47,11 +47,11 @@ class LocalVariables final : public Variables {
   std::vector<MemorySpan> memory() const { return {parameters_.span(), gradients_.span()}; }
 
  private:
-  LocalVariables(ps::Schema schema, const ps::OptimizerConfig& optimizer);
+  LocalVariables(Schema schema, const OptimizerConfig& optimizer);
   absl::Span<float> part(SharedMemory& memory, size_t tensor_index);
 
-  const ps::Schema schema_;
-  const ps::OptimizerConfig optimizer_;
+  const Schema schema_;
+  const OptimizerConfig optimizer_;
   std::vector<size_t> offsets_;  // of each tensor, in elements, and behind the last
   SharedMemory parameters_, gradients_;
   std::vector<SharedMemory> state_;

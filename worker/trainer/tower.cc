@@ -45,11 +45,11 @@ class Towers::Tower {
   void adopt(std::unique_ptr<Workload> workload) {
     workload_ = std::move(workload);
     size_t elements = 0;
-    for (const ps::Tensor& tensor : workload_->schema()) elements += tensor.elements();
+    for (const Tensor& tensor : workload_->schema()) elements += tensor.elements();
     // Not touched here but by the first gradient: so it lies where this thread computes.
     gradients_.reset(new float[elements]);
     float* next = gradients_.get();
-    for (const ps::Tensor& tensor : workload_->schema()) {
+    for (const Tensor& tensor : workload_->schema()) {
       spans_.emplace_back(next, tensor.elements());
       next += tensor.elements();
     }
@@ -123,7 +123,7 @@ Towers::~Towers() {
   towers_.clear();  // their threads, before what they use here
 }
 
-const ps::Schema& Towers::schema() const { return towers_[0]->workload().schema(); }
+const Schema& Towers::schema() const { return towers_[0]->workload().schema(); }
 
 void Towers::initialise(uint64_t seed, Gradients parameters) const {
   towers_[0]->workload().initialise(seed, parameters);

@@ -32,7 +32,7 @@ class Towers final : public Workload {
                                                         gpu::Reduce reduce = gpu::Reduce::automatic);
   ~Towers() override;
 
-  const ps::Schema& schema() const override;
+  const Schema& schema() const override;
   void initialise(uint64_t seed, Gradients parameters) const override;
   size_t batches_per_epoch() const override;
   size_t batch_size() const override;

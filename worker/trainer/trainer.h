@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "worker/client/client.h"
+#include "gradrail/client.h"
 #include "worker/models/workload.h"
 #include "worker/trainer/checkpoint_schedule.h"
 #include "worker/trainer/variables.h"

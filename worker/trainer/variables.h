@@ -11,13 +11,13 @@
 namespace gradrail::worker {
 
 /// The variables of a run, as a trainer uses them: at parameter servers (ClientVariables) or in this process
-/// (LocalVariables). worker/client/client.h has the longer comments.
+/// (LocalVariables). gradrail/client.h has the longer comments.
 /// Threads  One owner.
 class Variables {
  public:
   virtual ~Variables() = default;
 
-  virtual const ps::Schema& schema() const = 0;
+  virtual const Schema& schema() const = 0;
   virtual absl::Span<float> parameters(size_t tensor_index) = 0;
   virtual absl::Span<float> gradients(size_t tensor_index) = 0;
 

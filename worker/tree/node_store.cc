@@ -10,8 +10,8 @@
 
 namespace gradrail::tree {
 
-NodeStore::NodeStore(const ps::OptimizerConfig& optimizer, SharedMemory memory, ps::ElementRange range,
-                     Upstream upstream, std::function<void(NodeStore*)> on_end)
+NodeStore::NodeStore(const OptimizerConfig& optimizer, SharedMemory memory, ps::ElementRange range, Upstream upstream,
+                     std::function<void(NodeStore*)> on_end)
     : ParameterStore(optimizer, memory.span(), range.count),
       memory_(std::move(memory)),
       range_(range),

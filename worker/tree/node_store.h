@@ -39,7 +39,7 @@ struct Upstream {
 class NodeStore final : public ps::ParameterStore, public ps::LaterResults {
  public:
   /// `range`: of the shard, in elements of the model. `on_end` is called by the destructor.
-  NodeStore(const ps::OptimizerConfig& optimizer, SharedMemory memory, ps::ElementRange range, Upstream upstream,
+  NodeStore(const OptimizerConfig& optimizer, SharedMemory memory, ps::ElementRange range, Upstream upstream,
             std::function<void(NodeStore*)> on_end);
   ~NodeStore() override;
 

@@ -11,6 +11,8 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "ps/protocol/control.pb.h"
+#include "ps/protocol/schema.h"
+#include "ps/protocol/security.h"
 #include "spdlog/spdlog.h"
 #include "worker/client/run_failure.h"
 #include "worker/client/session/control_link.h"
@@ -27,15 +29,9 @@ constexpr auto kSaveLimit = std::chrono::seconds(60);
 /// Each event wakes the thread: this is the time after which a lost ps is noticed without one.
 constexpr auto kRound = std::chrono::milliseconds(500);
 
-uint32_t fragment_at(const ps::Layout& layout, uint64_t element) {
-  const auto next = std::upper_bound(layout.runs.begin(), layout.runs.end(), element,
-                                     [](uint64_t wanted, const ps::Layout::Run& run) { return wanted < run.first; });
-  return std::prev(next)->fragment;
-}
-
 /// The mode decides before the options of the other workers are compared.
-absl::Status check_mode(const ps::Mode& mode) {
-  if (mode.kind == ps::ModeKind::sync) return absl::OkStatus();
+absl::Status check_mode(const Mode& mode) {
+  if (mode.kind == ModeKind::sync) return absl::OkStatus();
   return absl::FailedPreconditionError(fmt::format(
       "--mode {}: a parameter server with --parent serves --mode sync; connect the workers to the root for other modes",
       mode_text(mode)));
@@ -43,15 +39,15 @@ absl::Status check_mode(const ps::Mode& mode) {
 
 }  // namespace
 
-absl::Status wait_for_parent(const worker::ClientOptions& options) {
+absl::Status wait_for_parent(const ClientOptions& options) {
   GRADRAIL_ASSIGN_OR_RETURN(const auto dialer,
                             worker::control_link_dialer(options.security, options.cluster.workers.size()));
   ps::proto::DescribeRequest request;
   request.set_protocol_version(ps::kProtocolVersion);
   request.set_task_index(options.task_index);
   request.set_encrypts_data(options.security.encrypt_data);
-  const TimePoint deadline = Clock::now() + options.join_timeout;
-  const auto stopped = [&options] { return options.stop != nullptr && options.stop->load(); };
+  const TimePoint deadline = Clock::now() + options.recovery.join_timeout;
+  const auto stopped = [&options] { return options.hooks.stop != nullptr && options.hooks.stop->load(); };
   for (uint32_t i = 0; i < options.cluster.ps.size(); ++i) {
     GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(options.security, options.cluster.ps[i]));
     worker::ControlLink link(
@@ -61,7 +57,7 @@ absl::Status wait_for_parent(const worker::ClientOptions& options) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<TreeParent>> TreeParent::start(worker::ClientOptions options) {
+absl::StatusOr<std::shared_ptr<TreeParent>> TreeParent::start(ClientOptions options) {
   std::shared_ptr<TreeParent> parent(new TreeParent(std::move(options)));
   GRADRAIL_ASSIGN_OR_RETURN(parent->thread_, start_thread("of a parent", [raw = parent.get()] { raw->run(); }));
   return parent;
@@ -140,7 +136,7 @@ bool TreeParent::saves_checkpoints() const {
   return saves_checkpoints_;
 }
 
-absl::StatusOr<ps::Parent::Joined> TreeParent::join(const ps::Schema& schema, const ps::Training& training,
+absl::StatusOr<ps::Parent::Joined> TreeParent::join(const Schema& schema, const ps::Training& training,
                                                     const ps::ShardMap& map) {
   GRADRAIL_RETURN_IF_ERROR(check_mode(training.mode));
   stop_.store(false);
@@ -150,7 +146,7 @@ absl::StatusOr<ps::Parent::Joined> TreeParent::join(const ps::Schema& schema, co
   return *std::move(joined);
 }
 
-absl::Status TreeParent::join_in_thread(const ps::Schema& schema, const ps::Training& training, const ps::ShardMap& map,
+absl::Status TreeParent::join_in_thread(const Schema& schema, const ps::Training& training, const ps::ShardMap& map,
                                         Joined& joined) {
   forget_client();
   {
@@ -161,18 +157,19 @@ absl::Status TreeParent::join_in_thread(const ps::Schema& schema, const ps::Trai
   layout_ = ps::layout_of(schema);
   steps_.assign(layout_.fragments.size(), 0);
   versions_.assign(layout_.fragments.size(), UINT64_MAX);
-  worker::ClientOptions options = options_;
-  options.mode = training.mode.kind;
+  ClientOptions options = options_;
+  options.mode = training.mode;
   options.optimizer = training.optimizer;
-  options.push = training.push;
-  options.returns = training.returns;
+  options.compression = {.push = training.push, .returns = training.returns};
   options.bucket_bytes = training.bucket_bytes;
   options.agreement = training.agreement;
-  options.join_timeout = kJoinTimeout;
-  options.rejoin_timeout = Duration::zero();  // the node starts again instead
-  options.stop = &stop_;
-  options.on_arrived = [this](uint64_t first, uint64_t count, uint64_t version) { on_arrived(first, count, version); };
-  GRADRAIL_ASSIGN_OR_RETURN(client_, worker::Client::join(std::move(options), schema));
+  options.recovery.join_timeout = kJoinTimeout;
+  options.recovery.rejoin_timeout = Duration::zero();  // the node starts again instead
+  options.hooks.stop = &stop_;
+  options.hooks.on_arrived = [this](uint64_t first, uint64_t count, uint64_t version) {
+    on_arrived(first, count, version);
+  };
+  GRADRAIL_ASSIGN_OR_RETURN(client_, Client::join(std::move(options), schema));
   if (client_->is_initialised()) {
     const absl::Status started = client_->start();
     if (!started.ok()) {
@@ -185,7 +182,7 @@ absl::Status TreeParent::join_in_thread(const ps::Schema& schema, const ps::Trai
   const std::vector<MemorySpan> memory = client_->memory();
   const MutexLock lock(mutex_);
   client_to_wake_ = client_.get();
-  saves_checkpoints_ = client_->saves_checkpoints();
+  saves_checkpoints_ = client_->checkpoints().are_saved();
   unoffered_ = layout_.elements;
   map_ = map;
   upstream_ = {.gradients = reinterpret_cast<float*>(memory[1].data),
@@ -236,9 +233,9 @@ absl::Status TreeParent::offer() {
 
 absl::Status TreeParent::exchange() {
   push_gradients();
-  GRADRAIL_RETURN_IF_ERROR(client_->advance(kRound));
+  GRADRAIL_RETURN_IF_ERROR(client_->parts().advance(kRound));
   for (uint32_t fragment = 0; fragment < steps_.size(); ++fragment) {
-    if (!client_->has_arrived(fragment)) continue;
+    if (!client_->parts().have_arrived(fragment)) continue;
     client_->exchange(fragment);  // all of its parts have left
     GRADRAIL_RETURN_IF_ERROR(client_->wait(fragment));
     steps_[fragment] = 0;
@@ -253,7 +250,7 @@ void TreeParent::push_gradients() {
     gradients.swap(gradients_);
   }
   for (const NodeGradient& gradient : gradients) {
-    uint64_t& step = steps_[fragment_at(layout_, gradient.range.first)];
+    uint64_t& step = steps_[layout_.fragment_at(gradient.range.first)];
     // A worker that pushes without having all answers of the step before.
     if (step != 0 && step != gradient.step) {
       const MutexLock lock(mutex_);
@@ -261,12 +258,12 @@ void TreeParent::push_gradients() {
       continue;
     }
     step = gradient.step;
-    client_->ready_part(gradient.range.first, gradient.range.count, gradient.rate, gradient.weight);
+    client_->parts().ready(gradient.range.first, gradient.range.count, gradient.rate, gradient.weight);
   }
 }
 
 void TreeParent::on_arrived(uint64_t first, uint64_t count, uint64_t version) {
-  uint64_t& lowest = versions_[fragment_at(layout_, first)];
+  uint64_t& lowest = versions_[layout_.fragment_at(first)];
   lowest = std::min(lowest, version);
   if (!is_exchanging_) return;  // offer() ends all parts together
   const MutexLock lock(mutex_);
@@ -274,7 +271,7 @@ void TreeParent::on_arrived(uint64_t first, uint64_t count, uint64_t version) {
 }
 
 ps::StoreMaker TreeParent::store_maker(uint32_t shard) {
-  return [this, shard](const ps::OptimizerConfig& optimizer, size_t count,
+  return [this, shard](const OptimizerConfig& optimizer, size_t count,
                        const MemoryBinder& place) -> absl::StatusOr<std::unique_ptr<ps::ParameterStore>> {
     GRADRAIL_ASSIGN_OR_RETURN(SharedMemory memory, ps::allocate_parameters(count, place));
     const auto forget = [this](NodeStore* store) {
@@ -306,7 +303,7 @@ void TreeParent::leave(const std::string& failed) {
 absl::Status TreeParent::begin_checkpoint() {
   return run_in_thread(kSaveLimit, [this] {
     if (client_ == nullptr) return absl::UnavailableError("no connection to the parent");
-    return client_->is_chief() ? client_->begin_checkpoint() : absl::OkStatus();  // the chief of the parent saves
+    return client_->is_chief() ? client_->checkpoints().begin() : absl::OkStatus();  // the chief of the parent saves
   });
 }
 
@@ -314,9 +311,9 @@ absl::StatusOr<bool> TreeParent::is_checkpoint_written() {
   auto is_written = std::make_shared<bool>(false);
   GRADRAIL_RETURN_IF_ERROR(run_in_thread(kSaveLimit, [this, is_written] {
     if (client_ == nullptr) return absl::UnavailableError("no connection to the parent");
-    if (client_->checkpoint_under_way()) return absl::OkStatus();
+    if (client_->checkpoints().is_under_way()) return absl::OkStatus();
     *is_written = true;
-    return client_->finish_checkpoint().status();
+    return client_->checkpoints().finish().status();
   }));
   return *is_written;
 }

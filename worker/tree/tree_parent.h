@@ -11,21 +11,22 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
+#include "gradrail/client.h"
 #include "ps/control/parent.h"
+#include "ps/protocol/schema.h"
 #include "ps/shard/task_queue.h"
-#include "worker/client/client.h"
 #include "worker/tree/node_store.h"
 
 namespace gradrail::tree {
 
 /// Waits until the ps tasks of these options answer.
-/// Errors  DEADLINE_EXCEEDED: not within ClientOptions::join_timeout. CANCELLED: ClientOptions::stop.
-absl::Status wait_for_parent(const worker::ClientOptions& options);
+/// Errors  DEADLINE_EXCEEDED: not within RecoveryOptions::join_timeout. CANCELLED: ClientHooks::stop.
+absl::Status wait_for_parent(const ClientOptions& options);
 
 /// The parent of a node, over the client library. A thread of its own owns the client, and exchanges with the parent
 /// what the stores of the shards push:
 ///
-///   workers ─ push ─▶ shard ─ NodeStore::update ─▶ push ─▶ thread: Client::ready_part, advance ─▶ parent
+///   workers ─ push ─▶ shard ─ NodeStore::update ─▶ push ─▶ thread: Parts::ready, advance ─▶ parent
 ///   workers ◀─ answer ─ shard ◀─ try_end ◀─ wake ◀─ on_arrived ◀──────────────────────────────────┘
 ///
 /// In sync all workers of the node have pushed a bucket before the node does, and all have its answer before the next
@@ -35,10 +36,10 @@ class TreeParent final : public ps::Parent {
  public:
   /// `options` has the cluster of the parent, the index of this node among the workers there, and all that concerns
   /// connections. join() sets the rest.
-  static absl::StatusOr<std::shared_ptr<TreeParent>> start(worker::ClientOptions options);
+  static absl::StatusOr<std::shared_ptr<TreeParent>> start(ClientOptions options);
   ~TreeParent() override;
 
-  absl::StatusOr<Joined> join(const ps::Schema& schema, const ps::Training& training, const ps::ShardMap& map) override;
+  absl::StatusOr<Joined> join(const Schema& schema, const ps::Training& training, const ps::ShardMap& map) override;
   ps::StoreMaker store_maker(uint32_t shard) override;
   absl::Status failure() const override;
   void leave(const std::string& failed) override;
@@ -48,7 +49,7 @@ class TreeParent final : public ps::Parent {
   absl::StatusOr<bool> is_checkpoint_written() override;
 
  private:
-  explicit TreeParent(worker::ClientOptions options) : options_(std::move(options)) {}
+  explicit TreeParent(ClientOptions options) : options_(std::move(options)) {}
 
   enum class Work { task, offer, exchange };
   void run();
@@ -59,7 +60,7 @@ class TreeParent final : public ps::Parent {
   absl::Status run_in_thread(Duration limit, std::function<absl::Status()> task);
 
   // The thread of the client.
-  absl::Status join_in_thread(const ps::Schema& schema, const ps::Training& training, const ps::ShardMap& map,
+  absl::Status join_in_thread(const Schema& schema, const ps::Training& training, const ps::ShardMap& map,
                               Joined& joined);
   Joined pulled() const;
   absl::Status offer();
@@ -68,14 +69,14 @@ class TreeParent final : public ps::Parent {
   void on_arrived(uint64_t first, uint64_t count, uint64_t version);
 
   // Set once.
-  const worker::ClientOptions options_;
+  const ClientOptions options_;
 
   // Any thread.
   ps::TaskQueue tasks_;
-  std::atomic<bool> stop_ = false;  ///< ClientOptions::stop
+  std::atomic<bool> stop_ = false;  ///< ClientHooks::stop
   mutable Mutex mutex_;
   ConditionVariable changed_;
-  worker::Client* client_to_wake_ ABSL_GUARDED_BY(mutex_) = nullptr;
+  Client* client_to_wake_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::vector<NodeStore*> stores_ ABSL_GUARDED_BY(mutex_);
   std::deque<NodeGradient> gradients_ ABSL_GUARDED_BY(mutex_);  ///< that have not left
   uint64_t unoffered_ ABSL_GUARDED_BY(mutex_) = 0;  ///< elements whose initial values the shards do not have yet
@@ -88,7 +89,7 @@ class TreeParent final : public ps::Parent {
   ps::Layout layout_;
   std::vector<uint64_t> versions_;  ///< by fragment: the lowest one of the last pull
   std::vector<uint64_t> steps_;     ///< by fragment: the step under way; 0: none
-  std::unique_ptr<worker::Client> client_;
+  std::unique_ptr<Client> client_;
   bool is_exchanging_ = false;  ///< the parent has parameters
 
   std::thread thread_;  ///< last

@@ -83,7 +83,7 @@ TEST(PredictGoodput, ABackupLosesNoStep) {
   d.failures.save_cost_s = 0;
   d.failures.detect_s = 4;
   d.failures.takeover_s = 20;
-  d.load.mode = {.kind = ps::ModeKind::quorum, .bound = d.cluster.workers - 1};
+  d.load.mode = {.kind = ModeKind::quorum, .bound = d.cluster.workers - 1};
   d.failures.runs = 500;
   const Goodput g = goodput_of(d, kStep, true);
   EXPECT_EQ(g.lost_steps, 0);
@@ -110,20 +110,19 @@ TEST(PredictGoodput, ModesThatWaitForLostWorkersStall) {
   d.failures.detect_s = 60;
   d.failures.restart_s = 0;
   d.failures.save_cost_s = 0;
-  const auto stalled = [&](ps::Mode mode) {
+  const auto stalled = [&](Mode mode) {
     d.load.mode = mode;
     return goodput_of(d, kStep, true).stalled_s;
   };
   // 64 workers; the pair of servers stalls in all modes.
-  const double sync = stalled({.kind = ps::ModeKind::sync});
+  const double sync = stalled({.kind = ModeKind::sync});
   EXPECT_NEAR(sync, 66 * 2 * 60.0, 0.02 * sync);
-  EXPECT_NEAR(stalled({.kind = ps::ModeKind::ssp, .bound = 2}), sync, 1e-6);
-  for (const ps::Mode mode :
-       {ps::Mode{.kind = ps::ModeKind::async}, ps::Mode{.kind = ps::ModeKind::quorum, .bound = 63}})
-    EXPECT_NEAR(stalled(mode), 2 * 2 * 60.0, 60) << ps::mode_text(mode);
+  EXPECT_NEAR(stalled({.kind = ModeKind::ssp, .bound = 2}), sync, 1e-6);
+  for (const Mode mode : {Mode{.kind = ModeKind::async}, Mode{.kind = ModeKind::quorum, .bound = 63}})
+    EXPECT_NEAR(stalled(mode), 2 * 2 * 60.0, 60) << mode_text(mode);
   // Two workers of a host fail together.
   d.cluster.workers_per_host = 2;
-  EXPECT_NEAR(stalled({.kind = ps::ModeKind::quorum, .bound = 63}), 34 * 2 * 60.0, 0.03 * sync);
+  EXPECT_NEAR(stalled({.kind = ModeKind::quorum, .bound = 63}), 34 * 2 * 60.0, 0.03 * sync);
 }
 
 TEST(PredictGoodput, AbsentWorkersAreMissingStepsInAsync) {
@@ -134,7 +133,7 @@ TEST(PredictGoodput, AbsentWorkersAreMissingStepsInAsync) {
   Goodput g = goodput_of(d, kStep, true);
   EXPECT_NEAR(g.absent, 10 / 110.0, 0.003);
   const double sync = g.share;
-  d.load.mode.kind = ps::ModeKind::async;
+  d.load.mode.kind = ModeKind::async;
   g = goodput_of(d, kStep, true);
   EXPECT_NEAR(g.share, sync * 100 / 110, 0.01);
 }

@@ -101,7 +101,7 @@ absl::Status read(const std::string& rows, Costs& costs) {
   const ps::TemporaryFolder folder;
   const std::string path = folder.file("predict_costs.json");
   std::ofstream(path) << R"({"config":{},"machine":{},"results":[)" << rows << "]}";
-  return read_costs(path, "adam", ps::PushFormat::int8, costs);
+  return read_costs(path, "adam", PushFormat::int8, costs);
 }
 
 TEST(PredictCosts, ApplyAndPackingOfTheLargestSize) {
@@ -138,7 +138,7 @@ TEST(PredictCosts, TimesThatNoMachineHasAreRefused) {
 }
 
 TEST(PredictCosts, AReplacedSourceIsNotNamed) {
-  Costs costs = recorded_costs(ps::PushFormat::fp32);
+  Costs costs = recorded_costs(PushFormat::fp32);
   ASSERT_TRUE(read(row("tcp", 64, 12) + "," + row("tcp", 1'000'064, 212), costs).ok());
   EXPECT_EQ(std::ranges::count_if(costs.sources, [](const std::string& each) { return each.starts_with("messages"); }),
             1);
@@ -152,7 +152,7 @@ TEST(PredictCosts, OtherFilesAreRefused) {
   const ps::TemporaryFolder folder;
   const std::string path = folder.file("no_run.json");
   std::ofstream(path) << "[]";
-  EXPECT_THAT(error_of(read_costs(path, "sgd", ps::PushFormat::fp32, costs)),
+  EXPECT_THAT(error_of(read_costs(path, "sgd", PushFormat::fp32, costs)),
               HasSubstr("no_run.json: was not written by `gradrail bench"));
 }
 

@@ -105,8 +105,8 @@ TEST(PredictSimulation, SmallPushesTakeLessTime) {
   d.cluster.workers = 4;
   d.load.bytes = 16 << 20;
   const double whole = outcome_of(d).step_s_median;
-  d.load.push = ps::PushFormat::bf16;
-  d.load.returns = ps::ReturnFormat::bf16;
+  d.load.push = PushFormat::bf16;
+  d.load.returns = ReturnFormat::bf16;
   EXPECT_NEAR(outcome_of(d).step_s_median, whole / 2, 0.01 * whole);
 }
 
@@ -148,7 +148,7 @@ TEST(PredictSimulation, SyncWaitsForASlowWorkerAndAsyncDoesNot) {
   const Outcome sync = outcome_of(d);
   EXPECT_NEAR(sync.step_s_median, 50e-3, 1e-3);
   EXPECT_EQ(sync.bottleneck, "stragglers");
-  d.load.mode.kind = ps::ModeKind::async;
+  d.load.mode.kind = ModeKind::async;
   const Outcome async = outcome_of(d);
   EXPECT_NEAR(async.step_s_median, 10e-3, 1e-3);
   EXPECT_EQ(async.bottleneck, "compute");
@@ -156,23 +156,23 @@ TEST(PredictSimulation, SyncWaitsForASlowWorkerAndAsyncDoesNot) {
 
 TEST(PredictSimulation, QuorumDoesNotWaitForIt) {
   Description d = with_slow_worker();
-  d.load.mode = {.kind = ps::ModeKind::quorum, .bound = 3, .drops_late = true};
+  d.load.mode = {.kind = ModeKind::quorum, .bound = 3, .drops_late = true};
   const Outcome dropping = outcome_of(d);
   EXPECT_NEAR(dropping.step_s_median, 10e-3, 1e-3);
   EXPECT_GT(dropping.dropped_share, 0.02);
-  d.load.mode = {.kind = ps::ModeKind::quorum, .bound = 3};
+  d.load.mode = {.kind = ModeKind::quorum, .bound = 3};
   EXPECT_NEAR(outcome_of(d).step_s_median, 10e-3, 1e-3);
 }
 
 TEST(PredictSimulation, AGraceWindowWaitsForIt) {
   Description d = with_slow_worker();
-  d.load.mode = {.kind = ps::ModeKind::quorum, .bound = 3, .grace = {.seconds = 0.015}};
+  d.load.mode = {.kind = ModeKind::quorum, .bound = 3, .grace = {.seconds = 0.015}};
   EXPECT_NEAR(outcome_of(d).step_s_median, 25e-3, 2e-3);
 }
 
 TEST(PredictSimulation, SspWaitsAtItsBound) {
   Description d = with_slow_worker();
-  d.load.mode = {.kind = ps::ModeKind::ssp, .bound = 2};
+  d.load.mode = {.kind = ModeKind::ssp, .bound = 2};
   const Outcome o = outcome_of(d);
   // Ahead by the bound, the others have the pace of the slow one.
   EXPECT_NEAR(o.step_s_median, 50e-3, 1e-3);
@@ -262,7 +262,7 @@ TEST(PredictSimulation, WorkOfALargeClusterIsBounded) {
 
 /// A spread of 1e-9 lets the model simulate each worker.
 TEST(PredictSimulation, GroupsOfEqualWorkersHaveTheTimesOfSingleOnes) {
-  for (const ps::ModeKind mode : {ps::ModeKind::sync, ps::ModeKind::async}) {
+  for (const ModeKind mode : {ModeKind::sync, ModeKind::async}) {
     for (const double message_us : {0.5, 3.0}) {
       Description d;
       d.cluster.workers = 1024;
@@ -297,7 +297,7 @@ TEST(PredictSimulation, GroupsKeepTheShareOfWorkersThatAreNotWaitedFor) {
   d.load.compute_ms = 10;
   d.load.slow_workers = 4;
   d.load.slowdown = 5;
-  d.load.mode = {.kind = ps::ModeKind::quorum, .bound = 1020};
+  d.load.mode = {.kind = ModeKind::quorum, .bound = 1020};
   const Outcome o = outcome_of(d);
   EXPECT_EQ(o.simulated_workers, 256u);
   EXPECT_LT(o.step_s_median, 25e-3);  // the exchange of 1,024 workers takes 9 ms, the slow ones compute for 50 ms

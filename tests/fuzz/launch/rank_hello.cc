@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint32_t kSize = 4, kPsCount = 2;
 
-void check_assignment(const AssignmentTable& table, const ps::TaskId& task) {
+void check_assignment(const AssignmentTable& table, const TaskId& task) {
   const proto::RankAssignment assignment = table.assignment_of(task);
   GRADRAIL_CHECK(assignment.job() == task.job && assignment.index() == task.index);
   GRADRAIL_CHECK(assignment.ps_hosts_size() == kPsCount && assignment.worker_hosts_size() == kSize - kPsCount);
@@ -28,7 +28,7 @@ void run(transport::common::ByteReader& in) {
     const std::string_view bytes = in.text(UINT16_MAX);
     proto::RankMessage message;
     if (!in.ok() || !message.ParseFromArray(bytes.data(), static_cast<int>(bytes.size()))) break;
-    const absl::StatusOr<ps::TaskId> task = table.take(message.hello());
+    const absl::StatusOr<TaskId> task = table.take(message.hello());
     if (task.ok()) {
       ++taken;
       GRADRAIL_CHECK(task->index < 2 && (task->job == "ps" || task->job == "worker"));

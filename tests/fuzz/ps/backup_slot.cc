@@ -4,7 +4,7 @@
 
 #include "base/check.h"
 #include "base/crc32c.h"
-#include "ps/protocol/cluster_spec.h"
+#include "gradrail/cluster.h"
 #include "ps/replication/backup_layout.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -40,6 +40,7 @@ void try_slot(const BackupLayout& layout, std::byte* slot, uint32_t bucket) {
 }  // namespace gradrail::ps
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
+  using namespace gradrail;
   using namespace gradrail::ps;
   // Buckets of 16 and 4 elements.
   static const BackupLayout layout(*ShardMap::cut(20, 1, 64), 0, 1, kCapacity);

@@ -81,6 +81,7 @@ void try_altered(std::string_view fields, std::string_view values, size_t positi
 }  // namespace gradrail::ps
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
+  using namespace gradrail;
   using namespace gradrail::ps;
   gradrail::transport::common::ByteReader in(gradrail::fuzz::text_of(data, bytes));
   const auto use = in.number<uint8_t>();

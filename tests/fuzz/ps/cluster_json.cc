@@ -1,6 +1,6 @@
 #include "base/check.h"
+#include "gradrail/cluster.h"
 #include "nlohmann/json.hpp"
-#include "ps/protocol/cluster_spec.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace gradrail::ps {
@@ -29,7 +29,7 @@ void check_addresses(const std::vector<std::string>& addresses) {
 }  // namespace gradrail::ps
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
-  using namespace gradrail::ps;
+  using namespace gradrail;
   const absl::StatusOr<ClusterSpec> cluster = parse_cluster(gradrail::fuzz::text_of(data, bytes), "cluster.json");
   if (!cluster.ok()) {
     gradrail::fuzz::check_refusal(cluster.status(), absl::StatusCode::kInvalidArgument, "cluster.json: ");

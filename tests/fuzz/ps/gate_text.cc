@@ -45,6 +45,7 @@ void try_answer(std::string_view text) {
 }  // namespace gradrail::ps
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
+  using namespace gradrail;
   using namespace gradrail::ps;
   const std::string_view text = gradrail::fuzz::text_of(data, std::min(bytes, kMaxGateTextBytes));
   try_request(text);

@@ -3,8 +3,8 @@
 
 #include "base/check.h"
 #include "base/status.h"
+#include "gradrail/cluster.h"
 #include "launch/launcher/launcher.h"
-#include "ps/protocol/cluster_spec.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace gradrail::ps {
@@ -49,7 +49,7 @@ void try_cluster(std::string_view text) {
 }  // namespace gradrail::ps
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
-  using namespace gradrail::ps;
+  using namespace gradrail;
   const std::string_view text = gradrail::fuzz::text_of(data, bytes);
   try_address(text);
   try_list(text);

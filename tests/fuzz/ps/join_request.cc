@@ -3,7 +3,7 @@
 
 #include "base/check.h"
 #include "base/status.h"
-#include "ps/protocol/cluster_spec.h"
+#include "gradrail/cluster.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/schema.h"
 #include "ps/protocol/shard_map.h"
@@ -57,6 +57,7 @@ void try_schema(const proto::JoinRequest& request) {
 }  // namespace gradrail::ps
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
+  using namespace gradrail;
   using namespace gradrail::ps;
   static const google::protobuf::LogSilencer kSilence;
   proto::JoinRequest request;

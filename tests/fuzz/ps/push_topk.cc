@@ -37,6 +37,7 @@ bool is_same(float a, float b) {
 }  // namespace gradrail::ps
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
+  using namespace gradrail;
   using namespace gradrail::ps;
   if (bytes < 3) return 0;
   const size_t count = (data[0] + size_t{256} * data[1]) % kMostPushed + 1;

@@ -36,6 +36,7 @@ std::vector<uint16_t> unpacked(Isa isa, const std::vector<std::byte>& packed, si
 }  // namespace gradrail::ps
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
+  using namespace gradrail;
   using namespace gradrail::ps;
   const size_t count = bytes > 0 ? data[0] % kMostElements + 1 : 1;
   // As much as a bucket has in the return region, and what may be read behind it.

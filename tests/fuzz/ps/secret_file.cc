@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   // The first byte selects whether others may read the file.
   const bool open = bytes > 0 && data[0] % 8 == 0;
   GRADRAIL_CHECK(fchmod(file.descriptor(), open ? 0644 : 0600) == 0);
-  const absl::StatusOr<std::string> secret = gradrail::ps::read_secret_file(file.path());
+  const absl::StatusOr<std::string> secret = gradrail::read_secret_file(file.path());
   if (!secret.ok()) {
     gradrail::fuzz::check_refusal(secret.status(), absl::StatusCode::kFailedPrecondition, file.path());
     return 0;

@@ -1,9 +1,9 @@
 #include "base/check.h"
-#include "ps/protocol/cluster_spec.h"
+#include "gradrail/cluster.h"
 #include "tests/fuzz/fuzz.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
-  using namespace gradrail::ps;
+  using namespace gradrail;
   const absl::StatusOr<TfConfig> config = parse_tf_config(gradrail::fuzz::text_of(data, bytes));
   if (!config.ok()) {
     gradrail::fuzz::check_refusal(config.status(), absl::StatusCode::kInvalidArgument, "TF_CONFIG");

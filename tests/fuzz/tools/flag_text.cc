@@ -19,17 +19,17 @@ void try_value(const std::string& text) {
 }
 
 void try_mode(std::string_view text) {
-  const absl::StatusOr<ps::Mode> mode = ps::parse_mode(text);
+  const absl::StatusOr<Mode> mode = parse_mode(text);
   if (!mode.ok()) return fuzz::check_refusal(mode.status(), absl::StatusCode::kInvalidArgument, "mode");
-  const absl::StatusOr<ps::Mode> again = ps::parse_mode(ps::mode_text(*mode));
+  const absl::StatusOr<Mode> again = parse_mode(mode_text(*mode));
   GRADRAIL_CHECK(again.ok() && again->kind == mode->kind && again->bound == mode->bound && again->grace == mode->grace);
   GRADRAIL_CHECK(mode->bound <= 1'000'000);
 }
 
 void try_optimizer(std::string_view text) {
-  const absl::StatusOr<ps::OptimizerKind> optimizer = ps::parse_optimizer(text);
+  const absl::StatusOr<OptimizerKind> optimizer = parse_optimizer(text);
   if (!optimizer.ok()) return fuzz::check_refusal(optimizer.status(), absl::StatusCode::kInvalidArgument, "optimizer");
-  GRADRAIL_CHECK(ps::optimizer_name(*optimizer) == text);
+  GRADRAIL_CHECK(optimizer_name(*optimizer) == text);
 }
 
 void try_numbers(std::string_view text) {

@@ -4,8 +4,8 @@
 #include <cstdlib>
 #include <thread>
 
-#include "base/clock.h"
 #include "fmt/format.h"
+#include "gradrail/clock.h"
 #include "launch/etcd/local_host.h"
 #include "tests/launch/etcd/fake_etcd.h"
 

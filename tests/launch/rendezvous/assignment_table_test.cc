@@ -30,8 +30,8 @@ RankHello with_role(const std::string& role, std::optional<uint32_t> index) {
 TEST(AssignmentTable, TheFirstRanksServe) {
   AssignmentTable assignments(4, 2);
   EXPECT_THAT(assignments.missing(), ElementsAre("ps/0", "ps/1", "worker/0", "worker/1"));
-  const ps::TaskId first = *assignments.take(ranked(1, "a", "10.0.0.1"));
-  const ps::TaskId second = *assignments.take(ranked(2, "a", "10.0.0.1"));
+  const TaskId first = *assignments.take(ranked(1, "a", "10.0.0.1"));
+  const TaskId second = *assignments.take(ranked(2, "a", "10.0.0.1"));
   EXPECT_EQ(first.job, "ps");
   EXPECT_EQ(first.index, 1u);
   EXPECT_EQ(second.job, "worker");

@@ -142,7 +142,7 @@ TEST_F(RankServerTest, AMessageOfAnotherKindIsAnError) {
 
 TEST_F(RankServerTest, ConnectionsOfOtherProgramsAreIgnored) {
   std::future<Server> gathered = gather_async();
-  const NetAddress address = resolve("127.0.0.1", ps::parse_host_port(address_)->port)->front();
+  const NetAddress address = resolve("127.0.0.1", parse_host_port(address_)->port)->front();
   const auto connect_raw = [&] {
     FileDescriptor fd;
     do fd.reset(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));

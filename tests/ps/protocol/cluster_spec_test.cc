@@ -1,4 +1,4 @@
-#include "ps/protocol/cluster_spec.h"
+#include "gradrail/cluster.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -52,7 +52,7 @@ class BackupSenderTest : public ::testing::Test {
 
   const BackupLayout layout_{ShardMap::cut(kElements, 1, 256).value(), 0, /*state_vectors=*/0, /*capacity=*/1};
   const std::unique_ptr<ParameterStore> store_ = *make_host_store({.kind = OptimizerKind::sgd}, kElements, nullptr);
-  transport::RegistrationBudget budget_;
+  RegistrationBudget budget_;
   const std::unique_ptr<transport::Context> primary_ = *transport::loopback::open({});
   const std::unique_ptr<transport::Context> backup_ = *transport::loopback::open({});
   const transport::RegisteredMemory slots_ =

@@ -1,9 +1,8 @@
 /* The worker of worker.cc in C. Usage: worker_c PS_HOSTS WORKER_HOSTS TASK_INDEX VERSION */
+#include <gradrail/gradrail.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "worker/client/gradrail.h"
 
 static int failed(const char* call) {
   fprintf(stderr, "worker.c: %s: %s\n", call, gradrail_last_error());

@@ -10,13 +10,10 @@ class Tensor(ctypes.Structure):
 
 
 class Options(ctypes.Structure):
-    """The first version of gradrail_options: struct_bytes states its size to newer libraries."""
+    """The first members of gradrail_options: struct_bytes states the size, and the others have their defaults."""
     _fields_ = [("struct_bytes", ctypes.c_size_t), ("ps_hosts", ctypes.c_char_p), ("worker_hosts", ctypes.c_char_p),
                 ("task_index", ctypes.c_uint32), ("bucket_bytes", ctypes.c_uint32), ("mode", ctypes.c_char_p),
-                ("optimizer", ctypes.c_char_p), ("learning_rate", ctypes.c_float), ("momentum", ctypes.c_float),
-                ("beta1", ctypes.c_float), ("beta2", ctypes.c_float), ("epsilon", ctypes.c_float),
-                ("transports", ctypes.c_char_p), ("no_fallback", ctypes.c_int32), ("checksums", ctypes.c_int32),
-                ("bind_host", ctypes.c_char_p), ("join_timeout_s", ctypes.c_double)]
+                ("optimizer", ctypes.c_char_p), ("learning_rate", ctypes.c_float)]
 
 
 def load(path):
@@ -43,8 +40,7 @@ def main():
             sys.exit(f"worker.py: status {status}: {library.gradrail_last_error().decode()}")
 
     options = Options(struct_bytes=ctypes.sizeof(Options), ps_hosts=ps_hosts.encode(),
-                      worker_hosts=worker_hosts.encode(), task_index=int(task_index), mode=b"sync", learning_rate=1.0,
-                      join_timeout_s=60.0)
+                      worker_hosts=worker_hosts.encode(), task_index=int(task_index), mode=b"sync", learning_rate=1.0)
     tensor = Tensor(b"w", (ctypes.c_int64 * 1)(4), 1)
     client = ctypes.c_void_p()
     check(library.gradrail_join(ctypes.byref(options), ctypes.byref(tensor), ctypes.c_size_t(1), ctypes.byref(client)))

@@ -22,7 +22,7 @@ const Metric& find(const Metrics& metrics, const std::string& name) {
 }
 
 TEST(WorkerMetrics, CountsLatenciesUpToEachBoundInSeconds) {
-  worker::ClientStats stats;
+  ClientStats stats;
   for (const int64_t ns : {5'000, 5'000, 300'000, 2'000'000'000}) stats.exchange.record(ns);
   const Metrics metrics = worker_metrics(stats, Duration::zero());
   const Metric::Sample& latency = find(metrics, "gradrail_exchange_latency_seconds").samples[0];
@@ -35,7 +35,7 @@ TEST(WorkerMetrics, CountsLatenciesUpToEachBoundInSeconds) {
 }
 
 TEST(WorkerMetrics, StalenessIsCumulativeAndTheLastCellIsBeyondAllBounds) {
-  worker::ClientStats stats;
+  ClientStats stats;
   stats.staleness[0] = 5;
   stats.staleness[2] = 3;
   stats.staleness.back() = 2;
@@ -51,7 +51,7 @@ TEST(WorkerMetrics, StalenessIsCumulativeAndTheLastCellIsBeyondAllBounds) {
 }
 
 TEST(WorkerMetrics, BytesHaveTheDirectionsOfTheWorker) {
-  worker::ClientStats stats;
+  ClientStats stats;
   stats.path_bytes = {{.path = "tcp", .pushed = 10, .returned = 20, .pushed_fp32 = 30, .returned_fp32 = 40}};
   stats.wait_ns = 1'500'000'000;
   const Metrics metrics = worker_metrics(stats, std::chrono::milliseconds(250));
@@ -76,7 +76,7 @@ std::map<std::vector<std::string>, double> rails_of(const Metrics& metrics) {
 }
 
 TEST(WorkerMetrics, BytesOfARailHaveTheDirectionsOfTheWorker) {
-  worker::ClientStats stats;
+  ClientStats stats;
   EXPECT_TRUE(rails_of(worker_metrics(stats, Duration::zero())).empty());
   stats.rail_bytes = {{"tcp", "10.0.0.1", 10, 20}, {"tcp", "10.1.0.1", 1, 2}};
   const std::map<std::vector<std::string>, double> expected = {{{"in", "tcp", "10.0.0.1"}, 20},

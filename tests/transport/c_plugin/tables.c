@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "transport/plugin.h"
+#include "gradrail/transport.h"
 
 __attribute__((unused)) static int open_nothing(const gradrail_transport_options* options,
                                                 gradrail_transport_context** context, gradrail_transport_text* error) {

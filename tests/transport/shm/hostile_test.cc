@@ -14,9 +14,9 @@
 #include <sstream>
 #include <thread>
 
-#include "base/clock.h"
 #include "base/random.h"
 #include "gmock/gmock.h"
+#include "gradrail/clock.h"
 #include "spdlog/sinks/ostream_sink.h"
 #include "spdlog/spdlog.h"
 #include "tests/transport/shm/testing.h"

@@ -8,8 +8,8 @@
 #include <thread>
 #include <vector>
 
-#include "base/clock.h"
 #include "base/random.h"
+#include "gradrail/clock.h"
 #include "gtest/gtest.h"
 
 namespace gradrail::transport::shm {

@@ -16,7 +16,6 @@
 namespace gradrail::worker {
 namespace {
 
-using ps::ModeKind;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kSteps = 40;
@@ -26,9 +25,9 @@ struct Plan {
   ModeKind mode = ModeKind::sync;
   uint32_t bound = 0;
   bool drops_late = false;
-  ps::OptimizerConfig optimizer = {.kind = ps::OptimizerKind::sgd, .learning_rate = 1.0f};
-  ps::PushFormat push = ps::PushFormat::fp32;
-  ps::ReturnFormat returns = ps::ReturnFormat::fp32;
+  OptimizerConfig optimizer = {.kind = OptimizerKind::sgd, .learning_rate = 1.0f};
+  PushFormat push = PushFormat::fp32;
+  ReturnFormat returns = ReturnFormat::fp32;
   float scale = 1.0f;  ///< of the gradients
 };
 
@@ -54,12 +53,12 @@ class BackupRun {
  private:
   void work(const Plan& run, uint32_t task, uint64_t lost_at) {
     ClientOptions options = cluster_.options(task);
-    options.mode = run.mode;
-    options.mode_bound = run.bound;
-    options.mode_drops_late = run.drops_late;
+    options.mode.kind = run.mode;
+    options.mode.bound = run.bound;
+    options.mode.drops_late = run.drops_late;
     options.optimizer = run.optimizer;
     set_push(options, run.push);
-    options.returns = run.returns;
+    options.compression.returns = run.returns;
     const std::unique_ptr<Client> client = join(options, odd_schema());
     ASSERT_NE(client, nullptr);
     fill_initial(*client);
@@ -79,13 +78,13 @@ class BackupRun {
     }
     after_steps[task] = flatten(*client);
     ASSERT_TRUE(client->finish_steps().ok());
-    const absl::Status met = client->barrier("the end");
+    const absl::Status met = client->barriers().wait("the end");
     ASSERT_TRUE(met.ok()) << met;
     ASSERT_TRUE(client->pull().ok());
     parameters[task] = flatten(*client);
     global_step[task] = client->global_step();
-    takeovers[task] = client->stats().takeovers;
-    dropped += client->stats().dropped;
+    takeovers[task] = client->statistics().now().takeovers;
+    dropped += client->statistics().now().dropped;
     const absl::Status left = client->leave();
     EXPECT_TRUE(left.ok()) << left;
   }
@@ -99,8 +98,8 @@ class ClientBackup : public ::testing::TestWithParam<const char*> {
 };
 
 TEST_P(ClientBackup, SyncEndsInTheBitsOfAnUndisturbedRun) {
-  using Push = ps::PushFormat;
-  using Return = ps::ReturnFormat;
+  using Push = PushFormat;
+  using Return = ReturnFormat;
   constexpr std::pair<Push, Return> kFormats[] = {{Push::fp32, Return::fp32},       {Push::bf16, Return::fp32},
                                                   {Push::int8, Return::fp32},       {Push::int4, Return::fp32},
                                                   {Push::fp32, Return::bf16},       {Push::int4, Return::delta},
@@ -108,7 +107,7 @@ TEST_P(ClientBackup, SyncEndsInTheBitsOfAnUndisturbedRun) {
   for (const auto& [push, returns] : kFormats) {
     const Plan run{.transport = GetParam(),
                    .mode = ModeKind::sync,
-                   .optimizer = {.kind = ps::OptimizerKind::adam, .learning_rate = 0.01f},
+                   .optimizer = {.kind = OptimizerKind::adam, .learning_rate = 0.01f},
                    .push = push,
                    .returns = returns,
                    .scale = 0.3f};
@@ -233,7 +232,7 @@ TEST_F(Pair, ABackupThatMissesWhatAWorkerHasSeenRefuses) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("its primary continued without it"));
   steps(3);  // this worker has seen no more than there is
-  EXPECT_EQ(client_->stats().takeovers, 1u);
+  EXPECT_EQ(client_->statistics().now().takeovers, 1u);
 }
 
 /// The network was split. The workers of the backup have made more updates than this one and the primary.
@@ -244,7 +243,7 @@ TEST_F(Pair, ABackupThatMissesStepsOfAWorkerRefusesAlthoughItsVersionIsNewer) {
   EXPECT_THAT(std::string(refused.message()),
               HasSubstr("it has 0 steps of worker 0 in bucket 0, and the worker has made 1: its primary continued"));
   steps(3);
-  EXPECT_EQ(client_->stats().takeovers, 1u);
+  EXPECT_EQ(client_->statistics().now().takeovers, 1u);
 }
 
 TEST_F(Pair, ABackupWithTheStateOfAnEarlierGroupRefuses) {
@@ -253,7 +252,7 @@ TEST_F(Pair, ABackupWithTheStateOfAnEarlierGroupRefuses) {
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.message()), HasSubstr("the state of an earlier group"));
   steps(3);  // the worker of its own group is admitted
-  EXPECT_EQ(client_->stats().takeovers, 1u);
+  EXPECT_EQ(client_->statistics().now().takeovers, 1u);
 }
 
 TEST_F(Pair, WithoutTheBackupTheRunGoesOn) {
@@ -268,7 +267,7 @@ TEST_F(Pair, AWorkerThatComesLaterFindsTheBackup) {
   cluster_.stop(0);
   steps(2);
   ClientOptions options = cluster_.options(1);
-  options.join_timeout = 60s;
+  options.recovery.join_timeout = 60s;
   const std::unique_ptr<Client> late = join(options, odd_schema());
   ASSERT_NE(late, nullptr);
   ASSERT_TRUE(late->start().ok());
@@ -293,7 +292,7 @@ TEST(EmptyPair, ABackupServesTheFirstWorkersIfItsPrimaryIsLost) {
   cluster.stop(0);
   in_parallel(2, [&](uint32_t task) {
     ClientOptions options = cluster.options(task, ModeKind::sync);
-    options.join_timeout = 60s;
+    options.recovery.join_timeout = 60s;
     const std::unique_ptr<Client> client = join(options, odd_schema());
     ASSERT_NE(client, nullptr);
     fill_initial(*client);
@@ -320,7 +319,7 @@ TEST(ContinuedRun, ABackupAwaitsMissingWorkersNoLongerThanItsPrimary) {
   request.mutable_member()->set_task_index(1);
   request.mutable_member()->set_incarnation(7);
   ps::to_proto(odd_schema(), request);
-  *request.mutable_training() = ps::to_proto({.mode = {.kind = options.mode, .worker_count = 2},
+  *request.mutable_training() = ps::to_proto({.mode = {.kind = options.mode.kind, .worker_count = 2},
                                               .optimizer = options.optimizer,
                                               .bucket_bytes = options.bucket_bytes});
   request.set_total_shards(1);
@@ -334,7 +333,7 @@ TEST(ContinuedRun, ABackupAwaitsMissingWorkersNoLongerThanItsPrimary) {
   request.set_left_group(request.group());
   request.set_newcomer(true);
   request.mutable_take_over();
-  ASSERT_TRUE(eventually([&] { return send_join(options.backups[0], request).ok(); }));
+  ASSERT_TRUE(eventually([&] { return send_join(options.recovery.backups[0], request).ok(); }));
   EXPECT_TRUE(eventually([&] { return cluster.server(1).stats()->chief() == 1; }, 8s));
 }
 
@@ -346,7 +345,7 @@ struct OpeningWorker {
   absl::Status join() {
     const TimePoint deadline = Clock::now() + 60s;
     GRADRAIL_RETURN_IF_ERROR(session.open());
-    GRADRAIL_RETURN_IF_ERROR(memory.allocate(options.place_memory, options.device));
+    GRADRAIL_RETURN_IF_ERROR(memory.allocate(options.placement.place_memory, options.placement.device));
     GRADRAIL_RETURN_IF_ERROR(session.describe(deadline));
     GRADRAIL_RETURN_IF_ERROR(exchange.cut_model());
     GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> first_steps, session.join(deadline, false));
@@ -363,7 +362,7 @@ struct OpeningWorker {
 
   ClientOptions options;
   Identity identity{0};
-  ModelMemory memory{ps::Schema{{"first", {1024}}, {"second", {1024}}}, ps::PushFormat::fp32};
+  ModelMemory memory{Schema{{"first", {1024}}, {"second", {1024}}}, PushFormat::fp32};
   Telemetry telemetry{options};
   RunFailure failure{true, [] {}};
   PathManager paths{options, identity, memory, failure, telemetry, exchange, {}};

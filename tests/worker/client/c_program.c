@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "worker/client/gradrail.h"
+#include "gradrail/gradrail.h"
 
 #define EXPECT(condition)                                                                                  \
   do {                                                                                                     \

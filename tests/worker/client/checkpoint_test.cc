@@ -17,10 +17,10 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 /// Adam: its state and its count of updates matter to every later step.
-ClientOptions adam(const Cluster& cluster, ps::ModeKind mode) {
+ClientOptions adam(const Cluster& cluster, ModeKind mode) {
   ClientOptions options = cluster.options(0);
-  options.mode = mode;
-  options.optimizer = {.kind = ps::OptimizerKind::adam, .learning_rate = 0.125f};
+  options.mode.kind = mode;
+  options.optimizer = {.kind = OptimizerKind::adam, .learning_rate = 0.125f};
   return options;
 }
 
@@ -34,7 +34,7 @@ void take_steps(Client& client, uint64_t first, uint64_t last) {
   }
 }
 
-std::vector<float> uninterrupted(ps::ModeKind mode, uint64_t steps) {
+std::vector<float> uninterrupted(ModeKind mode, uint64_t steps) {
   Cluster cluster({.worker_count = 1});
   const std::unique_ptr<Client> client = join(adam(cluster, mode), odd_schema());
   if (client == nullptr) return {};
@@ -49,7 +49,7 @@ struct Shape {
   uint32_t shards_per_ps;
 };
 
-void save_after_3_of_7(const TemporaryFolder& folder, ps::ModeKind mode, Shape shape) {
+void save_after_3_of_7(const TemporaryFolder& folder, ModeKind mode, Shape shape) {
   Cluster cluster({.ps_count = shape.ps_count,
                    .shards_per_ps = shape.shards_per_ps,
                    .worker_count = 1,
@@ -59,7 +59,7 @@ void save_after_3_of_7(const TemporaryFolder& folder, ps::ModeKind mode, Shape s
   fill_initial(*client);
   ASSERT_TRUE(client->start().ok());
   take_steps(*client, 1, 3);
-  const absl::StatusOr<std::vector<std::string>> files = client->save_checkpoint();
+  const absl::StatusOr<std::vector<std::string>> files = client->checkpoints().save();
   ASSERT_TRUE(files.ok()) << files.status();
   EXPECT_EQ(files->size(), shape.ps_count * shape.shards_per_ps);
   for (const std::string& file : *files) EXPECT_TRUE(std::filesystem::exists(file)) << file;
@@ -68,7 +68,7 @@ void save_after_3_of_7(const TemporaryFolder& folder, ps::ModeKind mode, Shape s
 
 TEST(ClientCheckpoint, GoesOnBitForBitWithAnyNumberOfShards) {
   const Watchdog watchdog;
-  for (const ps::ModeKind mode : {ps::ModeKind::async, ps::ModeKind::sync}) {
+  for (const ModeKind mode : {ModeKind::async, ModeKind::sync}) {
     const std::vector<float> expected = uninterrupted(mode, 7);
     for (const auto& [before, after] : {std::pair<Shape, Shape>{{1, 1}, {1, 1}}, {{1, 3}, {2, 1}}, {{2, 2}, {1, 1}}}) {
       const TemporaryFolder folder;
@@ -91,21 +91,21 @@ TEST(ClientCheckpoint, GoesOnBitForBitWithAnyNumberOfShards) {
 TEST(ClientCheckpoint, OtherModelOrOptimizerIsRefused) {
   const Watchdog watchdog;
   const TemporaryFolder folder;
-  save_after_3_of_7(folder, ps::ModeKind::async, {1, 1});
+  save_after_3_of_7(folder, ModeKind::async, {1, 1});
   Cluster cluster({.worker_count = 1, .checkpoint_dir = folder.path()});
-  const absl::Status other_model = Client::join(adam(cluster, ps::ModeKind::async), {{"w", {3}}}).status();
+  const absl::Status other_model = Client::join(adam(cluster, ModeKind::async), {{"w", {3}}}).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(other_model)) << other_model;
   EXPECT_THAT(std::string(message_of(other_model)), HasSubstr("is of another model"));
   const absl::Status other_optimizer = Client::join(cluster.options(0), odd_schema()).status();
   EXPECT_THAT(std::string(message_of(other_optimizer)), HasSubstr("was trained with optimizer adam"));
   // Neither attempt has spoilt the server.
-  EXPECT_NE(join(adam(cluster, ps::ModeKind::async), odd_schema()), nullptr);
+  EXPECT_NE(join(adam(cluster, ModeKind::async), odd_schema()), nullptr);
 }
 
 TEST(ClientCheckpoint, DamagedFileIsRefusedByName) {
   const Watchdog watchdog;
   const TemporaryFolder folder;
-  save_after_3_of_7(folder, ps::ModeKind::async, {1, 1});
+  save_after_3_of_7(folder, ModeKind::async, {1, 1});
   for (const auto& entry : std::filesystem::directory_iterator(folder.path())) {
     if (entry.path().extension() != ".ckpt") continue;
     std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
@@ -113,7 +113,7 @@ TEST(ClientCheckpoint, DamagedFileIsRefusedByName) {
     file.put('!');
   }
   Cluster cluster({.worker_count = 1, .checkpoint_dir = folder.path()});
-  const absl::Status refused = Client::join(adam(cluster, ps::ModeKind::async), odd_schema()).status();
+  const absl::Status refused = Client::join(adam(cluster, ModeKind::async), odd_schema()).status();
   EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
   EXPECT_THAT(std::string(message_of(refused)), HasSubstr(".ckpt"));
 }
@@ -124,7 +124,7 @@ TEST(ClientCheckpoint, NothingToSaveYet) {
   Cluster cluster({.worker_count = 1, .checkpoint_dir = folder.path()});
   const std::unique_ptr<Client> client = join(cluster.options(0), odd_schema());
   ASSERT_NE(client, nullptr);
-  const absl::Status refused = client->save_checkpoint().status();
+  const absl::Status refused = client->checkpoints().save().status();
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
 }
 
@@ -151,7 +151,7 @@ class HeldDisk {
 
 TEST(ClientCheckpoint, StepsGoOnWhileItIsWritten) {
   const Watchdog watchdog;
-  for (const ps::ModeKind mode : {ps::ModeKind::async, ps::ModeKind::sync}) {
+  for (const ModeKind mode : {ModeKind::async, ModeKind::sync}) {
     const TemporaryFolder folder;
     std::vector<float> saved;
     {
@@ -162,18 +162,18 @@ TEST(ClientCheckpoint, StepsGoOnWhileItIsWritten) {
       take_steps(*client, 1, 3);
       saved = flatten(*client);
       HeldDisk disk;
-      const absl::Status begun = client->begin_checkpoint();
+      const absl::Status begun = client->checkpoints().begin();
       ASSERT_TRUE(begun.ok()) << begun;
       take_steps(*client, 4, 8);
-      EXPECT_TRUE(client->checkpoint_under_way());
+      EXPECT_TRUE(client->checkpoints().is_under_way());
       EXPECT_FALSE(ps::newest_checkpoint(folder.path()).ok());
-      EXPECT_TRUE(absl::IsFailedPrecondition(client->begin_checkpoint())) << "one at a time";
+      EXPECT_TRUE(absl::IsFailedPrecondition(client->checkpoints().begin())) << "one at a time";
       disk.release();
-      const absl::StatusOr<std::vector<std::string>> files = client->finish_checkpoint();
+      const absl::StatusOr<std::vector<std::string>> files = client->checkpoints().finish();
       ASSERT_TRUE(files.ok()) << files.status();
       EXPECT_EQ(files->size(), 4u);
-      EXPECT_FALSE(client->checkpoint_under_way());
-      EXPECT_TRUE(client->finish_checkpoint()->empty()) << "reported once";
+      EXPECT_FALSE(client->checkpoints().is_under_way());
+      EXPECT_TRUE(client->checkpoints().finish()->empty()) << "reported once";
     }
     const absl::StatusOr<ps::Checkpoint> read = ps::read_checkpoint_set(folder.path(), 3);
     ASSERT_TRUE(read.ok()) << read.status();
@@ -191,7 +191,7 @@ TEST(ClientCheckpoint, AWorkerThatGoesLeavesAWholeSet) {
     const std::unique_ptr<Client> client = join(cluster.options(0), odd_schema());
     ASSERT_NE(client, nullptr);
     ASSERT_TRUE(client->start().ok());
-    ASSERT_TRUE(client->begin_checkpoint().ok());
+    ASSERT_TRUE(client->checkpoints().begin().ok());
     later = std::jthread([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the worker has begun to go
       disk.release();
@@ -209,11 +209,11 @@ TEST(ClientCheckpoint, AFailedWriteIsReported) {
   ASSERT_NE(client, nullptr);
   ASSERT_TRUE(client->start().ok());
   std::filesystem::rename(below, folder.path() + "/away");
-  ASSERT_TRUE(client->begin_checkpoint().ok());
-  const absl::Status failed = client->finish_checkpoint().status();
+  ASSERT_TRUE(client->checkpoints().begin().ok());
+  const absl::Status failed = client->checkpoints().finish().status();
   EXPECT_THAT(std::string(message_of(failed)), AllOf(HasSubstr("parameter server 0"), HasSubstr(below + "/gradrail-")));
   std::filesystem::rename(folder.path() + "/away", below);
-  EXPECT_TRUE(client->save_checkpoint().ok()) << "the next one is another matter";
+  EXPECT_TRUE(client->checkpoints().save().ok()) << "the next one is another matter";
 }
 
 /// With several ps tasks the updates of others arrive between one task's snapshot and the next: the files must still be
@@ -240,7 +240,7 @@ TEST(ClientCheckpoint, SavedWhileOthersTrainIsAWholeSet) {
       for (int i = 0; i < 5; ++i) {
         const uint64_t before = updates;
         EXPECT_TRUE(eventually([&] { return updates > before + 1; }));
-        const absl::StatusOr<std::vector<std::string>> files = client->save_checkpoint();
+        const absl::StatusOr<std::vector<std::string>> files = client->checkpoints().save();
         EXPECT_TRUE(files.ok()) << files.status();
         const size_t step_end = folder.path().size() + std::string("/gradrail-123456789012").size();
         for (const std::string& file : *files) EXPECT_EQ(file.substr(0, step_end), files->front().substr(0, step_end));

@@ -99,27 +99,27 @@ absl::Status Cluster::outcome(uint32_t index) {
   return task.outcome;
 }
 
-ClientOptions Cluster::options(uint32_t task_index, ps::ModeKind mode) const {
+ClientOptions Cluster::options(uint32_t task_index, ModeKind mode) const {
   ClientOptions options;
   options.cluster = spec_;
-  options.backups = backups_;
+  options.recovery.backups = backups_;
   options.task_index = task_index;
-  options.mode = mode;
-  options.optimizer = {.kind = ps::OptimizerKind::sgd, .learning_rate = 1.0f};
+  options.mode.kind = mode;
+  options.optimizer = {.kind = OptimizerKind::sgd, .learning_rate = 1.0f};
   options.bucket_bytes = 4096;
-  options.transports = {transports_[0]};
+  options.transport.order = {transports_[0]};
   options.security = security_;
-  options.join_timeout = 20s;
-  options.log = [](const std::string&) {};
+  options.recovery.join_timeout = 20s;
+  options.hooks.log = [](const std::string&) {};
   return options;
 }
 
-void set_push(ClientOptions& options, ps::PushFormat push) {
-  options.push = push;
+void set_push(ClientOptions& options, PushFormat push) {
+  options.compression.push = push;
   options.bucket_bytes = std::max(options.bucket_bytes, static_cast<uint32_t>(ps::cut_elements(push) * sizeof(float)));
 }
 
-std::unique_ptr<Client> join(ClientOptions options, ps::Schema schema) {
+std::unique_ptr<Client> join(ClientOptions options, Schema schema) {
   absl::StatusOr<std::unique_ptr<Client>> client = Client::join(std::move(options), std::move(schema));
   if (!client.ok()) {
     ADD_FAILURE() << client.status();
@@ -134,9 +134,7 @@ void in_parallel(uint32_t worker_count, const std::function<void(uint32_t)>& bod
   for (std::thread& thread : threads) thread.join();
 }
 
-ps::Schema odd_schema() {
-  return {{"W", {13, 7}}, {"b", {1}}, {"long", {1000}}, {"cube", {3, 5, 7}}, {"wide", {129, 33}}};
-}
+Schema odd_schema() { return {{"W", {13, 7}}, {"b", {1}}, {"long", {1000}}, {"cube", {3, 5, 7}}, {"wide", {129, 33}}}; }
 
 float gradient_of(uint32_t worker, uint64_t step, size_t element) {
   return static_cast<float>((element * 7 + worker * 13 + step * 3) % 11) - 5.0f;

@@ -12,8 +12,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "base/mutex.h"
+#include "gradrail/client.h"
 #include "ps/server.h"
-#include "worker/client/client.h"
 
 namespace gradrail::worker {
 
@@ -56,14 +56,14 @@ class Cluster {
   explicit Cluster(const ClusterShape& shape);
   ~Cluster();
 
-  const ps::ClusterSpec& spec() const { return spec_; }
+  const ClusterSpec& spec() const { return spec_; }
   ps::Server& server(uint32_t index) { return *tasks_[index]->server; }
   void stop(uint32_t index);
   /// Waits for wait_finished() of this ps, and returns its status. DEADLINE_EXCEEDED.
   absl::Status outcome(uint32_t index);
 
   /// sgd with rate 1 over the first transport.
-  ClientOptions options(uint32_t task_index, ps::ModeKind mode = ps::ModeKind::async) const;
+  ClientOptions options(uint32_t task_index, ModeKind mode = ModeKind::async) const;
 
  private:
   struct Task {
@@ -75,24 +75,24 @@ class Cluster {
   };
   void start(const ClusterShape& shape, uint32_t index, const std::string& replication_peer);
 
-  ps::ClusterSpec spec_;
+  ClusterSpec spec_;
   std::vector<std::string> backups_;
   std::vector<std::string> transports_;
-  ps::Security security_;
+  Security security_;
   std::vector<std::unique_ptr<Task>> tasks_;
 };
 
 /// Selects a format. Buckets below the smallest ones of the format become larger.
-void set_push(ClientOptions& options, ps::PushFormat push);
+void set_push(ClientOptions& options, PushFormat push);
 
 /// Joins; a failure ends the test with its words.
-std::unique_ptr<Client> join(ClientOptions options, ps::Schema schema);
+std::unique_ptr<Client> join(ClientOptions options, Schema schema);
 
 /// Runs `body(task_index)` in one thread per worker and waits for all.
 void in_parallel(uint32_t worker_count, const std::function<void(uint32_t)>& body);
 
 /// A model with tensors that cross the borders of buckets and shards at odd places: 5454 elements.
-ps::Schema odd_schema();
+Schema odd_schema();
 
 /// Small integers that differ by worker, step and element: sums of them are exact in fp32.
 float gradient_of(uint32_t worker, uint64_t step, size_t element);

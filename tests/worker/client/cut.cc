@@ -9,7 +9,7 @@
 
 namespace gradrail::worker {
 
-size_t cut_data_connections(const std::string& transport, const ps::ClusterSpec& cluster) {
+size_t cut_data_connections(const std::string& transport, const ClusterSpec& cluster) {
   const auto port_of = [](const sockaddr_storage& address) {
     return ntohs(reinterpret_cast<const sockaddr_in&>(address).sin_port);
   };
@@ -37,7 +37,7 @@ size_t cut_data_connections(const std::string& transport, const ps::ClusterSpec&
   return cut;
 }
 
-void cut_one(const std::string& transport, const ps::ClusterSpec& cluster) {
+void cut_one(const std::string& transport, const ClusterSpec& cluster) {
   EXPECT_TRUE(eventually([&] { return cut_data_connections(transport, cluster) > 0; })) << "nothing was cut";
 }
 

@@ -10,8 +10,6 @@
 namespace gradrail::worker {
 namespace {
 
-using ps::ModeKind;
-
 struct Case {
   std::string transport;
   ModeKind mode = ModeKind::async;
@@ -29,7 +27,7 @@ class ClientExchange : public ::testing::TestWithParam<Case> {
 
   ClientOptions options(uint32_t task_index) const {
     ClientOptions options = cluster_.options(task_index);
-    options.mode = GetParam().mode;
+    options.mode.kind = GetParam().mode;
     return options;
   }
 
@@ -47,7 +45,7 @@ class ClientExchange : public ::testing::TestWithParam<Case> {
   }
 
   /// Both workers take `steps` steps; returns what each holds after a last pull.
-  void train(uint64_t steps, const ps::Schema& schema, const std::function<void(ClientOptions&)>& change = {}) {
+  void train(uint64_t steps, const Schema& schema, const std::function<void(ClientOptions&)>& change = {}) {
     const Watchdog watchdog;
     in_parallel(2, [&](uint32_t task) {
       ClientOptions mine = options(task);
@@ -66,12 +64,12 @@ class ClientExchange : public ::testing::TestWithParam<Case> {
           ASSERT_EQ(flatten(*client), expected(ModeKind::sync, flatten(*client).size(), step)) << "step " << step;
         }
       }
-      ASSERT_TRUE(client->barrier("done").ok());
+      ASSERT_TRUE(client->barriers().wait("done").ok());
       ASSERT_TRUE(client->pull().ok());
       const std::vector<float> got = flatten(*client);
       EXPECT_EQ(got, expected(GetParam().mode, got.size(), steps));
       EXPECT_EQ(client->global_step(), GetParam().mode == ModeKind::sync ? steps : 2 * steps);
-      EXPECT_EQ(client->stats().exchange_count, steps);
+      EXPECT_EQ(client->statistics().now().exchange_count, steps);
       EXPECT_TRUE(client->leave().ok());
     });
     for (uint32_t i = 0; i < GetParam().ps_count; ++i) EXPECT_TRUE(cluster_.outcome(i).ok());
@@ -87,25 +85,25 @@ TEST_P(ClientExchange, BucketsOf64Bytes) {
 }
 
 TEST_P(ClientExchange, WithChecksums) {
-  train(5, odd_schema(), [](ClientOptions& options) { options.checksums = true; });
+  train(5, odd_schema(), [](ClientOptions& options) { options.transport.checksums = true; });
 }
 
 TEST_P(ClientExchange, PushesInBf16) {
-  train(20, odd_schema(), [](ClientOptions& options) { options.push = ps::PushFormat::bf16; });
+  train(20, odd_schema(), [](ClientOptions& options) { options.compression.push = PushFormat::bf16; });
 }
 
 TEST_P(ClientExchange, PushesInBf16WithChecksumsAndBucketsOf64Bytes) {
   train(5, odd_schema(), [](ClientOptions& options) {
-    options.push = ps::PushFormat::bf16;
+    options.compression.push = PushFormat::bf16;
     options.bucket_bytes = 64;
-    options.checksums = true;
+    options.transport.checksums = true;
   });
 }
 
 /// Answers that take several turns to be sent, while the other worker's gradients change what they are taken from.
 TEST_P(ClientExchange, WithChecksumsOfLargeBuckets) {
   const auto change = [](ClientOptions& options) {
-    options.checksums = true;
+    options.transport.checksums = true;
     options.bucket_bytes = 8 << 20;
   };
   train(10, {{"w", {2048, 1024}}}, change);
@@ -142,7 +140,7 @@ TEST_P(ClientExchange, TensorsBecomeReadyInAnyOrder) {
       if (announced < order.size() || step % 2 == 0) client->exchange();
       ASSERT_TRUE(client->wait().ok());
     }
-    ASSERT_TRUE(client->barrier("done").ok());
+    ASSERT_TRUE(client->barriers().wait("done").ok());
     ASSERT_TRUE(client->pull().ok());
     const std::vector<float> got = flatten(*client);
     EXPECT_EQ(got, expected(GetParam().mode, got.size(), kSteps));
@@ -161,11 +159,11 @@ TEST_P(ClientExchange, CompleteBucketsLeaveBeforeTheRest) {
       odd_schema());
   ASSERT_NE(client, nullptr);
   ASSERT_TRUE(client->start().ok());
-  const uint64_t before = client->stats().bytes_pushed;
+  const uint64_t before = client->statistics().now().bytes_pushed;
   client->ready(4);
-  const uint64_t after_last = client->stats().bytes_pushed;
+  const uint64_t after_last = client->statistics().now().bytes_pushed;
   client->exchange();
-  const uint64_t after_all = client->stats().bytes_pushed;
+  const uint64_t after_all = client->statistics().now().bytes_pushed;
   EXPECT_GE(after_last - before, 129 * 33 * sizeof(float) - 64);
   EXPECT_LT(after_last - before, after_all - before);
   EXPECT_TRUE(client->wait().ok());
@@ -226,13 +224,13 @@ TEST_P(ClientExchange, PathsNameTheTransport) {
   mine.mode = ModeKind::async;
   const std::unique_ptr<Client> client = join(mine, odd_schema());
   ASSERT_NE(client, nullptr);
-  const std::vector<std::string> paths = client->stats().paths;
+  const std::vector<std::string> paths = client->statistics().now().paths;
   ASSERT_EQ(paths.size(), GetParam().ps_count * GetParam().shards_per_ps);
   for (const std::string& path : paths) EXPECT_NE(path.find(GetParam().transport), std::string::npos) << path;
 }
 
 /// Three workers, so that sums depend on their order, and an optimizer that rounds in each operation.
-std::vector<float> rounded_run(const Case& shape, uint64_t seed, ps::PushFormat push = ps::PushFormat::fp32) {
+std::vector<float> rounded_run(const Case& shape, uint64_t seed, PushFormat push = PushFormat::fp32) {
   Cluster cluster({.ps_count = shape.ps_count,
                    .shards_per_ps = shape.shards_per_ps,
                    .worker_count = 3,
@@ -242,7 +240,7 @@ std::vector<float> rounded_run(const Case& shape, uint64_t seed, ps::PushFormat 
     ClientOptions mine = cluster.options(task);
     mine.mode = ModeKind::sync;
     mine.push = push;
-    mine.optimizer = {.kind = ps::OptimizerKind::adam, .learning_rate = 0.01f};
+    mine.optimizer = {.kind = OptimizerKind::adam, .learning_rate = 0.01f};
     const std::unique_ptr<Client> client = join(mine, odd_schema());
     ASSERT_NE(client, nullptr);
     Random random(seed, task);
@@ -273,10 +271,10 @@ TEST(ClientReproducibility, SyncRunsAgreeBitForBitOverEveryTransportAndCut) {
   EXPECT_EQ(first, rounded_run({.transport = "tcp"}, seed));
   EXPECT_EQ(first, rounded_run({.transport = "tcp", .ps_count = 2, .shards_per_ps = 2}, seed));
   EXPECT_NE(first, rounded_run({.transport = "shm"}, seed + 1));
-  const std::vector<float> packed = rounded_run({.transport = "shm"}, seed, ps::PushFormat::bf16);
+  const std::vector<float> packed = rounded_run({.transport = "shm"}, seed, PushFormat::bf16);
   EXPECT_NE(first, packed);
-  EXPECT_EQ(packed, rounded_run({.transport = "tcp"}, seed, ps::PushFormat::bf16));
-  EXPECT_EQ(packed, rounded_run({.transport = "tcp", .ps_count = 2, .shards_per_ps = 2}, seed, ps::PushFormat::bf16));
+  EXPECT_EQ(packed, rounded_run({.transport = "tcp"}, seed, PushFormat::bf16));
+  EXPECT_EQ(packed, rounded_run({.transport = "tcp", .ps_count = 2, .shards_per_ps = 2}, seed, PushFormat::bf16));
 }
 
 TEST(ClientPush, WhatTheRoundingLeavesOutFollowsInLaterSteps) {
@@ -284,7 +282,7 @@ TEST(ClientPush, WhatTheRoundingLeavesOutFollowsInLaterSteps) {
   for (const char* transport : {"shm", "tcp"}) {
     Cluster cluster({.worker_count = 1, .transports = {transport}});
     ClientOptions options = cluster.options(0);
-    options.push = ps::PushFormat::bf16;
+    options.compression.push = PushFormat::bf16;
     const std::unique_ptr<Client> client = join(options, {{"w", {1000}}});
     ASSERT_NE(client, nullptr);
     ASSERT_TRUE(client->start().ok());
@@ -299,7 +297,7 @@ TEST(ClientPush, WhatTheRoundingLeavesOutFollowsInLaterSteps) {
     EXPECT_EQ(client->gradients(0)[0], kGradient) << "the gradients belong to the trainer";
     const uint64_t headers = kSteps * sizeof(ps::SlotHeader);
     const uint64_t pull = sizeof(ps::SlotHeader), initial = 1000 * sizeof(float);
-    EXPECT_LE(client->stats().bytes_pushed, kSteps * 1000 * 2 + headers + pull + initial);
+    EXPECT_LE(client->statistics().now().bytes_pushed, kSteps * 1000 * 2 + headers + pull + initial);
   }
 }
 
@@ -308,7 +306,7 @@ TEST(ClientPush, AnotherFormatIsADifferenceOfTheRun) {
   const std::unique_ptr<Client> first = join(cluster.options(0), {{"w", {4}}});
   ASSERT_NE(first, nullptr);
   ClientOptions options = cluster.options(1);
-  options.push = ps::PushFormat::bf16;
+  options.compression.push = PushFormat::bf16;
   EXPECT_THAT(std::string(Client::join(options, {{"w", {4}}}).status().message()),
               ::testing::HasSubstr("push fp32 in the run, bf16 at worker 1"));
 }

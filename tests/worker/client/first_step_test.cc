@@ -9,7 +9,7 @@ namespace {
 struct Fixture {
   ClientOptions options;
   Identity identity{0};
-  ModelMemory memory{ps::Schema{{"w", {4}}}, ps::PushFormat::fp32};
+  ModelMemory memory{Schema{{"w", {4}}}, PushFormat::fp32};
   RunFailure failure{true, [] {}};
   Telemetry telemetry{options};
   PathManager paths{options, identity, memory, failure, telemetry, exchange, {}};

@@ -4,16 +4,16 @@
 #include "base/status.h"
 #include "ps/checkpoint/checkpoint.h"
 #include "ps/protocol/control.pb.h"
+#include "ps/protocol/schema.h"
 #include "tests/worker/client/cluster.h"
 
 namespace gradrail::worker {
 namespace {
 
-using ps::ModeKind;
 using ::testing::HasSubstr;
 
 /// The tensors of a fragment do not follow each other, and no tensor has the size of a bucket.
-const ps::Schema kFragments = {{"a1", {70}, "a"}, {"b1", {33}, "b"}, {"a2", {5, 9}, "a"}, {"rest", {100}}};
+const Schema kFragments = {{"a1", {70}, "a"}, {"b1", {33}, "b"}, {"a2", {5, 9}, "a"}, {"rest", {100}}};
 constexpr uint32_t kA = 0, kB = 1, kRest = 2;
 
 ClientOptions options_of(const Cluster& cluster, uint32_t worker, ModeKind mode) {
@@ -70,7 +70,7 @@ TEST_P(ClientFragments, CountTheirOwnStepsInEachMode) {
   for (const ModeKind mode : {ModeKind::async, ModeKind::sync, ModeKind::ssp, ModeKind::quorum}) {
     Cluster cluster({.ps_count = 2, .shards_per_ps = 2, .worker_count = 1, .transports = {GetParam()}});
     ClientOptions options = options_of(cluster, 0, mode);
-    options.mode_bound = mode == ModeKind::quorum ? 1 : 0;
+    options.mode.bound = mode == ModeKind::quorum ? 1 : 0;
     const std::unique_ptr<Client> client = start(options);
     ASSERT_NE(client, nullptr);
     for (uint64_t i = 1; i <= 3; ++i) ASSERT_TRUE(step(*client, kB, 0, i).ok());
@@ -110,7 +110,7 @@ TEST_P(ClientFragments, ExchangesOverlap) {
   for (const auto& client : clients) {
     EXPECT_EQ(client->global_step(kA), 6u);
     EXPECT_EQ(client->global_step(kRest), 1u);
-    EXPECT_EQ(client->stats().exchange_count, 13u);
+    EXPECT_EQ(client->statistics().now().exchange_count, 13u);
     const std::vector<float> got = flatten(*client);
     EXPECT_EQ(std::count_if(got.begin(), got.end(), [](float value) { return std::isnan(value); }), 0);
   }
@@ -135,7 +135,7 @@ TEST_P(ClientFragments, ALateWorkerBeginsEachFragmentWhereTheOthersAre) {
     EXPECT_TRUE(step(*first, kB, 0, 8).ok());
     EXPECT_TRUE(step(*first, kA, 0, 1).ok());
     other.join();
-    EXPECT_EQ(late->stats().dropped, 0u);
+    EXPECT_EQ(late->statistics().now().dropped, 0u);
     ASSERT_TRUE(first->pull().ok());
     ASSERT_TRUE(late->pull().ok());
     EXPECT_EQ(flatten(*first), flatten(*late));
@@ -152,7 +152,7 @@ TEST_P(ClientFragments, ACheckpointHasTheStepOfEach) {
     ASSERT_NE(client, nullptr);
     for (uint64_t i = 1; i <= 4; ++i) ASSERT_TRUE(step(*client, kB, 0, i).ok());
     ASSERT_TRUE(step(*client, kA, 0, 1).ok());
-    const auto files = client->save_checkpoint();
+    const auto files = client->checkpoints().save();
     ASSERT_TRUE(files.ok()) << files.status();
     saved = flatten(*client);
   }
@@ -162,7 +162,7 @@ TEST_P(ClientFragments, ACheckpointHasTheStepOfEach) {
                    .worker_count = 1,
                    .transports = {GetParam()},
                    .checkpoint_dir = folder.path()});
-  ps::Schema other = kFragments;
+  Schema other = kFragments;
   other[1].fragment = "a";
   const absl::Status refused = Client::join(options_of(cluster, 0, ModeKind::sync), other).status();
   EXPECT_THAT(std::string(message_of(refused)), HasSubstr("of fragment 'b'")) << refused;
@@ -189,7 +189,7 @@ TEST_P(ClientFragments, ABackupContinuesEach) {
   cluster.stop(0);
   ASSERT_TRUE(step(*client, kA, 0, 1).ok());
   ASSERT_TRUE(step(*client, kB, 0, 5).ok());
-  EXPECT_EQ(client->stats().takeovers, 1u);
+  EXPECT_EQ(client->statistics().now().takeovers, 1u);
   expect_steps(*client, {1, 5, 0}, 1, 1.0f);
 }
 
@@ -197,7 +197,7 @@ TEST_P(ClientFragments, OtherFragmentsOfAWorkerAreRefused) {
   Cluster cluster({.worker_count = 2, .transports = {GetParam()}});
   const std::unique_ptr<Client> client = join(options_of(cluster, 0, ModeKind::async), kFragments);
   ASSERT_NE(client, nullptr);
-  ps::Schema other = kFragments;
+  Schema other = kFragments;
   other[3].fragment = "b";
   const absl::Status refused = Client::join(options_of(cluster, 1, ModeKind::async), other).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
@@ -206,12 +206,12 @@ TEST_P(ClientFragments, OtherFragmentsOfAWorkerAreRefused) {
 }
 
 TEST_P(ClientFragments, AMeanHasTheWeightsOfItsGradients) {
-  for (const ps::PushFormat push : {ps::PushFormat::fp32, ps::PushFormat::bf16}) {
+  for (const PushFormat push : {PushFormat::fp32, PushFormat::bf16}) {
     Cluster cluster({.shards_per_ps = 2, .worker_count = 2, .transports = {GetParam()}});
     std::vector<std::unique_ptr<Client>> clients(2);
     in_parallel(2, [&](uint32_t worker) {
       ClientOptions options = options_of(cluster, worker, ModeKind::sync);
-      options.push = push;
+      options.compression.push = push;
       clients[worker] = start(options);
       ASSERT_NE(clients[worker], nullptr);
       EXPECT_TRUE(absl::IsInvalidArgument(clients[worker]->set_weight(0.0f)));

@@ -5,21 +5,21 @@
 namespace gradrail::worker {
 namespace {
 
-const ps::Schema kGraceSchema = {{"w", {40}}, {"b", {24}}};
+const Schema kGraceSchema = {{"w", {40}}, {"b", {24}}};
 constexpr uint32_t kGraceWorkers = 3;
 constexpr uint32_t kGraceQuorum = 2;
 
 struct GraceRun {
-  GraceRun(const char* transport, const ps::Grace& grace, bool backups = false, uint64_t slot_bytes = 0)
+  GraceRun(const char* transport, const Grace& grace, bool backups = false, uint64_t slot_bytes = 0)
       : cluster({.shards_per_ps = 2,
                  .worker_count = kGraceWorkers,
                  .transports = {transport},
                  .slot_bytes = slot_bytes,
                  .backups = backups}) {
     for (uint32_t worker = 0; worker < kGraceWorkers; ++worker) {
-      ClientOptions options = cluster.options(worker, ps::ModeKind::quorum);
-      options.mode_bound = kGraceQuorum;
-      options.mode_grace = grace;
+      ClientOptions options = cluster.options(worker, ModeKind::quorum);
+      options.mode.bound = kGraceQuorum;
+      options.mode.grace = grace;
       options.bucket_bytes = 64;
       clients.push_back(join(options, kGraceSchema));
       if (clients.back() == nullptr) return;
@@ -55,7 +55,7 @@ struct GraceRun {
   }
   uint64_t dropped() const {
     uint64_t all = 0;
-    for (const auto& client : clients) all += client->stats().dropped;
+    for (const auto& client : clients) all += client->statistics().now().dropped;
     return all;
   }
 
@@ -82,7 +82,7 @@ TEST_P(ClientGrace, AStepWaitsForALateGradientAndNoLonger) {
   EXPECT_LT(Clock::now() - begin, 20s) << "each step ends with its last gradient";
   EXPECT_EQ(run.dropped(), 0u);
   for (const auto& client : run.clients) EXPECT_EQ(client->position(), 3u);
-  EXPECT_GE(run.clients[0]->stats().wait_ns, 200'000'000u);
+  EXPECT_GE(run.clients[0]->statistics().now().wait_ns, 200'000'000u);
   run.expect_all_gradients(3);
 }
 
@@ -100,7 +100,7 @@ TEST_P(ClientGrace, ATakeoverDuringAWindowAppliesTheStepOnce) {
   for (std::thread& each : first) each.join();
   for (const auto& client : run.clients) {
     EXPECT_EQ(client->position(), 1u);
-    EXPECT_EQ(client->stats().takeovers, 1u);
+    EXPECT_EQ(client->statistics().now().takeovers, 1u);
   }
   EXPECT_EQ(run.dropped(), 0u);
   run.expect_all_gradients(1);
@@ -119,7 +119,7 @@ TEST_P(ClientGrace, AGradientBehindTheWindowIsPartOfTheNextStep) {
     run.step(0, 2);
     late.join();
     EXPECT_EQ(run.clients[2]->position(), 2u);
-    EXPECT_GE(run.clients[2]->stats().dropped, 1u);
+    EXPECT_GE(run.clients[2]->statistics().now().dropped, 1u);
   }
 }
 
@@ -160,7 +160,7 @@ TEST_P(ClientGrace, AnOpenWindowDoesNotKeepAServerFromStopping) {
 }
 
 /// The learned window of `auto`: a worker that is 50 ms late in each step of 100 ms.
-uint64_t late_exchanges(const char* transport, const ps::Grace& grace) {
+uint64_t late_exchanges(const char* transport, const Grace& grace) {
   GraceRun run(transport, grace);
   EXPECT_TRUE(run.is_ready);
   if (!run.is_ready) return 0;
@@ -180,7 +180,7 @@ uint64_t late_exchanges(const char* transport, const ps::Grace& grace) {
     std::this_thread::sleep_for(150ms);
     run.step(2, number);
   }
-  const uint64_t dropped = run.clients[2]->stats().dropped;
+  const uint64_t dropped = run.clients[2]->statistics().now().dropped;
   const absl::StatusOr<ps::proto::StatsReply> stats = run.cluster.server(0).stats();
   EXPECT_TRUE(stats.ok());
   EXPECT_EQ(stats.ok() && stats->grace_window_s() > 0.0, grace.is_auto);

@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const ps::Schema kModel = {{"w", {100}}};  // 400 bytes: seven buckets of 64 at one shard
+const Schema kModel = {{"w", {100}}};  // 400 bytes: seven buckets of 64 at one shard
 
 class ClientHostile : public ::testing::TestWithParam<const char*> {
  protected:
@@ -74,7 +74,7 @@ class ClientHostile : public ::testing::TestWithParam<const char*> {
     EXPECT_THAT(hostile_->refusal_reason(), HasSubstr(words));
     train_on();
     // A refused worker is not a member any more, although its heartbeats continue.
-    EXPECT_TRUE(honest_->barrier("without the hostile").ok());
+    EXPECT_TRUE(honest_->barriers().wait("without the hostile").ok());
   }
 
   const Watchdog watchdog_;
@@ -101,7 +101,7 @@ TEST_P(ClientHostile, ProofOfAnotherMember) {
 
 TEST_P(ClientHostile, ProofAfterDisconnect) {
   hostile_->vanish();
-  EXPECT_TRUE(honest_->barrier("it is gone").ok());
+  EXPECT_TRUE(honest_->barriers().wait("it is gone").ok());
   expect_refused({.transport = GetParam()}, "not a member of this run");
 }
 
@@ -145,7 +145,7 @@ TEST_P(ClientHostile, IncarnationOfAnotherWorker) {
 
 TEST_P(ClientHostile, FormatOfAnotherRun) {
   ps::SlotHeader header = hostile_->header(0, 32);
-  header.format = ps::PushFormat::bf16;
+  header.format = PushFormat::bf16;
   expect_header_refused(header, 0, "the format is not the one of the run");
 }
 
@@ -256,7 +256,7 @@ INSTANTIATE_TEST_SUITE_P(Over, ClientHostile, ::testing::Values("shm", "tcp"),
 TEST(ClientHostilePush, GradientsWithoutThePackedPart) {
   Cluster cluster({.worker_count = 1, .transports = {"shm"}});
   ClientOptions options = cluster.options(0);
-  options.push = ps::PushFormat::bf16;
+  options.compression.push = PushFormat::bf16;
   RawWorker hostile(options, kModel);
   ASSERT_TRUE(hostile.join().ok());
   const absl::StatusOr<std::string> refused = hostile.start_handshake({.transport = "shm"});
@@ -267,7 +267,7 @@ TEST(ClientHostilePush, GradientsWithoutThePackedPart) {
 TEST(ClientHostileSync, RefusedWorkerThatIsNeededAbortsTheRunByName) {
   const Watchdog watchdog;
   Cluster cluster({.worker_count = 2, .transports = {"tcp"}, .min_workers = 2});
-  ClientOptions options[2] = {cluster.options(0, ps::ModeKind::sync), cluster.options(1, ps::ModeKind::sync)};
+  ClientOptions options[2] = {cluster.options(0, ModeKind::sync), cluster.options(1, ModeKind::sync)};
   const std::unique_ptr<Client> honest = join(options[0], kModel);
   ASSERT_NE(honest, nullptr);
   ASSERT_TRUE(honest->start().ok());

@@ -77,8 +77,8 @@ class JoinLoss : public ::testing::Test {
  protected:
   ClientOptions options(uint32_t task) const {
     ClientOptions options = cluster_.options(task);
-    options.mode = ps::ModeKind::sync;
-    options.rejoin_timeout = 60s;
+    options.mode.kind = ModeKind::sync;
+    options.recovery.rejoin_timeout = 60s;
     return options;
   }
   /// Takes the first step with both workers.
@@ -99,7 +99,7 @@ class JoinLoss : public ::testing::Test {
       make_step(**late, 1);
     }
     step.join();
-    EXPECT_EQ(first->stats().takeovers, 1u);
+    EXPECT_EQ(first->statistics().now().takeovers, 1u);
     check_first_step(*first);
   }
   const Watchdog watchdog_;
@@ -140,9 +140,9 @@ TEST(Takeover, APathToTheBackupThatFailsIsTriedAgainAsTheSameMember) {
   std::vector<std::unique_ptr<Client>> clients;
   for (uint32_t task = 0; task < 2; ++task) {
     ClientOptions options = cluster.options(task);
-    options.mode = ps::ModeKind::sync;
-    options.transports = {"loopback"};
-    options.rejoin_timeout = 60s;
+    options.mode.kind = ModeKind::sync;
+    options.transport.order = {"loopback"};
+    options.recovery.rejoin_timeout = 60s;
     clients.push_back(join(options, odd_schema()));
     ASSERT_NE(clients[task], nullptr);
     if (task == 0) fill_initial(*clients[0]);
@@ -157,8 +157,8 @@ TEST(Takeover, APathToTheBackupThatFailsIsTriedAgainAsTheSameMember) {
   EXPECT_EQ(network.refuse, 0);
   for (const std::unique_ptr<Client>& client : clients) {
     check_first_step(*client);
-    EXPECT_EQ(client->stats().takeovers, 1u);
-    EXPECT_EQ(client->stats().rejoins, 0u);
+    EXPECT_EQ(client->statistics().now().takeovers, 1u);
+    EXPECT_EQ(client->statistics().now().rejoins, 0u);
   }
 }
 

@@ -16,7 +16,7 @@ constexpr uint64_t kSteps = 3;
 
 /// One worker, one shard with odd_schema(), `steps` exchanges of gradients that are all `gradient`.
 struct Training {
-  ps::ClusterSpec spec{.ps = {}, .workers = {"127.0.0.1:1", "127.0.0.1:2"}};
+  ClusterSpec spec{.ps = {}, .workers = {"127.0.0.1:1", "127.0.0.1:2"}};
   std::unique_ptr<ps::Server> server;
 
   explicit Training(const std::string& transport, size_t marks, ps::Ablation ablation) : transport_(transport) {
@@ -37,11 +37,11 @@ struct Training {
     in_parallel(2, [&](uint32_t task) {
       const std::unique_ptr<Client> client = join({.cluster = spec,
                                                    .task_index = task,
-                                                   .mode = ps::ModeKind::sync,
-                                                   .optimizer = {.kind = ps::OptimizerKind::sgd, .learning_rate = 1.0f},
+                                                   .mode = {.kind = ModeKind::sync},
+                                                   .optimizer = {.kind = OptimizerKind::sgd, .learning_rate = 1.0f},
                                                    .bucket_bytes = 4096,
-                                                   .transports = {transport_},
-                                                   .marks = marks},
+                                                   .transport = {.order = {transport_}},
+                                                   .hooks = {.marks = marks}},
                                                   odd_schema());
       ASSERT_NE(client, nullptr);
       fill_all(*client, 10.0f);
@@ -54,7 +54,7 @@ struct Training {
       }
       if (task == 0) {
         values = flatten(*client);
-        marks_ = client->marks();
+        marks_ = client->traces().marks();
       }
       EXPECT_TRUE(client->leave().ok());
     });

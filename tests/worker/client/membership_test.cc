@@ -9,10 +9,9 @@
 namespace gradrail::worker {
 namespace {
 
-using ps::ModeKind;
 using ::testing::HasSubstr;
 
-const ps::Schema kSmall = {{"w", {40}}, {"b", {3}}};
+const Schema kSmall = {{"w", {40}}, {"b", {3}}};
 
 std::vector<float> descended(const std::vector<std::pair<uint32_t, uint64_t>>& updates, size_t elements) {
   std::vector<float> values(elements);
@@ -40,7 +39,7 @@ TEST(ClientMembership, SyncGoesOnWithoutTheOneThatLeft) {
   Cluster cluster({.worker_count = 2});
   in_parallel(2, [&](uint32_t task) {
     ClientOptions options = cluster.options(task);
-    options.mode = ModeKind::sync;
+    options.mode.kind = ModeKind::sync;
     const std::unique_ptr<Client> client = join(options, kSmall);
     ASSERT_NE(client, nullptr);
     fill_initial(*client);
@@ -81,7 +80,7 @@ TEST(ClientMembership, AsyncTakesAWorkerThatJoinsInTheMiddle) {
   ASSERT_TRUE(step(*first, 0, 3).ok());
   EXPECT_EQ(first->global_step(), 4u);
   EXPECT_EQ(flatten(*first), descended({{0, 1}, {0, 2}, {5, 1}, {0, 3}}, 43));
-  EXPECT_EQ(first->stats().staleness_max, 1u);
+  EXPECT_EQ(first->statistics().now().staleness_max, 1u);
 }
 
 /// The second server had never heard of such a worker, and waited for it.
@@ -164,17 +163,17 @@ TEST(ClientMembership, BarrierWaitsForTheLateAndNotForTheGone) {
     for (int round = 1; round <= 3; ++round) {
       if (task == 1) std::this_thread::sleep_for(50ms);  // late; the others' counts show whether they waited
       ++arrived;
-      const absl::Status passed = client->barrier("meet");
+      const absl::Status passed = client->barriers().wait("meet");
       ASSERT_TRUE(passed.ok()) << passed;
       EXPECT_GE(arrived.load(), 3 * round);
-      ASSERT_TRUE(client->barrier("look").ok());  // no worker counts the next round before all have looked
+      ASSERT_TRUE(client->barriers().wait("look").ok());  // no worker counts the next round before all have looked
     }
     if (task == 2) {
       EXPECT_TRUE(client->leave().ok());
       return;
     }
-    EXPECT_TRUE(client->barrier("without the third").ok());
-    EXPECT_TRUE(client->barrier_live("same").ok());
+    EXPECT_TRUE(client->barriers().wait("without the third").ok());
+    EXPECT_TRUE(client->barriers().wait_for_live("same").ok());
   });
 }
 
@@ -183,16 +182,16 @@ TEST(ClientMembership, BarrierWaitsForWorkersThatHaveNotJoined) {
   Cluster cluster({.worker_count = 2});
   const std::unique_ptr<Client> early = join(cluster.options(0), kSmall);
   ASSERT_NE(early, nullptr);
-  EXPECT_TRUE(early->barrier_live("alone").ok());
+  EXPECT_TRUE(early->barriers().wait_for_live("alone").ok());
   std::atomic<bool> joined = false;
   std::thread waiter([&] {
-    EXPECT_TRUE(early->barrier("all").ok());
+    EXPECT_TRUE(early->barriers().wait("all").ok());
     EXPECT_TRUE(joined.load());
   });
   std::this_thread::sleep_for(100ms);  // no event exists: the client does not report that it waits in a barrier
   joined = true;
   const std::unique_ptr<Client> late = join(cluster.options(1), kSmall);
-  EXPECT_TRUE(late != nullptr && late->barrier("all").ok());
+  EXPECT_TRUE(late != nullptr && late->barriers().wait("all").ok());
   waiter.join();
 }
 
@@ -258,7 +257,7 @@ TEST(ClientLoss, WithMinWorkersTheLostWorkerIsNamedWithin5Seconds) {
     EXPECT_EQ(client->pull(), waited);
     client->exchange();
     EXPECT_EQ(client->wait(), waited);
-    EXPECT_FALSE(client->barrier("any").ok());
+    EXPECT_FALSE(client->barriers().wait("any").ok());
     client.reset();
     EXPECT_TRUE(absl::IsAborted(cluster.outcome(0)));
   }
@@ -274,7 +273,7 @@ TEST(ClientLoss, AsyncGoesOnWithoutTheLostWorker) {
   RawWorker lost(cluster.options(1), kSmall);
   ASSERT_TRUE(lost.join().ok());
   std::thread killer([&] { lost.vanish(); });
-  EXPECT_TRUE(client->barrier("without the lost").ok());
+  EXPECT_TRUE(client->barriers().wait("without the lost").ok());
   killer.join();
   EXPECT_TRUE(step(*client, 0, 1).ok());
   EXPECT_EQ(flatten(*client), descended({{0, 1}}, 43));
@@ -301,7 +300,7 @@ TEST(ClientLoss, ServerThatGoesIsUnavailableWithin5Seconds) {
   for (const char* transport : {"shm", "tcp"}) {
     Cluster cluster({.ps_count = 2, .worker_count = 2, .transports = {transport}});
     ClientOptions options = cluster.options(0);
-    options.mode = ModeKind::sync;  // waits for worker 1, which never joins
+    options.mode.kind = ModeKind::sync;  // waits for worker 1, which never joins
     const std::unique_ptr<Client> client = join(options, kSmall);
     ASSERT_NE(client, nullptr);
     ASSERT_TRUE(client->start().ok());
@@ -323,7 +322,7 @@ TEST(ClientLoss, ServerThatGoesEndsABarrier) {
   const std::unique_ptr<Client> client = join(cluster.options(0), kSmall);
   ASSERT_NE(client, nullptr);
   std::thread stopper([&] { cluster.stop(0); });
-  const absl::Status waited = client->barrier("never");
+  const absl::Status waited = client->barriers().wait("never");
   stopper.join();
   EXPECT_TRUE(absl::IsUnavailable(waited)) << waited;
 }
@@ -333,9 +332,9 @@ class ClientRefusal : public ::testing::Test {
  protected:
   ClientRefusal() : cluster_({.worker_count = 2}), first_(join(cluster_.options(0), kSmall)) {}
 
-  void expect(ClientOptions options, const ps::Schema& schema, absl::StatusCode code, const std::string& words) {
+  void expect(ClientOptions options, const Schema& schema, absl::StatusCode code, const std::string& words) {
     const Watchdog watchdog;
-    options.join_timeout = 500ms;
+    options.recovery.join_timeout = 500ms;
     const absl::StatusOr<std::unique_ptr<Client>> refused = Client::join(options, schema);
     EXPECT_EQ(refused.status().code(), code) << refused.status();
     EXPECT_THAT(std::string(message_of(refused.status())), HasSubstr(words));
@@ -363,14 +362,14 @@ TEST_F(ClientRefusal, OtherLearningRate) {
 
 TEST_F(ClientRefusal, OtherMode) {
   ClientOptions options = cluster_.options(1);
-  options.mode = ModeKind::sync;
+  options.mode.kind = ModeKind::sync;
   expect(options, kSmall, absl::StatusCode::kFailedPrecondition, "mode async in the run, sync at worker 1");
 }
 
 /// It would not fit into the other mode either: what it did wrong is the mode.
 TEST_F(ClientRefusal, OtherModeAndAnIndexThatModeHasNoPlaceFor) {
   ClientOptions options = cluster_.options(5);
-  options.mode = ModeKind::sync;
+  options.mode.kind = ModeKind::sync;
   expect(options, kSmall, absl::StatusCode::kFailedPrecondition, "mode async in the run, sync at worker 5");
 }
 
@@ -410,10 +409,10 @@ TEST(ClientTransports, FallbackKeepsTheReason) {
   const Watchdog watchdog;
   Cluster cluster({.worker_count = 1, .transports = {"tcp"}});
   ClientOptions options = cluster.options(0);
-  options.transports = {"shm", "tcp"};
+  options.transport.order = {"shm", "tcp"};
   const std::unique_ptr<Client> client = join(options, kSmall);
   ASSERT_NE(client, nullptr);
-  const std::vector<std::string> paths = client->stats().paths;
+  const std::vector<std::string> paths = client->statistics().now().paths;
   ASSERT_EQ(paths.size(), 1u);
   EXPECT_THAT(paths[0], HasSubstr("tcp (shm refused: the other end does not offer it)"));
   EXPECT_TRUE(client->start().ok());
@@ -423,12 +422,12 @@ TEST(ClientTransports, NoFallbackMakesTheFirstRefusalFatal) {
   const Watchdog watchdog;
   Cluster cluster({.worker_count = 1, .transports = {"tcp"}});
   ClientOptions options = cluster.options(0);
-  options.transports = {"shm", "tcp"};
-  options.fallback = false;
+  options.transport.order = {"shm", "tcp"};
+  options.transport.fallback = false;
   const absl::Status refused = Client::join(options, kSmall).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
   EXPECT_THAT(std::string(message_of(refused)), HasSubstr("transport shm refused: the other end does not offer it"));
-  options.transports = {"tcp"};
+  options.transport.order = {"tcp"};
   EXPECT_NE(join(options, kSmall), nullptr);
 }
 
@@ -436,7 +435,7 @@ TEST(ClientTransports, NoFallbackMakesTheFirstRefusalFatal) {
 TEST(ClientTransports, WorkerWithoutAPathThatIsNeededAbortsTheRunByName) {
   const Watchdog watchdog;
   Cluster cluster({.worker_count = 2, .transports = {"tcp"}, .min_workers = 2});
-  ClientOptions options[2] = {cluster.options(0, ps::ModeKind::sync), cluster.options(1, ps::ModeKind::sync)};
+  ClientOptions options[2] = {cluster.options(0, ModeKind::sync), cluster.options(1, ModeKind::sync)};
   options[1].transports = {"shm"};
   const std::unique_ptr<Client> honest = join(options[0], kSmall);
   ASSERT_NE(honest, nullptr);
@@ -453,7 +452,7 @@ TEST(ClientTransports, NoneInCommon) {
   const Watchdog watchdog;
   Cluster cluster({.worker_count = 1, .transports = {"tcp"}});
   ClientOptions options = cluster.options(0);
-  options.transports = {"shm"};
+  options.transport.order = {"shm"};
   const absl::Status refused = Client::join(options, kSmall).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
   EXPECT_THAT(std::string(message_of(refused)), HasSubstr("no transport can be used"));

@@ -33,7 +33,7 @@ TEST_P(ClientMemory, IsShownToTheBinderBeforeItsFirstTouch) {
   Cluster cluster({.shards_per_ps = 2, .worker_count = 1, .transports = {GetParam()}});
   std::vector<MemorySpan> placed;
   ClientOptions options = cluster.options(0);
-  options.place_memory = [&, owner = std::this_thread::get_id()](const MemorySpan& memory) {
+  options.placement.place_memory = [&, owner = std::this_thread::get_id()](const MemorySpan& memory) {
     EXPECT_EQ(std::this_thread::get_id(), owner);
     EXPECT_EQ(touched_pages(memory), 0u);
     placed.push_back(memory);
@@ -55,15 +55,15 @@ TEST_P(ClientMemory, IsShownToTheBinderBeforeItsFirstTouch) {
 /// the program did not write, or to which it added, were pushed with them.
 TEST_P(ClientMemory, OfGradientsBeginsWithZerosAndIsTheTrainersAlone) {
   Watchdog watchdog;
-  for (const auto& [mode, bound] : {std::pair(ps::ModeKind::async, 0u), std::pair(ps::ModeKind::sync, 0u),
-                                    std::pair(ps::ModeKind::ssp, 1u), std::pair(ps::ModeKind::quorum, 2u)}) {
-    for (const ps::PushFormat push : {ps::PushFormat::fp32, ps::PushFormat::bf16}) {
-      SCOPED_TRACE(::testing::Message() << "mode " << static_cast<int>(mode) << ", " << ps::push_format_name(push));
+  for (const auto& [mode, bound] : {std::pair(ModeKind::async, 0u), std::pair(ModeKind::sync, 0u),
+                                    std::pair(ModeKind::ssp, 1u), std::pair(ModeKind::quorum, 2u)}) {
+    for (const PushFormat push : {PushFormat::fp32, PushFormat::bf16}) {
+      SCOPED_TRACE(::testing::Message() << "mode " << static_cast<int>(mode) << ", " << push_format_name(push));
       Cluster cluster({.shards_per_ps = 2, .worker_count = 2, .transports = {GetParam()}});
       std::unique_ptr<Client> clients[2];
       for (uint32_t task = 0; task < 2; ++task) {
         ClientOptions options = cluster.options(task, mode);
-        options.mode_bound = bound;
+        options.mode.bound = bound;
         set_push(options, push);
         clients[task] = join(options, odd_schema());
         ASSERT_NE(clients[task], nullptr);

@@ -9,9 +9,7 @@
 namespace gradrail::worker {
 namespace {
 
-using ps::ModeKind;
-
-const ps::Schema kSmall = {{"w", {40}}, {"b", {3}}};
+const Schema kSmall = {{"w", {40}}, {"b", {3}}};
 
 absl::Status step(Client& client, uint32_t worker, uint64_t number) {
   fill_gradients(client, worker, number);
@@ -24,9 +22,9 @@ std::vector<std::unique_ptr<Client>> join_all(const Cluster& cluster, uint32_t c
   std::vector<std::unique_ptr<Client>> clients;
   for (uint32_t task = 0; task < count; ++task) {
     ClientOptions options = cluster.options(task);
-    options.mode = mode;
-    options.mode_bound = bound;
-    options.mode_drops_late = drops_late;
+    options.mode.kind = mode;
+    options.mode.bound = bound;
+    options.mode.drops_late = drops_late;
     clients.push_back(join(options, kSmall));
     if (clients.back() == nullptr) return {};
     fill_initial(*clients.back());
@@ -51,13 +49,13 @@ TEST_P(ClientModes, SspLetsAWorkerRunSoFarAndNoFurther) {
     EXPECT_TRUE(step(*clients[0], 0, 3).ok());
     through = true;
   });
-  while (!through && clients[0]->under_way() < 100ms) std::this_thread::sleep_for(1ms);
+  while (!through && clients[0]->statistics().exchange_under_way() < 100ms) std::this_thread::sleep_for(1ms);
   EXPECT_FALSE(through) << "three steps ahead";
   EXPECT_TRUE(step(*clients[1], 1, 1).ok());
   fast.join();
   EXPECT_EQ(clients[0]->global_step(), 4u) << "it was answered with what the slower one had brought";
-  EXPECT_GE(clients[0]->stats().wait_ns, 90'000'000u);
-  EXPECT_EQ(clients[1]->stats().wait_ns, 0u);
+  EXPECT_GE(clients[0]->statistics().now().wait_ns, 90'000'000u);
+  EXPECT_EQ(clients[1]->statistics().now().wait_ns, 0u);
   ASSERT_TRUE(clients[1]->pull().ok());
   EXPECT_EQ(flatten(*clients[0]), flatten(*clients[1]));
 }
@@ -125,11 +123,11 @@ TEST_P(ClientModes, QuorumDropsTheLateGradientAndLeadsTheStragglerOn) {
   EXPECT_EQ(clients[1]->position(), 0u);
   ASSERT_TRUE(step(*clients[1], 1, 1).ok());
   EXPECT_EQ(clients[1]->position(), 3u);
-  EXPECT_EQ(clients[1]->stats().dropped, 1u);
+  EXPECT_EQ(clients[1]->statistics().now().dropped, 1u);
   EXPECT_EQ(flatten(*clients[1]), flatten(*clients[0])) << "nothing of it was added";
   ASSERT_TRUE(step(*clients[1], 1, 4).ok());
   EXPECT_EQ(clients[1]->position(), 4u);
-  EXPECT_EQ(clients[1]->stats().dropped, 1u);
+  EXPECT_EQ(clients[1]->statistics().now().dropped, 1u);
   ASSERT_TRUE(clients[0]->pull().ok());
   const std::vector<float> got = flatten(*clients[0]);
   for (size_t i = 0; i < got.size(); ++i) {
@@ -140,13 +138,13 @@ TEST_P(ClientModes, QuorumDropsTheLateGradientAndLeadsTheStragglerOn) {
 }
 
 TEST_P(ClientModes, ALateGradientOfAQuorumIsPartOfTheNextStep) {
-  for (const ps::PushFormat push : {ps::PushFormat::fp32, ps::PushFormat::int8}) {
+  for (const PushFormat push : {PushFormat::fp32, PushFormat::int8}) {
     Cluster cluster({.shards_per_ps = 2, .worker_count = 2, .transports = {GetParam()}});
     std::vector<std::unique_ptr<Client>> clients;
     for (uint32_t worker = 0; worker < 2; ++worker) {
       ClientOptions options = cluster.options(worker, ModeKind::quorum);
-      options.mode_bound = 1;
-      options.push = push;
+      options.mode.bound = 1;
+      options.compression.push = push;
       clients.push_back(join(options, kSmall));
       ASSERT_NE(clients.back(), nullptr);
       if (worker == 0) fill_initial(*clients[0]);
@@ -156,7 +154,7 @@ TEST_P(ClientModes, ALateGradientOfAQuorumIsPartOfTheNextStep) {
     for (uint64_t i = 1; i <= 2; ++i) {
       ASSERT_TRUE(step(*clients[1], 1, i).ok());
       EXPECT_EQ(clients[1]->position(), 3 + i) << "where the others are, and its own step";
-      const ClientStats stats = clients[1]->stats();
+      const ClientStats stats = clients[1]->statistics().now();
       EXPECT_EQ(stats.dropped, 1u) << "late once";
       EXPECT_EQ(stats.staleness_sum, 3u) << "the steps without the late gradient";
       EXPECT_EQ(std::accumulate(stats.staleness.begin(), stats.staleness.end(), uint64_t{0}), stats.exchange_count);
@@ -169,7 +167,7 @@ TEST_P(ClientModes, ALateGradientOfAQuorumIsPartOfTheNextStep) {
       for (uint64_t k = 1; k <= 3; ++k) expected -= gradient_of(0, k, i);
       for (uint64_t k = 1; k <= 2; ++k) expected -= gradient_of(1, k, i);
       // The rounding of int8: half a step of each worker.
-      ASSERT_NEAR(got[i], expected, push == ps::PushFormat::fp32 ? 0 : largest / 60) << i;
+      ASSERT_NEAR(got[i], expected, push == PushFormat::fp32 ? 0 : largest / 60) << i;
     }
   }
 }
@@ -181,12 +179,12 @@ uint64_t updates(Cluster& cluster) {
 
 // Each of the two is in time with one tensor and late with the other.
 TEST_P(ClientModes, ALateBucketOfAQuorumIsPushedAgainAloneAndOnce) {
-  const ps::Schema schema = {{"a", {64}}, {"b", {64}}};
+  const Schema schema = {{"a", {64}}, {"b", {64}}};
   Cluster cluster({.worker_count = 2, .transports = {GetParam()}});
   std::vector<std::unique_ptr<Client>> clients;
   for (uint32_t worker = 0; worker < 2; ++worker) {
     ClientOptions options = cluster.options(worker, ModeKind::quorum);
-    options.mode_bound = 1;
+    options.mode.bound = 1;
     options.bucket_bytes = 256;
     clients.push_back(join(options, schema));
     ASSERT_NE(clients.back(), nullptr);
@@ -205,7 +203,7 @@ TEST_P(ClientModes, ALateBucketOfAQuorumIsPushedAgainAloneAndOnce) {
   first.join();
   for (const auto& client : clients) {
     EXPECT_EQ(client->position(), 2u) << "one tensor in step 1, the other one in step 2";
-    EXPECT_EQ(client->stats().dropped, 1u);
+    EXPECT_EQ(client->statistics().now().dropped, 1u);
   }
   const std::vector<float> got = flatten(*clients[1]);
   for (size_t i = 0; i < got.size(); ++i)
@@ -218,7 +216,7 @@ TEST_P(ClientModes, SyncTakesAWorkerBeyondTheWorkerCount) {
   ASSERT_EQ(clients.size(), 1u);
   for (uint64_t i = 1; i <= 2; ++i) ASSERT_TRUE(step(*clients[0], 0, i).ok());
   ClientOptions options = cluster.options(4);
-  options.mode = ModeKind::sync;
+  options.mode.kind = ModeKind::sync;
   options.cluster.workers.push_back("127.0.0.1:9");  // its list has more workers than the lists of the others
   const std::unique_ptr<Client> late = join(options, kSmall);
   ASSERT_NE(late, nullptr);
@@ -313,7 +311,7 @@ TEST(ClientFence, LatePutsOfALostIncarnationAreNeverApplied) {
       const ps::SlotHeader late = lost.header(0, 43 * sizeof(float));
       lost.vanish();
       ASSERT_TRUE(step(*client, 0, 1).ok());  // sync and ssp: only once the loss is known
-      ASSERT_TRUE(client->barrier("until the loss is known").ok());
+      ASSERT_TRUE(client->barriers().wait("until the loss is known").ok());
       lost.push(late, 0);
       for (uint64_t i = 2; i <= 4; ++i) ASSERT_TRUE(step(*client, 0, i).ok());
       EXPECT_EQ(client->global_step(), 4u);

@@ -62,10 +62,10 @@ TEST_P(ClientMove, ConnectionThatFailsBetweenStepsIsReplaced) {
     for (int i = 0; i < 3; ++i) ASSERT_TRUE(one_step());
     cut_one(GetParam(), cluster.spec());
     // Shared memory, which outlives the socket beside it, may carry some steps before the loss is detected.
-    ASSERT_TRUE(eventually([&] { return !one_step() || client->stats().moves == 2 * cut; })) << "two shards";
+    ASSERT_TRUE(eventually([&] { return !one_step() || client->statistics().now().moves == 2 * cut; })) << "two shards";
   }
   EXPECT_EQ(client->global_step(), steps);
-  EXPECT_EQ(client->stats().moves, 6u);
+  EXPECT_EQ(client->statistics().now().moves, 6u);
   const std::vector<float> got = flatten(*client);
   for (size_t i = 0; i < got.size(); ++i) {
     float expected = initial_of(i);
@@ -78,7 +78,7 @@ TEST(ClientMoveOfStreams, TheBytesOfTheLostPathRemain) {
   const Watchdog watchdog;
   Cluster cluster({.worker_count = 1, .transports = {"tcp"}});
   ClientOptions options = cluster.options(0);
-  options.streams = 2;
+  options.transport.streams = 2;
   const std::unique_ptr<Client> client = join(options, odd_schema());
   ASSERT_NE(client, nullptr);
   fill_initial(*client);
@@ -92,8 +92,8 @@ TEST(ClientMoveOfStreams, TheBytesOfTheLostPathRemain) {
   };
   ASSERT_TRUE(one_step());
   cut_one("tcp", cluster.spec());
-  ASSERT_TRUE(eventually([&] { return !one_step() || client->stats().moves == 1; }));
-  const ClientStats stats = client->stats();
+  ASSERT_TRUE(eventually([&] { return !one_step() || client->statistics().now().moves == 1; }));
+  const ClientStats stats = client->statistics().now();
   ASSERT_EQ(stats.rail_bytes.size(), 1u);
   const ClientStats::RailBytes& rail = stats.rail_bytes[0];
   EXPECT_EQ(rail.path, "tcp");
@@ -106,7 +106,7 @@ TEST_P(ClientMove, ConnectionThatFailsWhileWaitingIsReplaced) {
   const Watchdog watchdog;
   const std::shared_ptr<Heard> moves = Heard::listen("continues over");
   Cluster cluster({.worker_count = 2, .transports = {GetParam()}});
-  ClientOptions options[2] = {cluster.options(0, ps::ModeKind::sync), cluster.options(1, ps::ModeKind::sync)};
+  ClientOptions options[2] = {cluster.options(0, ModeKind::sync), cluster.options(1, ModeKind::sync)};
   const std::unique_ptr<Client> first = join(options[0], odd_schema());
   const std::unique_ptr<Client> second = join(options[1], odd_schema());
   ASSERT_TRUE(first != nullptr && second != nullptr);
@@ -127,7 +127,7 @@ TEST_P(ClientMove, ConnectionThatFailsWhileWaitingIsReplaced) {
   const absl::Status waited = second->wait();
   waiter.join();
   ASSERT_TRUE(waited.ok()) << waited;
-  EXPECT_EQ(first->stats().moves, 1u);
+  EXPECT_EQ(first->statistics().now().moves, 1u);
   EXPECT_EQ(flatten(*first), flatten(*second));
   const std::vector<float> got = flatten(*first);
   for (size_t i = 0; i < got.size(); ++i) {
@@ -138,7 +138,7 @@ TEST_P(ClientMove, ConnectionThatFailsWhileWaitingIsReplaced) {
 /// Cuts at random moments, both workers, two shards: the result is that of the undisturbed run, bit for bit.
 TEST_P(ClientMove, SyncRunUnderCutsEqualsTheUndisturbedOne) {
   const Watchdog watchdog;
-  const auto run = [&](bool disturbed, ps::PushFormat push, ps::ReturnFormat returns = ps::ReturnFormat::fp32) {
+  const auto run = [&](bool disturbed, PushFormat push, ReturnFormat returns = ReturnFormat::fp32) {
     Cluster cluster({.shards_per_ps = 2, .worker_count = 2, .transports = {GetParam()}});
     std::vector<float> result[2];
     std::atomic<uint64_t> moves = 0;
@@ -159,10 +159,10 @@ TEST_P(ClientMove, SyncRunUnderCutsEqualsTheUndisturbedOne) {
     });
     in_parallel(2, [&](uint32_t index) {
       ClientOptions options = cluster.options(index);
-      options.mode = ps::ModeKind::sync;
+      options.mode.kind = ModeKind::sync;
       options.bucket_bytes = 1024;
       set_push(options, push);
-      options.returns = returns;
+      options.compression.returns = returns;
       const std::unique_ptr<Client> client = join(options, odd_schema());
       ASSERT_NE(client, nullptr);
       if (index == 0) fill_initial(*client);
@@ -177,8 +177,8 @@ TEST_P(ClientMove, SyncRunUnderCutsEqualsTheUndisturbedOne) {
         ++steps;
       }
       result[index] = flatten(*client);
-      moves += client->stats().moves;
-      EXPECT_TRUE(client->barrier("done").ok());
+      moves += client->statistics().now().moves;
+      EXPECT_TRUE(client->barriers().wait("done").ok());
     });
     done = true;
     cutter.join();
@@ -187,10 +187,9 @@ TEST_P(ClientMove, SyncRunUnderCutsEqualsTheUndisturbedOne) {
     return result[0];
   };
   // fp32 has no header; topk has places and keeps a rest, as int4 does, whose parameters return as differences.
-  for (const ps::PushFormat push : {ps::PushFormat(ps::PushFormat::fp32), ps::PushFormat(ps::PushFormat::topk, 20)})
-    EXPECT_EQ(run(true, push), run(false, push)) << ps::push_format_name(push);
-  EXPECT_EQ(run(true, ps::PushFormat::int4, ps::ReturnFormat::delta),
-            run(false, ps::PushFormat::int4, ps::ReturnFormat::bf16));
+  for (const PushFormat push : {PushFormat(PushFormat::fp32), PushFormat(PushFormat::topk, 20)})
+    EXPECT_EQ(run(true, push), run(false, push)) << push_format_name(push);
+  EXPECT_EQ(run(true, PushFormat::int4, ReturnFormat::delta), run(false, PushFormat::int4, ReturnFormat::bf16));
 }
 
 INSTANTIATE_TEST_SUITE_P(Over, ClientMove, ::testing::Values("shm", "tcp"),
@@ -200,8 +199,8 @@ TEST(ClientFailback, MovesToTheNextTransportAndComesBack) {
   const Watchdog watchdog;
   Cluster cluster({.worker_count = 1, .transports = {"shm", "tcp"}});
   ClientOptions options = cluster.options(0);
-  options.transports = {"shm", "tcp"};
-  options.failback = 50ms;
+  options.transport.order = {"shm", "tcp"};
+  options.transport.failback = 50ms;
   const std::unique_ptr<Client> client = join(options, odd_schema());
   ASSERT_NE(client, nullptr);
   fill_initial(*client);
@@ -216,16 +215,19 @@ TEST(ClientFailback, MovesToTheNextTransportAndComesBack) {
   };
   for (int round = 1; round <= 3; ++round) {
     ASSERT_TRUE(one_step());
-    EXPECT_THAT(client->stats().paths[0], HasSubstr(": shm"));
+    EXPECT_THAT(client->statistics().now().paths[0], HasSubstr(": shm"));
     cut_one("shm", cluster.spec());
     // As above, over the socket beside shared memory.
-    ASSERT_TRUE(eventually([&] { return !one_step() || client->stats().moves == static_cast<uint64_t>(round); }));
-    EXPECT_THAT(client->stats().paths[0], HasSubstr(": tcp (shm refused: lost during the run"));
-    ASSERT_TRUE(eventually([&] { return !one_step() || client->stats().returns == static_cast<uint64_t>(round); }));
+    ASSERT_TRUE(
+        eventually([&] { return !one_step() || client->statistics().now().moves == static_cast<uint64_t>(round); }));
+    EXPECT_THAT(client->statistics().now().paths[0], HasSubstr(": tcp (shm refused: lost during the run"));
+    ASSERT_TRUE(
+        eventually([&] { return !one_step() || client->statistics().now().returns == static_cast<uint64_t>(round); }));
   }
-  EXPECT_EQ(client->stats().moves, 3u);
-  ASSERT_EQ(client->stats().path_bytes.size(), 2u);
-  for (const ClientStats::PathBytes& bytes : client->stats().path_bytes) EXPECT_GT(bytes.pushed, 0u) << bytes.path;
+  EXPECT_EQ(client->statistics().now().moves, 3u);
+  ASSERT_EQ(client->statistics().now().path_bytes.size(), 2u);
+  for (const ClientStats::PathBytes& bytes : client->statistics().now().path_bytes)
+    EXPECT_GT(bytes.pushed, 0u) << bytes.path;
   const std::vector<float> got = flatten(*client);
   for (size_t i = 0; i < got.size(); ++i) {
     float expected = initial_of(i);
@@ -238,8 +240,8 @@ TEST(ClientFailback, ZeroNeverComesBack) {
   const Watchdog watchdog;
   Cluster cluster({.worker_count = 1, .transports = {"shm", "tcp"}});
   ClientOptions options = cluster.options(0);
-  options.transports = {"shm", "tcp"};
-  options.failback = Duration::zero();
+  options.transport.order = {"shm", "tcp"};
+  options.transport.failback = Duration::zero();
   const std::unique_ptr<Client> client = join(options, odd_schema());
   ASSERT_NE(client, nullptr);
   ASSERT_TRUE(client->start().ok());
@@ -248,17 +250,17 @@ TEST(ClientFailback, ZeroNeverComesBack) {
     client->exchange();
     return client->wait().ok();
   };
-  ASSERT_TRUE(eventually([&] { return !one_step() || client->stats().moves == 1; }));
+  ASSERT_TRUE(eventually([&] { return !one_step() || client->statistics().now().moves == 1; }));
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(one_step());
-  EXPECT_EQ(client->stats().returns, 0u);
-  EXPECT_THAT(client->stats().paths[0], HasSubstr(": tcp"));
+  EXPECT_EQ(client->statistics().now().returns, 0u);
+  EXPECT_THAT(client->statistics().now().paths[0], HasSubstr(": tcp"));
 }
 
 TEST(ClientRequireRdma, RefusesWhatNoDeviceCarries) {
   Cluster cluster({.worker_count = 1, .transports = {"shm", "tcp"}});
   ClientOptions options = cluster.options(0);
-  options.transports = {"shm", "tcp"};
-  options.require_rdma = true;
+  options.transport.order = {"shm", "tcp"};
+  options.transport.require_rdma = true;
   const absl::StatusOr<std::unique_ptr<Client>> client = Client::join(options, odd_schema());
   EXPECT_TRUE(absl::IsFailedPrecondition(client.status())) << client.status();
   EXPECT_THAT(std::string(message_of(client.status())), HasSubstr("tcp is carried by no RDMA device"));
@@ -267,11 +269,11 @@ TEST(ClientRequireRdma, RefusesWhatNoDeviceCarries) {
 TEST(ClientTransports, PluginThatIsNotThereIsAReason) {
   Cluster cluster({.worker_count = 1, .transports = {"ofi", "tcp"}});
   ClientOptions options = cluster.options(0);
-  options.transports = {"ofi", "tcp"};
-  options.rdma_only = true;
+  options.transport.order = {"ofi", "tcp"};
+  options.transport.rdma_only = true;
   const std::unique_ptr<Client> client = join(options, odd_schema());
   ASSERT_NE(client, nullptr);
-  EXPECT_THAT(client->stats().paths[0], HasSubstr(": tcp (ofi refused: "));
+  EXPECT_THAT(client->statistics().now().paths[0], HasSubstr(": tcp (ofi refused: "));
 }
 
 }  // namespace

@@ -10,10 +10,6 @@
 namespace gradrail::worker {
 namespace {
 
-using ps::ModeKind;
-using ps::OptimizerKind;
-using ps::PushFormat;
-
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -32,7 +28,7 @@ class NonFinite : public ::testing::TestWithParam<const char*> {
     cluster_ = std::make_unique<Cluster>(ClusterShape{.shards_per_ps = 2, .transports = {GetParam()}});
     for (uint32_t task = 0; task < 2; ++task) {
       ClientOptions options = cluster_->options(task, run.mode);
-      options.mode_bound = run.bound;
+      options.mode.bound = run.bound;
       options.optimizer.kind = run.optimizer;
       set_push(options, run.push);
       clients_.push_back(join(options, odd_schema()));
@@ -90,8 +86,7 @@ TEST_P(NonFinite, IsFoundInEachModeAndFormat) {
        std::vector<PushFormat>{PushFormat::bf16, PushFormat::int8, PushFormat::int4, PushFormat{PushFormat::topk, 100}})
     runs.push_back({.push = push});
   for (const Plan& run : runs) {
-    SCOPED_TRACE(::testing::Message() << "mode " << static_cast<int>(run.mode) << ", "
-                                      << ps::push_format_name(run.push));
+    SCOPED_TRACE(::testing::Message() << "mode " << static_cast<int>(run.mode) << ", " << push_format_name(run.push));
     step_ = 0;
     ASSERT_NO_FATAL_FAILURE(begin(run));
     step();

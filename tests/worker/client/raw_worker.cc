@@ -17,15 +17,15 @@
 namespace gradrail::worker {
 namespace {
 
-uint64_t elements_of(const ps::Schema& schema) {
+uint64_t elements_of(const Schema& schema) {
   uint64_t elements = 0;
-  for (const ps::Tensor& tensor : schema) elements += tensor.elements();
+  for (const Tensor& tensor : schema) elements += tensor.elements();
   return elements;
 }
 
 }  // namespace
 
-RawWorker::RawWorker(const ClientOptions& options, const ps::Schema& schema)
+RawWorker::RawWorker(const ClientOptions& options, const Schema& schema)
     : options_(options), schema_(schema), incarnation_(std::random_device()() | 1u) {}
 
 RawWorker::~RawWorker() { vanish(); }
@@ -49,14 +49,11 @@ absl::Status RawWorker::join() {
   request.mutable_member()->set_incarnation(incarnation_);
   request.set_worker_name("raw");
   ps::to_proto(schema_, request);
-  const auto worker_count = static_cast<uint32_t>(options_.cluster.workers.size());
-  *request.mutable_training() = ps::to_proto({.mode = {.kind = options_.mode,
-                                                       .worker_count = worker_count,
-                                                       .bound = options_.mode_bound,
-                                                       .grace = options_.mode_grace,
-                                                       .drops_late = options_.mode_drops_late},
+  Mode mode = options_.mode;
+  mode.worker_count = static_cast<uint32_t>(options_.cluster.workers.size());
+  *request.mutable_training() = ps::to_proto({.mode = mode,
                                               .optimizer = options_.optimizer,
-                                              .push = options_.push,
+                                              .push = options_.compression.push,
                                               .bucket_bytes = options_.bucket_bytes});
   request.set_total_shards(description.shard_count() * static_cast<uint32_t>(options_.cluster.ps.size()));
   const grpc::Status joined = ps::call(*stub_, &ps::proto::Control::Stub::Join, 20s, request, reply_);

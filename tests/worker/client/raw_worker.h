@@ -16,7 +16,7 @@ namespace gradrail::worker {
 /// the first ps. Its heartbeats continue until its destructor runs; it never leaves.
 class RawWorker {
  public:
-  RawWorker(const ClientOptions& options, const ps::Schema& schema);
+  RawWorker(const ClientOptions& options, const Schema& schema);
   ~RawWorker();
 
   absl::Status join();
@@ -78,7 +78,7 @@ class RawWorker {
   absl::Status await_next(const std::function<bool(const ps::proto::ToWorker*)>& is_it);
 
   const ClientOptions options_;
-  const ps::Schema schema_;
+  const Schema schema_;
   const uint64_t incarnation_;
   std::unique_ptr<ps::proto::Control::Stub> stub_;
   ps::proto::JoinReply reply_;

@@ -17,8 +17,10 @@ struct Restart {
   ClientOptions options(uint32_t task) {
     ClientOptions options = first.options(task);
     options.cluster.ps.assign(options.cluster.ps.size(), "");
-    options.rejoin_timeout = 60s;
-    options.ps_address = [this](uint32_t ps_index) -> absl::StatusOr<std::string> { return here->spec().ps[ps_index]; };
+    options.recovery.rejoin_timeout = 60s;
+    options.recovery.ps_address = [this](uint32_t ps_index) -> absl::StatusOr<std::string> {
+      return here->spec().ps[ps_index];
+    };
     return options;
   }
   void restart() {
@@ -41,7 +43,7 @@ TEST(ClientRejoin, AServerThatComesBackElsewhereIsFound) {
   Restart run({.worker_count = 1});
   int asked = 0;
   ClientOptions options = run.options(0);
-  options.ps_address = [&](uint32_t ps_index) -> absl::StatusOr<std::string> {
+  options.recovery.ps_address = [&](uint32_t ps_index) -> absl::StatusOr<std::string> {
     if (++asked % 3 != 0) return absl::NotFoundError("between two addresses");
     return run.here->spec().ps[ps_index];
   };
@@ -54,7 +56,7 @@ TEST(ClientRejoin, AServerThatComesBackElsewhereIsFound) {
   run.restart();
   const absl::Status back = step();
   ASSERT_TRUE(back.ok()) << back;
-  EXPECT_EQ(client->stats().rejoins, 1u);
+  EXPECT_EQ(client->statistics().now().rejoins, 1u);
   ASSERT_TRUE(step().ok());
   EXPECT_TRUE(client->leave().ok());
   EXPECT_TRUE(run.second.outcome(0).ok()) << "a worker has joined and left there";
@@ -75,9 +77,9 @@ TEST(ClientRejoin, RatesAndWeightsAreSetWithoutALookAtTheRun) {
     ASSERT_TRUE(client->set_learning_rate(0.25f).ok());
     ASSERT_TRUE(client->set_weight(2.0f).ok());
   }
-  EXPECT_EQ(client->stats().rejoins, 0u);
+  EXPECT_EQ(client->statistics().now().rejoins, 0u);
   EXPECT_TRUE(take_step(*client, 0, 1).ok());
-  EXPECT_EQ(client->stats().rejoins, 1u);
+  EXPECT_EQ(client->statistics().now().rejoins, 1u);
   EXPECT_TRUE(client->leave().ok());
 }
 
@@ -86,12 +88,12 @@ TEST(ClientRejoin, RatesAndWeightsAreSetWithoutALookAtTheRun) {
 TEST(ClientRejoin, TheChiefOffersTheParametersThatItHas) {
   Watchdog watchdog;
   for (const auto& [transport, returns] :
-       {std::pair("shm", ps::ReturnFormat::fp32), std::pair("tcp", ps::ReturnFormat::fp32),
-        std::pair("shm", ps::ReturnFormat::delta), std::pair("tcp", ps::ReturnFormat::delta)}) {
+       {std::pair("shm", ReturnFormat::fp32), std::pair("tcp", ReturnFormat::fp32),
+        std::pair("shm", ReturnFormat::delta), std::pair("tcp", ReturnFormat::delta)}) {
     Restart run({.shards_per_ps = 3, .worker_count = 1});
     ClientOptions options = run.options(0);
-    options.transports = {transport};
-    options.returns = returns;
+    options.transport.order = {transport};
+    options.compression.returns = returns;
     const auto client = join(options, odd_schema());
     ASSERT_NE(client, nullptr);
     fill_initial(*client);
@@ -106,7 +108,7 @@ TEST(ClientRejoin, TheChiefOffersTheParametersThatItHas) {
     fill_gradients(*client, 0, 7);
     run.restart();
     ASSERT_TRUE(client->wait().ok());
-    while (client->stats().rejoins == 0) ASSERT_TRUE(client->pull().ok());
+    while (client->statistics().now().rejoins == 0) ASSERT_TRUE(client->pull().ok());
     for (size_t i = 0, element = 0; i < reached.size(); ++i) {
       for (const float gradient : client->gradients(i)) ASSERT_EQ(gradient, gradient_of(0, 7, element++));
       EXPECT_THAT(client->parameters(i), ::testing::ElementsAreArray(reached[i])) << transport << ", tensor " << i;
@@ -129,7 +131,7 @@ TEST(ClientRejoin, AWorkerThatReturnsLastRepeatsItsLostSteps) {
   }
   const auto step = [&](uint32_t task) { return take_step(*clients[task], task, clients[task]->position() + 1); };
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(step(0).ok() && step(1).ok());
-  ASSERT_TRUE(clients[0]->save_checkpoint().ok());
+  ASSERT_TRUE(clients[0]->checkpoints().save().ok());
   ASSERT_TRUE(step(0).ok() && step(1).ok());
   run.restart();
   while (clients[0]->position() != 6) ASSERT_TRUE(step(0).ok());
@@ -159,7 +161,7 @@ TEST(ClientRejoin, AServerThatIsLostDuringTheFirstJoinIsJoinedAgain) {
   Watchdog watchdog;
   Restart run({.ps_count = 2, .worker_count = 1});
   ClientOptions options = run.options(0);
-  options.ps_address = [&](uint32_t ps_index) -> absl::StatusOr<std::string> {
+  options.recovery.ps_address = [&](uint32_t ps_index) -> absl::StatusOr<std::string> {
     const std::string address = run.here->spec().ps[ps_index];
     if (ps_index == 1 && run.here == &run.first) run.restart();
     return address;
@@ -175,8 +177,8 @@ TEST(ClientRejoin, TheReasonOfAMissingAddressIsReported) {
   Watchdog watchdog;
   Cluster cluster({.worker_count = 1});
   ClientOptions options = cluster.options(0);
-  options.join_timeout = 300ms;
-  options.ps_address = [](uint32_t ps_index) -> absl::StatusOr<std::string> {
+  options.recovery.join_timeout = 300ms;
+  options.recovery.ps_address = [](uint32_t ps_index) -> absl::StatusOr<std::string> {
     return absl::NotFoundError(fmt::format("ps {} has moved without a word", ps_index));
   };
   const auto client = Client::join(options, odd_schema());
@@ -188,7 +190,7 @@ TEST(ClientRejoin, AnAddressBeyondThisHostIsRefusedAsOneOfTheCluster) {
   Watchdog watchdog;
   Cluster cluster({.worker_count = 1});
   ClientOptions options = cluster.options(0);
-  options.ps_address = [](uint32_t) -> absl::StatusOr<std::string> { return "192.0.2.1:2222"; };
+  options.recovery.ps_address = [](uint32_t) -> absl::StatusOr<std::string> { return "192.0.2.1:2222"; };
   const TimePoint begun = Clock::now();
   const auto client = Client::join(options, odd_schema());
   EXPECT_EQ(client.status().code(), absl::StatusCode::kFailedPrecondition);

@@ -13,7 +13,7 @@ constexpr float kLearningRate = 0.5f;  // far from the initial values within the
 
 /// One worker's steps; its parameters after the last.
 std::vector<float> train_steps(ClientOptions options, uint32_t task_index) {
-  options.mode = ps::ModeKind::sync;
+  options.mode.kind = ModeKind::sync;
   options.optimizer.learning_rate = kLearningRate;
   auto workload = make_workload({.model = "mlp", .batch_size = 100, .seed = 7, .task_index = task_index});
   EXPECT_TRUE(workload.ok()) << workload.status();
@@ -53,7 +53,7 @@ TEST_P(SyncReference, ThreeWorkersFollowTheSingleProcess) {
   std::vector<std::vector<float>> found(kWorkers);
   in_parallel(kWorkers, [&](uint32_t task) {
     ClientOptions options = cluster.options(task);
-    options.transports = {GetParam()};
+    options.transport.order = {GetParam()};
     found[task] = train_steps(std::move(options), task);
   });
 

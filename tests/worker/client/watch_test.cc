@@ -50,13 +50,13 @@ TEST(ClientWatch, OthersSeeFiguresWhileItExchanges) {
   std::atomic<uint64_t> seen = 0;
   std::thread watcher([&] {
     while (!done.load()) {
-      const ClientStats stats = client->published_stats();
+      const ClientStats stats = client->statistics().published();
       EXPECT_GE(stats.exchange_count, seen);
       EXPECT_EQ(stats.exchange.count(), stats.exchange_count);
       uint64_t staleness = 0;
       for (const uint64_t count : stats.staleness) staleness += count;
       EXPECT_EQ(staleness, stats.exchange_count);
-      EXPECT_GE(client->under_way(), Duration::zero());
+      EXPECT_GE(client->statistics().exchange_under_way(), Duration::zero());
       seen = stats.exchange_count;
     }
   });
@@ -70,10 +70,10 @@ TEST(ClientWatch, OthersSeeFiguresWhileItExchanges) {
   EXPECT_TRUE(eventually(reported));
   done = true;
   watcher.join();
-  EXPECT_EQ(client->under_way(), Duration::zero());
+  EXPECT_EQ(client->statistics().exchange_under_way(), Duration::zero());
   EXPECT_TRUE(client->leave().ok());
-  EXPECT_EQ(client->published_stats().exchange_count, step);
-  EXPECT_EQ(client->published_stats().paths_in_use, "shm mapped");
+  EXPECT_EQ(client->statistics().published().exchange_count, step);
+  EXPECT_EQ(client->statistics().published().paths_in_use, "shm mapped");
 }
 
 TEST(ClientWatch, ADumpIsMadeOnceForEachTimeItIsAskedFor) {
@@ -82,9 +82,9 @@ TEST(ClientWatch, ADumpIsMadeOnceForEachTimeItIsAskedFor) {
   std::atomic<uint32_t> signals = 0;
   std::vector<size_t> dumps;
   ClientOptions options = cluster.options(0);
-  options.marks = 64;
-  options.dump_signals = &signals;
-  options.dump = [&](const std::vector<Mark>& marks) { dumps.push_back(marks.size()); };
+  options.hooks.marks = 64;
+  options.hooks.dump_signals = &signals;
+  options.hooks.dump = [&](const std::vector<Mark>& marks) { dumps.push_back(marks.size()); };
   const std::unique_ptr<Client> client = join(options, odd_schema());
   ASSERT_NE(client, nullptr);
   fill_initial(*client);
@@ -106,7 +106,7 @@ TEST(ClientWatch, TheChiefGathersTheMarksOfAll) {
   Cluster cluster({.ps_count = 2, .worker_count = 2});
   const auto joined = [&](uint32_t task) {
     ClientOptions options = cluster.options(task);
-    options.marks = 256;
+    options.hooks.marks = 256;
     std::unique_ptr<Client> client = join(options, odd_schema());
     if (task == 0) fill_initial(*client);
     EXPECT_TRUE(client->start().ok());
@@ -114,9 +114,9 @@ TEST(ClientWatch, TheChiefGathersTheMarksOfAll) {
     return client;
   };
   const std::unique_ptr<Client> chief = joined(0), other = joined(1);
-  const absl::Status uploaded = other->upload_trace();
+  const absl::Status uploaded = other->traces().upload();
   ASSERT_TRUE(uploaded.ok()) << uploaded;
-  const absl::StatusOr<std::vector<TaskTrace>> traces = chief->gather_trace();
+  const absl::StatusOr<std::vector<TaskTrace>> traces = chief->traces().gather();
   ASSERT_TRUE(traces.ok()) << traces.status();
   std::vector<std::string> tasks;
   for (const TaskTrace& trace : *traces) {
@@ -157,12 +157,12 @@ TEST(ClientWatch, AnImpossibleNumberOfTracesIsRefusedWithTheServer) {
   const Watchdog watchdog;
   Cluster cluster({.worker_count = 1});
   ClientOptions options = cluster.options(0);
-  options.marks = 64;
+  options.hooks.marks = 64;
   options.dialer = std::make_shared<AlteredCount>(*ps::grpc_dialer({}, {}), 1'000'000);
   const std::unique_ptr<Client> client = join(options, odd_schema());
   fill_initial(*client);
   ASSERT_TRUE(client->start().ok());
-  const absl::Status refused = client->gather_trace().status();
+  const absl::Status refused = client->traces().gather().status();
   EXPECT_TRUE(absl::IsDataLoss(refused)) << refused;
   EXPECT_THAT(std::string(refused.message()),
               ::testing::AllOf(::testing::HasSubstr("parameter server 0"), ::testing::HasSubstr("1000000 tasks")));

@@ -31,7 +31,7 @@ struct Problem {
     Random random(seed);
     for (float& pixel : images) pixel = static_cast<float>(random.uniform() - 0.5);
     for (uint8_t& label : labels) label = static_cast<uint8_t>(random.below(shape.classes));
-    for (const ps::Tensor& tensor : Cnn::schema(shape)) {
+    for (const Tensor& tensor : Cnn::schema(shape)) {
       // Keeps the magnitude of values through the layers: they neither vanish nor explode.
       const double outputs = static_cast<double>(tensor.shape.back());
       const double inputs = static_cast<double>(tensor.elements()) / outputs;
@@ -283,10 +283,10 @@ TEST(CnnStep, BeginsAsTheTutorialDoes) {
 
 // https://github.com/normanheckscher/mnist-multi-gpu, and TensorFlow's CIFAR-10 tutorial before it.
 TEST(CnnStep, TensorsHaveTheNamesOfTheTutorial) {
-  const ps::Schema schema = Cnn::schema({});
+  const Schema schema = Cnn::schema({});
   std::vector<std::string> names;
   names.reserve(schema.size());
-  for (const ps::Tensor& tensor : schema) names.push_back(tensor.name);
+  for (const Tensor& tensor : schema) names.push_back(tensor.name);
   EXPECT_THAT(names, ::testing::ElementsAre("conv1/weights", "conv1/biases", "conv2/weights", "conv2/biases",
                                             "local3/weights", "local3/biases", "local4/weights", "local4/biases",
                                             "softmax_linear/weights", "softmax_linear/biases"));

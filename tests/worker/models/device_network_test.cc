@@ -48,7 +48,7 @@ struct Problem {
     Random random(seed);
     for (float& pixel : images) pixel = static_cast<float>(random.uniform() - 0.5);
     for (uint8_t& label : labels) label = static_cast<uint8_t>(random.below(plan.classes));
-    for (const ps::Tensor& tensor : plan.schema) {
+    for (const Tensor& tensor : plan.schema) {
       const double outputs = static_cast<double>(tensor.shape.back());
       const double inputs = static_cast<double>(tensor.elements()) / outputs;
       std::vector<float>& to = values.emplace_back(on_own_pages(tensor.elements()));

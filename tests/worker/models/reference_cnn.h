@@ -17,7 +17,7 @@ using CnnTensors = std::vector<Doubles>;  // in the schema's order
 
 inline CnnTensors zero_cnn_tensors(const Cnn::Shape& shape) {
   CnnTensors tensors;
-  for (const ps::Tensor& tensor : Cnn::schema(shape)) tensors.emplace_back(tensor.elements());
+  for (const Tensor& tensor : Cnn::schema(shape)) tensors.emplace_back(tensor.elements());
   return tensors;
 }
 

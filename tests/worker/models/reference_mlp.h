@@ -17,7 +17,7 @@ using Tensors = std::vector<std::vector<Real>>;
 template <typename Real>
 Tensors<Real> zero_tensors(const Mlp::Shape& shape) {
   Tensors<Real> tensors;
-  for (const ps::Tensor& tensor : Mlp::schema(shape)) {
+  for (const Tensor& tensor : Mlp::schema(shape)) {
     size_t count = 1;
     for (const int64_t size : tensor.shape) count *= static_cast<size_t>(size);
     tensors.emplace_back(count);

@@ -31,7 +31,7 @@ void write_two_classes(const TemporaryFolder& folder) {
 class Trainee {
  public:
   Trainee(Workload& workload, uint64_t seed) : workload_(workload) {
-    for (const ps::Tensor& tensor : workload.schema()) {
+    for (const Tensor& tensor : workload.schema()) {
       size_t count = 1;
       for (const int64_t size : tensor.shape) count *= static_cast<size_t>(size);
       values_.emplace_back(count);

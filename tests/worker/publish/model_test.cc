@@ -12,7 +12,7 @@
 namespace gradrail::publish {
 namespace {
 
-const ps::Schema kSchema = {{"w", {3, 5}}, {"scale", {}}};
+const Schema kSchema = {{"w", {3, 5}}, {"scale", {}}};
 
 std::vector<uint16_t> rounded(const std::vector<float>& values) {
   const Model model = *Model::create(Format::bf16, {{"w", {static_cast<int64_t>(values.size())}}});
@@ -73,7 +73,7 @@ TEST(PublishedModel, its_text_is_decoded) {
 }
 
 TEST(PublishedModel, its_hash_covers_names_shapes_format_and_bits) {
-  const auto hash = [](Format format, const ps::Schema& schema, std::byte first) {
+  const auto hash = [](Format format, const Schema& schema, std::byte first) {
     const Model model = *Model::create(format, schema);
     std::vector<std::byte> bits(model.bytes());
     bits.front() = first;

@@ -18,7 +18,7 @@ using ::testing::MatchesRegex;
 
 const std::atomic<bool> kNeverStop = false;
 
-std::unique_ptr<LocalVariables> make(const ps::OptimizerConfig& optimizer) {
+std::unique_ptr<LocalVariables> make(const OptimizerConfig& optimizer) {
   absl::StatusOr<std::unique_ptr<LocalVariables>> made =
       LocalVariables::create({{"a", {3}}, {"b", {2, 2}}}, optimizer, nullptr);
   EXPECT_TRUE(made.ok()) << made.status();
@@ -26,7 +26,7 @@ std::unique_ptr<LocalVariables> make(const ps::OptimizerConfig& optimizer) {
 }
 
 TEST(LocalVariables, EveryTensorIsAppliedOnceAStepInAnyOrder) {
-  const ps::OptimizerConfig adam{.kind = ps::OptimizerKind::adam, .learning_rate = 0.1f};
+  const OptimizerConfig adam{.kind = OptimizerKind::adam, .learning_rate = 0.1f};
   const auto early = make(adam), late = make(adam);
   for (int step = 0; step < 5; ++step) {
     for (const auto& variables : {early.get(), late.get()}) {
@@ -48,7 +48,7 @@ TEST(LocalVariables, EveryTensorIsAppliedOnceAStepInAnyOrder) {
 }
 
 TEST(LocalVariables, MomentumIsRememberedPerTensor) {
-  const auto variables = make({.kind = ps::OptimizerKind::momentum, .learning_rate = 1.0f, .momentum = 0.5f});
+  const auto variables = make({.kind = OptimizerKind::momentum, .learning_rate = 1.0f, .momentum = 0.5f});
   variables->gradients(0)[1] = 1.0f;
   variables->gradients(1)[0] = 2.0f;
   for (int step = 0; step < 3; ++step) variables->exchange();
@@ -58,7 +58,7 @@ TEST(LocalVariables, MomentumIsRememberedPerTensor) {
 
 TEST(LocalVariables, MemoryIsPlacedBeforeItIsTouched) {
   size_t bytes = 0;
-  const auto made = LocalVariables::create({{"a", {1000}}}, {.kind = ps::OptimizerKind::adam},
+  const auto made = LocalVariables::create({{"a", {1000}}}, {.kind = OptimizerKind::adam},
                                            [&](const MemorySpan& memory) { bytes += memory.bytes; });
   ASSERT_TRUE(made.ok()) << made.status();
   EXPECT_GE(bytes, 4 * 4000u) << "parameters, gradients, two state vectors";

@@ -23,7 +23,7 @@ class PassedVariables : public Variables {
  public:
   explicit PassedVariables(Variables& local) : local_(local) {}
 
-  const ps::Schema& schema() const override { return local_.schema(); }
+  const Schema& schema() const override { return local_.schema(); }
   absl::Span<float> parameters(size_t tensor_index) override { return local_.parameters(tensor_index); }
   absl::Span<float> gradients(size_t tensor_index) override { return local_.gradients(tensor_index); }
   absl::Status start() override { return local_.start(); }
@@ -72,7 +72,7 @@ class PassedModel : public Workload {
  public:
   explicit PassedModel(Workload& linear) : linear_(linear) {}
 
-  const ps::Schema& schema() const override { return linear_.schema(); }
+  const Schema& schema() const override { return linear_.schema(); }
   void initialise(uint64_t seed, Gradients parameters) const override { linear_.initialise(seed, parameters); }
   size_t batches_per_epoch() const override { return linear_.batches_per_epoch(); }
   size_t batch_size() const override { return linear_.batch_size(); }

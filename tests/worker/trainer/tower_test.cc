@@ -39,7 +39,7 @@ void write_noise(const TemporaryFolder& folder, uint32_t count) {
 class Trainee {
  public:
   explicit Trainee(Workload& workload) : workload_(workload) {
-    for (const ps::Tensor& tensor : workload.schema()) {
+    for (const Tensor& tensor : workload.schema()) {
       values_.emplace_back(tensor.elements());
       gradient_values_.emplace_back(tensor.elements());
     }

@@ -28,7 +28,7 @@ struct Outcome {
   std::vector<float> parameters;
 };
 
-Outcome run(const Cluster& cluster, ps::ModeKind mode, TrainerOptions options, const std::atomic<bool>& stop,
+Outcome run(const Cluster& cluster, ModeKind mode, TrainerOptions options, const std::atomic<bool>& stop,
             const std::function<void(const Progress&)>& watch = {}, uint32_t task = 0) {
   Outcome outcome;
   ClientOptions client_options = cluster.options(task);
@@ -60,7 +60,7 @@ std::string hash_of(const Outcome& outcome) {
 TEST(Trainer, LearnsTheLineAndSpeaksLikeTheTutorials) {
   const Watchdog watchdog;
   Cluster cluster({.worker_count = 1});
-  const Outcome outcome = run(cluster, ps::ModeKind::async, {.epochs = 2, .log_every = 50}, kNeverStop);
+  const Outcome outcome = run(cluster, ModeKind::async, {.epochs = 2, .log_every = 50}, kNeverStop);
   ASSERT_TRUE(outcome.status.ok()) << outcome.status;
   EXPECT_NEAR(outcome.parameters[0], 2.0f, 0.01f);
   EXPECT_NEAR(outcome.parameters[1], 10.0f, 0.01f);
@@ -84,7 +84,7 @@ TEST(Trainer, LearnsTheLineAndSpeaksLikeTheTutorials) {
 TEST(Trainer, TheRateFormSaysHowLongItHasTrained) {
   const Watchdog watchdog;
   Cluster cluster({.worker_count = 1});
-  const Outcome outcome = run(cluster, ps::ModeKind::async, {.epochs = 2, .step_line = StepLine::kRate}, kNeverStop);
+  const Outcome outcome = run(cluster, ModeKind::async, {.epochs = 2, .step_line = StepLine::kRate}, kNeverStop);
   ASSERT_TRUE(outcome.status.ok()) << outcome.status;
   EXPECT_THAT(outcome.lines[0], HasSubstr(": step 100, loss = "));
   EXPECT_EQ(outcome.lines[2], "Done training for 2 epochs, 200 steps.");
@@ -97,9 +97,8 @@ TEST(Trainer, SyncWorkersEndWithTheSameParametersEveryTime) {
   for (int repetition = 0; repetition < 2; ++repetition) {
     Cluster cluster({.ps_count = 2, .worker_count = 2});
     Outcome outcomes[2];
-    in_parallel(2, [&](uint32_t task) {
-      outcomes[task] = run(cluster, ps::ModeKind::sync, {.epochs = 1}, kNeverStop, {}, task);
-    });
+    in_parallel(
+        2, [&](uint32_t task) { outcomes[task] = run(cluster, ModeKind::sync, {.epochs = 1}, kNeverStop, {}, task); });
     for (const Outcome& outcome : outcomes) EXPECT_TRUE(outcome.status.ok()) << outcome.status;
     EXPECT_EQ(outcomes[0].parameters, outcomes[1].parameters);
     EXPECT_THAT(outcomes[1].lines, Not(Contains(StartsWith("Parameter-Hash"))));
@@ -113,7 +112,7 @@ TEST(Trainer, StopEndsAfterTheStepUnderWayAndLeaves) {
   const Watchdog watchdog;
   Cluster cluster({.worker_count = 1});
   std::atomic<bool> stop = false;
-  const Outcome outcome = run(cluster, ps::ModeKind::async, {.epochs = 100'000}, stop, [&](const Progress& progress) {
+  const Outcome outcome = run(cluster, ModeKind::async, {.epochs = 100'000}, stop, [&](const Progress& progress) {
     if (progress.global_step == 30) stop = true;
   });
   EXPECT_TRUE(outcome.status.ok()) << outcome.status;
@@ -127,7 +126,7 @@ TEST(Trainer, StopBeforeTheFirstStepSaysThatNothingWasTrained) {
   const Watchdog watchdog;
   Cluster cluster({.worker_count = 1});
   const std::atomic<bool> stop = true;
-  const Outcome outcome = run(cluster, ps::ModeKind::async, {.epochs = 1}, stop);
+  const Outcome outcome = run(cluster, ModeKind::async, {.epochs = 1}, stop);
   EXPECT_TRUE(outcome.status.ok()) << outcome.status;
   EXPECT_EQ(outcome.progress_count, 0u);
   EXPECT_THAT(outcome.lines, Contains(std::string("Stopped before the first step: nothing was trained")));
@@ -150,7 +149,7 @@ TEST(Trainer, ChiefSavesOnItsWayAndAtTheEnd) {
   const TemporaryFolder folder;
   Cluster cluster({.worker_count = 1, .checkpoint_dir = folder.path()});
   // A save that comes due while one is being written is put off: those at the end of a second are not.
-  const Outcome outcome = run(cluster, ps::ModeKind::async, {.epochs = 1, .save_every = {.steps = 40}}, kNeverStop,
+  const Outcome outcome = run(cluster, ModeKind::async, {.epochs = 1, .save_every = {.steps = 40}}, kNeverStop,
                               [&](const Progress& progress) {
                                 if (progress.global_step % 40 == 39) std::this_thread::sleep_for(kLongerThanAWrite);
                               });
@@ -162,7 +161,7 @@ TEST(Trainer, TheLastStepIsSavedOnce) {
   const Watchdog watchdog;
   const TemporaryFolder folder;
   Cluster cluster({.ps_count = 2, .worker_count = 1, .checkpoint_dir = folder.path()});
-  const Outcome outcome = run(cluster, ps::ModeKind::async, {.epochs = 1, .save_every = {.steps = 100}}, kNeverStop);
+  const Outcome outcome = run(cluster, ModeKind::async, {.epochs = 1, .save_every = {.steps = 100}}, kNeverStop);
   ASSERT_TRUE(outcome.status.ok()) << outcome.status;
   EXPECT_THAT(saved_steps(folder), ElementsAre(100));
 }
@@ -174,7 +173,7 @@ TEST(Trainer, TheLastStepIsSavedAgainWithTheUpdatesOfOtherWorkers) {
   std::promise<void> half_done, chief_has_saved;
   in_parallel(2, [&](uint32_t task) {
     const Outcome outcome = run(
-        cluster, ps::ModeKind::async, {.epochs = 1, .save_every = {.steps = 100}}, kNeverStop,
+        cluster, ModeKind::async, {.epochs = 1, .save_every = {.steps = 100}}, kNeverStop,
         [&](const Progress& progress) {
           if (task == 0 && progress.batch == 99) half_done.get_future().wait();
           if (task == 0 && progress.batch == 100) chief_has_saved.set_value();
@@ -193,7 +192,7 @@ TEST(Trainer, ChiefSavesByTheClock) {
   Cluster cluster({.worker_count = 1, .checkpoint_dir = folder.path()});
   const SaveEvery every = {.time = std::chrono::milliseconds(100)};
   const Outcome outcome =
-      run(cluster, ps::ModeKind::async, {.epochs = 1, .save_every = every}, kNeverStop, [&](const Progress& progress) {
+      run(cluster, ModeKind::async, {.epochs = 1, .save_every = every}, kNeverStop, [&](const Progress& progress) {
         // No event exists: the clock is under test.
         if (progress.global_step == 10) std::this_thread::sleep_for(every.time + std::chrono::milliseconds(50));
       });
@@ -207,7 +206,7 @@ TEST(Trainer, ASaveThatFailsOnTheWayDoesNotEndTheRun) {
   const TemporaryFolder folder;
   Cluster cluster({.worker_count = 1, .checkpoint_dir = folder.path() + "/below"});
   const std::filesystem::path below = folder.path() + "/below";
-  const Outcome outcome = run(cluster, ps::ModeKind::async, {.epochs = 1, .save_every = {.steps = 40}}, kNeverStop,
+  const Outcome outcome = run(cluster, ModeKind::async, {.epochs = 1, .save_every = {.steps = 40}}, kNeverStop,
                               [&](const Progress& progress) {
                                 if (progress.global_step == 30) std::filesystem::rename(below, folder.path() + "/away");
                                 if (progress.global_step == 79) std::this_thread::sleep_for(kLongerThanAWrite);
@@ -221,7 +220,7 @@ TEST(Trainer, ALastSaveThatFailsIsTheRunsError) {
   const Watchdog watchdog;
   const TemporaryFolder folder;
   Cluster cluster({.worker_count = 1, .checkpoint_dir = folder.path() + "/below"});
-  const Outcome outcome = run(cluster, ps::ModeKind::async, {.epochs = 1}, kNeverStop, [&](const Progress& progress) {
+  const Outcome outcome = run(cluster, ModeKind::async, {.epochs = 1}, kNeverStop, [&](const Progress& progress) {
     if (progress.global_step == 30) std::filesystem::rename(folder.path() + "/below", folder.path() + "/away");
   });
   EXPECT_FALSE(outcome.status.ok());
@@ -232,10 +231,9 @@ TEST(Trainer, ServerThatGoesEndsTheRunWithItsError) {
   const Watchdog watchdog;
   Cluster cluster({.worker_count = 1});
   std::thread stopper;
-  const Outcome outcome =
-      run(cluster, ps::ModeKind::async, {.epochs = 100'000}, kNeverStop, [&](const Progress& progress) {
-        if (progress.global_step == 30) stopper = std::thread([&] { cluster.stop(0); });
-      });
+  const Outcome outcome = run(cluster, ModeKind::async, {.epochs = 100'000}, kNeverStop, [&](const Progress& progress) {
+    if (progress.global_step == 30) stopper = std::thread([&] { cluster.stop(0); });
+  });
   stopper.join();
   EXPECT_TRUE(absl::IsUnavailable(outcome.status)) << outcome.status;
 }
@@ -244,7 +242,7 @@ TEST(Trainer, ServerThatGoesEndsTheRunWithItsError) {
 class LosesItsDevice final : public Workload {
  public:
   explicit LosesItsDevice(int at) : left_(at) {}
-  const ps::Schema& schema() const override { return linear_->schema(); }
+  const Schema& schema() const override { return linear_->schema(); }
   void initialise(uint64_t seed, Gradients parameters) const override { linear_->initialise(seed, parameters); }
   size_t batches_per_epoch() const override { return linear_->batches_per_epoch(); }
   size_t batch_size() const override { return linear_->batch_size(); }
@@ -275,7 +273,7 @@ TEST(Trainer, ALostDeviceIsReportedAndTheOthersGoOn) {
     if (task == 0) {
       // The chief makes its steps after the loss. A gradient of the other worker may be old and spoil the result.
       const std::shared_future<void> is_lost = loss.get_future().share();
-      chief = run(cluster, ps::ModeKind::async, {.epochs = 5}, kNeverStop, [&](const Progress&) { is_lost.wait(); });
+      chief = run(cluster, ModeKind::async, {.epochs = 5}, kNeverStop, [&](const Progress&) { is_lost.wait(); });
       return;
     }
     ClientOptions options = cluster.options(task);

@@ -10,8 +10,6 @@ using ::testing::Each;
 using ::testing::FloatNear;
 using ::testing::HasSubstr;
 using ::testing::Pointwise;
-using worker::Client;
-using worker::ClientOptions;
 using worker::Cluster;
 using namespace std::chrono_literals;
 
@@ -22,16 +20,16 @@ class Node {
   Node(ClientOptions upward, uint32_t worker_count, uint32_t shards = 1, uint16_t port = 0) {
     for (uint32_t i = 0; i < worker_count; ++i) options_.cluster.workers.push_back(fmt::format("127.0.0.1:{}", i + 1));
     options_.optimizer = upward.optimizer;
-    options_.mode = ps::ModeKind::sync;
+    options_.mode.kind = ModeKind::sync;
     options_.bucket_bytes = upward.bucket_bytes;
-    options_.transports = upward.transports;
-    options_.join_timeout = 20s;
-    options_.log = upward.log;
+    options_.transport.order = upward.transports;
+    options_.recovery.join_timeout = 20s;
+    options_.hooks.log = upward.log;
     parent_ = TreeParent::start(std::move(upward)).value();
     server_ = ps::Server::start({.listen_address = fmt::format("127.0.0.1:{}", port),
                                  .advertised_host = "127.0.0.1",
                                  .shard_count = shards,
-                                 .transports = options_.transports,
+                                 .transports = options_.transport.order,
                                  .worker_names = options_.cluster.workers,
                                  .parent = parent_,
                                  .heartbeat_timeout = 10s})
@@ -76,7 +74,7 @@ class Node {
 std::vector<float> expected_after(uint64_t steps, uint32_t workers) {
   std::vector<float> values;
   size_t elements = 0;
-  for (const ps::Tensor& tensor : worker::odd_schema()) elements += tensor.elements();
+  for (const Tensor& tensor : worker::odd_schema()) elements += tensor.elements();
   for (size_t element = 0; element < elements; ++element) {
     float value = worker::initial_of(element);
     for (uint64_t step = 1; step <= steps; ++step) {
@@ -127,7 +125,7 @@ class Tree : public ::testing::TestWithParam<const char*> {
 TEST_P(Tree, HasTheMeanOfAllWorkers) {
   Cluster root({.shards_per_ps = 2, .worker_count = 2, .transports = {GetParam()}});
   // Other cuts into shards: the parts of a gradient end at other elements.
-  Node first(root.options(0, ps::ModeKind::sync), 2, 3), second(root.options(1, ps::ModeKind::sync), 2);
+  Node first(root.options(0, ModeKind::sync), 2, 3), second(root.options(1, ModeKind::sync), 2);
   // Small integers and two times two workers: each mean is exact.
   EXPECT_THAT(train_all({&first, &second}, 3), Each(expected_after(3, 4)));
   EXPECT_TRUE(first.outcome().ok());
@@ -137,14 +135,14 @@ TEST_P(Tree, HasTheMeanOfAllWorkers) {
 
 TEST_P(Tree, WeighsANodeByItsWorkers) {
   Cluster root({.worker_count = 2, .transports = {GetParam()}});
-  Node first(root.options(0, ps::ModeKind::sync), 3), second(root.options(1, ps::ModeKind::sync), 1);
+  Node first(root.options(0, ModeKind::sync), 3), second(root.options(1, ModeKind::sync), 1);
   for (const std::vector<float>& found : train_all({&first, &second}, 2))
     EXPECT_THAT(found, Pointwise(FloatNear(1e-4f), expected_after(2, 4)));
 }
 
 TEST_P(Tree, HasAnyNumberOfLevels) {
   Cluster root({.worker_count = 2, .transports = {GetParam()}});
-  Node middle(root.options(0, ps::ModeKind::sync), 2), right(root.options(1, ps::ModeKind::sync), 2);
+  Node middle(root.options(0, ModeKind::sync), 2), right(root.options(1, ModeKind::sync), 2);
   Node first(middle.options(0), 1), second(middle.options(1), 1);
   EXPECT_THAT(train_all({&first, &second, &right}, 3), Each(expected_after(3, 4)));
 }
@@ -154,14 +152,14 @@ INSTANTIATE_TEST_SUITE_P(Built, Tree, ::testing::Values("shm", "tcp"),
 
 TEST(TreeNode, PacksInBothDirections) {
   const worker::Watchdog watchdog;
-  for (const ps::PushFormat push : {ps::PushFormat(ps::PushFormat::bf16), ps::PushFormat(ps::PushFormat::int8)}) {
+  for (const PushFormat push : {PushFormat(PushFormat::bf16), PushFormat(PushFormat::int8)}) {
     Cluster root({.worker_count = 2, .transports = {"tcp"}});
-    Node first(root.options(0, ps::ModeKind::sync), 2), second(root.options(1, ps::ModeKind::sync), 2);
+    Node first(root.options(0, ModeKind::sync), 2), second(root.options(1, ModeKind::sync), 2);
     std::vector<std::vector<float>> found(4);
     worker::in_parallel(4, [&](uint32_t leaf) {
       ClientOptions options = (leaf < 2 ? first : second).options(leaf % 2);
       worker::set_push(options, push);
-      options.returns = ps::ReturnFormat::delta;
+      options.compression.returns = ReturnFormat::delta;
       found[leaf] = train(options, leaf, 3);
     });
     EXPECT_THAT(found, Each(found[0]));
@@ -172,10 +170,10 @@ TEST(TreeNode, PacksInBothDirections) {
 TEST(TreeNode, StartsAgainWithTheParametersOfItsParent) {
   const worker::Watchdog watchdog;
   Cluster root({.worker_count = 1, .transports = {"tcp"}});
-  auto node = std::make_unique<Node>(root.options(0, ps::ModeKind::sync), 1);
+  auto node = std::make_unique<Node>(root.options(0, ModeKind::sync), 1);
   const uint16_t port = node->port();
   ClientOptions options = node->options(0);
-  options.rejoin_timeout = 60s;
+  options.recovery.rejoin_timeout = 60s;
   const std::unique_ptr<Client> client = worker::join(options, worker::odd_schema());
   ASSERT_NE(client, nullptr);
   worker::fill_initial(*client);
@@ -187,7 +185,7 @@ TEST(TreeNode, StartsAgainWithTheParametersOfItsParent) {
   };
   ASSERT_TRUE(step(1).ok());
   node->stop();
-  std::thread again([&] { node = std::make_unique<Node>(root.options(0, ps::ModeKind::sync), 1, 1, port); });
+  std::thread again([&] { node = std::make_unique<Node>(root.options(0, ModeKind::sync), 1, 1, port); });
   absl::Status status = step(2);
   again.join();
   ASSERT_TRUE(status.ok()) << status;
@@ -200,9 +198,9 @@ TEST(TreeNode, StartsAgainWithTheParametersOfItsParent) {
 
 TEST(TreeNode, ServesSyncAlone) {
   Cluster root({.worker_count = 1});
-  const Node node(root.options(0, ps::ModeKind::sync), 1);
+  const Node node(root.options(0, ModeKind::sync), 1);
   ClientOptions options = node.options(0);
-  options.mode = ps::ModeKind::async;
+  options.mode.kind = ModeKind::async;
   const absl::StatusOr<std::unique_ptr<Client>> refused = Client::join(options, worker::odd_schema());
   EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(refused.status().message()),
@@ -212,20 +210,20 @@ TEST(TreeNode, ServesSyncAlone) {
 TEST(TreeNode, ItsParentSavesCheckpoints) {
   const worker::TemporaryFolder folder;
   Cluster root({.worker_count = 1, .checkpoint_dir = folder.path()});
-  const Node node(root.options(0, ps::ModeKind::sync), 1);
+  const Node node(root.options(0, ModeKind::sync), 1);
   const std::unique_ptr<Client> client = worker::join(node.options(0), worker::odd_schema());
   ASSERT_NE(client, nullptr);
   worker::fill_initial(*client);
   ASSERT_TRUE(client->start().ok());
-  EXPECT_TRUE(client->saves_checkpoints());
-  const absl::StatusOr<std::vector<std::string>> saved = client->save_checkpoint();
+  EXPECT_TRUE(client->checkpoints().are_saved());
+  const absl::StatusOr<std::vector<std::string>> saved = client->checkpoints().save();
   ASSERT_TRUE(saved.ok()) << saved.status();
   EXPECT_EQ(ps::newest_checkpoint(folder.path()).value(), 0u);
 }
 
 TEST(TreeNode, ALostParentEndsItsService) {
   auto root = std::make_unique<Cluster>(worker::ClusterShape{.worker_count = 1, .transports = {"tcp"}});
-  Node node(root->options(0, ps::ModeKind::sync), 1);
+  Node node(root->options(0, ModeKind::sync), 1);
   const std::unique_ptr<Client> client = worker::join(node.options(0), worker::odd_schema());
   ASSERT_NE(client, nullptr);
   worker::fill_initial(*client);

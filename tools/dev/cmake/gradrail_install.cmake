@@ -1,17 +1,10 @@
-# `cmake --install` installs the program, libgradrail.so, the listed headers in the folders of the source tree, and the
-# MNIST data. It also installs a description of the library for CMake and for pkg-config. The CMakeLists.txt of a
+# `cmake --install` installs the program, libgradrail.so, the headers of include/gradrail, and the MNIST data. It also installs a description of the library for CMake and for pkg-config. The CMakeLists.txt of a
 # transport plug-in installs the plug-in. A component is a Debian package (tools/package).
 include(CMakePackageConfigHelpers)
 
 set(GRADRAIL_INSTALL_CMAKE ${CMAKE_INSTALL_LIBDIR}/cmake/gradrail)
 
-set(public_headers ${PROJECT_SOURCE_DIR}/tools/dev/public_headers)
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${public_headers})
-file(STRINGS ${public_headers} headers REGEX "^[^#]")
-foreach(header IN LISTS headers)
-  cmake_path(GET header PARENT_PATH folder)
-  install(FILES ${header} DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/gradrail/${folder} COMPONENT development)
-endforeach()
+install(DIRECTORY include/gradrail DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development)
 
 install(TARGETS gradrail_shared EXPORT gradrail_targets
         LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library NAMELINK_COMPONENT development)

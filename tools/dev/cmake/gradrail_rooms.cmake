@@ -1,8 +1,8 @@
 # The border between the rooms of the source tree: the sources of a room see the headers of the rooms that it may use, and
 # its targets link only targets of these rooms. docs/design/rooms.md draws the order of the rooms.
 
-# gradrail_room(<folder>…) begins a room in the current folder. Its sources see their own folder, `include`, and the
-# folders of the list. Subfolders belong to the room, unless they begin a room of their own.
+# gradrail_room(<folder>…) begins a room in the current folder. Its sources see their own folder, the public headers, and
+# the folders of the list. Subfolders belong to the room, unless they begin a room of their own.
 function(gradrail_room)
   cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE room)
   set(seen ${room} ${ARGN})
@@ -10,6 +10,8 @@ function(gradrail_room)
   string(REPLACE / _ name ${room})
   set(view ${PROJECT_BINARY_DIR}/rooms/${name})
   file(REMOVE_RECURSE ${view})
+  file(MAKE_DIRECTORY ${view})
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/include/gradrail ${view}/gradrail SYMBOLIC)
   foreach(folder IN LISTS seen)
     cmake_path(GET folder PARENT_PATH parent)
     file(MAKE_DIRECTORY ${view}/${parent})

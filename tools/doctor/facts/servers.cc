@@ -7,13 +7,13 @@
 #include <cstring>
 #include <optional>
 
-#include "base/clock.h"
 #include "base/file_descriptor.h"
 #include "base/net_address.h"
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "fmt/format.h"
-#include "ps/protocol/cluster_spec.h"
+#include "gradrail/clock.h"
+#include "gradrail/cluster.h"
 #include "tools/doctor/facts/read.h"
 
 namespace gradrail::tools::doctor {
@@ -55,7 +55,7 @@ Attempt begin(const NetAddress& address, size_t server_index) {
 }
 
 absl::StatusOr<std::vector<NetAddress>> addresses_of(const std::string& server, const Resolver& resolver) {
-  GRADRAIL_ASSIGN_OR_RETURN(const ps::HostPort address, ps::parse_host_port(server));
+  GRADRAIL_ASSIGN_OR_RETURN(const HostPort address, parse_host_port(server));
   return resolver(address.host, address.port);
 }
 

@@ -12,7 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/clock.h"
+#include "gradrail/clock.h"
 #include "transport/tcp/frame.h"
 #include "transport/tcp/seal/keys.h"
 #include "transport/tcp/seal/record_cipher.h"

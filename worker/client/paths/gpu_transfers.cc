@@ -13,13 +13,13 @@ namespace gradrail::worker {
 namespace {
 
 /// Parameters in another format than fp32 are unpacked in host memory.
-std::string meaning_of(GpuTransfer way, ps::ReturnFormat returns) {
+std::string meaning_of(GpuTransfer way, ReturnFormat returns) {
   const bool ipc = way == GpuTransfer::ipc;
   const char* const peer = ipc ? "the parameter server's GPU" : "the network device";
-  return returns == ps::ReturnFormat::fp32
+  return returns == ReturnFormat::fp32
              ? fmt::format("{} reads gradients and {} parameters in this GPU's memory", peer, ipc ? "stores" : "writes")
              : fmt::format("{} reads gradients in this GPU's memory; parameters in {} pass through host memory", peer,
-                           ps::return_format_name(returns));
+                           return_format_name(returns));
 }
 
 std::string reasons_of(const ShardLink& link, const std::vector<GpuTransfer>& wanted) {
@@ -31,41 +31,27 @@ std::string reasons_of(const ShardLink& link, const std::vector<GpuTransfer>& wa
 }
 
 std::string text_of(const ShardLink& link, const ClientOptions& options) {
-  const std::vector<GpuTransfer>& wanted = options.gpu_transfers;
+  const std::vector<GpuTransfer>& wanted = options.placement.gpu_transfers;
   const GpuTransfer way = link.path->way();
   const std::string reasons = reasons_of(link, wanted);
   if (way == GpuTransfer::staged) {
     const std::string why = wanted.empty() ? "" : fmt::format(" ({})", reasons);
     return fmt::format("staged through pinned host memory{}", why);
   }
-  return fmt::format("{} ({}{}{})", name_of(way), meaning_of(way, options.returns), reasons.empty() ? "" : "; ",
-                     reasons);
+  return fmt::format("{} ({}{}{})", name_of(way), meaning_of(way, options.compression.returns),
+                     reasons.empty() ? "" : "; ", reasons);
 }
 
 }  // namespace
 
-const char* name_of(GpuTransfer way) {
-  switch (way) {
-    case GpuTransfer::ipc:
-      return "ipc";
-    case GpuTransfer::dma_buf:
-      return gradrail::name_of(NicGpuTransfer::dma_buf);
-    case GpuTransfer::peer_memory:
-      return gradrail::name_of(NicGpuTransfer::peer_memory);
-    case GpuTransfer::staged:
-      break;
-  }
-  return "staged";
-}
-
 std::vector<GpuTransfer> ways_to_try(const ClientOptions& options, const ShardLink& link) {
-  if (options.device.device == nullptr) return {GpuTransfer::staged};
+  if (options.placement.device.device == nullptr) return {GpuTransfer::staged};
   std::vector<GpuTransfer> ways;
-  for (const GpuTransfer way : options.gpu_transfers) {
+  for (const GpuTransfer way : options.placement.gpu_transfers) {
     if (way != GpuTransfer::ipc || link.ipc_refused.empty()) ways.push_back(way);
   }
   // Last: staging works over every transport, so that no later way would be tried.
-  if (!options.require_device) ways.push_back(GpuTransfer::staged);
+  if (!options.placement.require_device) ways.push_back(GpuTransfer::staged);
   return ways;
 }
 
@@ -73,16 +59,16 @@ std::string why_not_ipc(const ClientOptions& options, const ps::proto::DescribeR
                         const std::string& server) {
   if (!same_host) return fmt::format("{} is on another host", server);
   if (!reply.on_gpu()) return fmt::format("{} keeps its parameters in host memory (--ps_device)", server);
-  return options.device.key.empty() ? options.device.why_no_key : "";
+  return options.placement.device.key.empty() ? options.placement.device.why_no_key : "";
 }
 
 absl::Status no_way_left(const ClientOptions& options, const ShardLink& link) {
   return absl::FailedPreconditionError(fmt::format("gradients cannot leave the GPU as --gpu-direct requires: {}",
-                                                   reasons_of(link, options.gpu_transfers)));
+                                                   reasons_of(link, options.placement.gpu_transfers)));
 }
 
 std::string describe_ways(const ClientOptions& options, const std::vector<std::unique_ptr<ShardLink>>& links) {
-  if (options.device.device == nullptr) return "";
+  if (options.placement.device.device == nullptr) return "";
   std::map<GpuTransfer, std::vector<const ShardLink*>> by_way;
   for (const auto& link : links) {
     if (link->path != nullptr) by_way[link->path->way()].push_back(link.get());
@@ -98,3 +84,21 @@ std::string describe_ways(const ClientOptions& options, const std::vector<std::u
 }
 
 }  // namespace gradrail::worker
+
+namespace gradrail {
+
+const char* name_of(GpuTransfer way) {
+  switch (way) {
+    case GpuTransfer::ipc:
+      return "ipc";
+    case GpuTransfer::dma_buf:
+      return name_of(NicGpuTransfer::dma_buf);
+    case GpuTransfer::peer_memory:
+      return name_of(NicGpuTransfer::peer_memory);
+    case GpuTransfer::staged:
+      break;
+  }
+  return "staged";
+}
+
+}  // namespace gradrail

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "worker/client/client.h"
+#include "gradrail/client.h"
 
 namespace gradrail::ps::proto {
 class DescribeReply;

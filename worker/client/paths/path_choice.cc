@@ -71,10 +71,12 @@ absl::Status PathManager::try_candidates(ShardLink& link, TimePoint deadline) {
     transport::Candidate& candidate = link.candidates[i];
     if (candidate.refused.empty()) {
       // No candidate waits for the end of the last attempt.
-      const bool last = !options_.fallback || std::all_of(link.candidates.begin() + i + 1, link.candidates.end(),
-                                                          [](const auto& other) { return !other.refused.empty(); });
-      const Duration limit = transport::scaled_limit(last ? kConnectLimit : kConnectDeadline, options_.path_timeout) +
-                             ps::allocation_time(link.range.count * sizeof(float));
+      const bool last =
+          !options_.transport.fallback || std::all_of(link.candidates.begin() + i + 1, link.candidates.end(),
+                                                      [](const auto& other) { return !other.refused.empty(); });
+      const Duration limit =
+          transport::scaled_limit(last ? kConnectLimit : kConnectDeadline, options_.transport.path_timeout) +
+          ps::allocation_time(link.range.count * sizeof(float));
       const absl::Status connected = try_candidate(link, i, std::min(deadline, Clock::now() + limit));
       if (connected.ok()) return absl::OkStatus();
       GRADRAIL_RETURN_IF_ERROR(failure_.status());
@@ -83,7 +85,7 @@ absl::Status PathManager::try_candidates(ShardLink& link, TimePoint deadline) {
       // A limit of this process (RESOURCE_EXHAUSTED) stays what it is.
       may_change = may_change || !(absl::IsFailedPrecondition(connected) || absl::IsResourceExhausted(connected));
     }
-    if (!options_.fallback) {
+    if (!options_.transport.fallback) {
       return absl::FailedPreconditionError(
           fmt::format("shard {} at {}: transport {} refused: {} (and fallback is forbidden)", link.shard_index,
                       link.address, candidate.name, candidate.refused));
@@ -104,10 +106,11 @@ absl::StatusOr<PathManager::Target> PathManager::target(const ShardLink& link, s
   if (endpoint == endpoints.end()) return absl::UnavailableError("the other end does not listen on it");
   GRADRAIL_ASSIGN_OR_RETURN(const transport::Transport* const transport, transport::find_transport(name));
   if (transport->lanes == transport::Transport::Lanes::each_context && !endpoint->rails.empty()) {
-    const std::string& address = options_.rails ? endpoint->rails : endpoint->address;
+    const std::string& address = options_.transport.rails ? endpoint->rails : endpoint->address;
     return Target{name, address, OpenContext::Lanes::devices, transport::rails::hosts_towards(address)};
   }
-  const std::string lanes = transport::rails::address_of_lanes(endpoint->rails, options_.rails, options_.streams);
+  const std::string lanes =
+      transport::rails::address_of_lanes(endpoint->rails, options_.transport.rails, options_.transport.streams);
   if (lanes.empty()) return Target{name, endpoint->address, OpenContext::Lanes::one};
   const bool has_rails = lanes.find(',') != std::string::npos;
   return Target{name, lanes, has_rails ? OpenContext::Lanes::rails : OpenContext::Lanes::streams};
@@ -124,8 +127,8 @@ absl::StatusOr<std::unique_ptr<ShardPath>> PathManager::open_path(ShardLink& lin
                                                                                 const std::string& challenge) {
     join.set_proof(ps::mac_of(key, {challenge}));
   };
-  return ShardPath::open(link, context, address, join_path, prove, registered_, options_.place_memory,
-                         {memory_.gpu(), way, options_.device.key}, deadline);
+  return ShardPath::open(link, context, address, join_path, prove, registered_, options_.placement.place_memory,
+                         {memory_.gpu(), way, options_.placement.device.key}, deadline);
 }
 
 /// Drives the handshake of one path. Events of all other paths are delivered meanwhile: the exchange continues.
@@ -148,7 +151,7 @@ absl::Status PathManager::establish(ShardPath& path, Phase until, TimePoint dead
 
 /// Known only now: some transports choose the device after the first transfer.
 absl::Status PathManager::check_rdma(const ShardPath& path) const {
-  if (!options_.require_rdma || path.connection().uses_rdma()) return absl::OkStatus();
+  if (!options_.transport.require_rdma || path.connection().uses_rdma()) return absl::OkStatus();
   return absl::FailedPreconditionError(
       fmt::format("{} is carried by no RDMA device, and RDMA is required", path.connection().path()));
 }
@@ -225,8 +228,8 @@ void PathManager::use(ShardLink& link, std::unique_ptr<ShardPath> path, size_t c
   const auto better_lost = [&](const transport::Candidate& other) { return !other.never && !other.refused.empty(); };
   const auto end = link.candidates.begin() + static_cast<ptrdiff_t>(candidate);
   const bool is_best = std::none_of(link.candidates.begin(), end, better_lost) && link.path->left_out_text().empty();
-  const bool stays = options_.failback == Duration::zero() || !options_.fallback;
-  link.next_probe = is_best || stays ? TimePoint::max() : Clock::now() + options_.failback;
+  const bool stays = options_.transport.failback == Duration::zero() || !options_.transport.fallback;
+  link.next_probe = is_best || stays ? TimePoint::max() : Clock::now() + options_.transport.failback;
   next_failback_ = std::min(next_failback_, link.next_probe);
 }
 

@@ -56,7 +56,7 @@ void PathManager::drop_probes() {
   for (const auto& link : links_) {
     if (link->probe.path == nullptr) continue;
     link->probe.path.reset();
-    link->next_probe = Clock::now() + options_.failback;
+    link->next_probe = Clock::now() + options_.transport.failback;
   }
 }
 
@@ -82,7 +82,7 @@ void PathManager::start_probe(ShardLink& link) {
     link.candidates[i].refused = message_of(path.status());
   }
   close_unused_contexts();
-  link.next_probe = Clock::now() + options_.failback;
+  link.next_probe = Clock::now() + options_.transport.failback;
 }
 
 /// Each probe tests one way: a way that failed in the last probe of this candidate is skipped.
@@ -116,7 +116,7 @@ void PathManager::end_probe(ShardLink& link, const std::string& why) {
   }
   link.probe.path.reset();
   close_unused_contexts();
-  link.next_probe = Clock::now() + options_.failback;
+  link.next_probe = Clock::now() + options_.transport.failback;
 }
 
 bool PathManager::advance_probes() {

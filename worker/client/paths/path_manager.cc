@@ -29,7 +29,7 @@ PathManager::PathManager(const ClientOptions& options, const Identity& identity,
       events_(events),
       why_removed_(std::move(calls.why_removed)),
       answers_(std::move(calls.answers)),
-      wait_set_(options.wait) {}
+      wait_set_(options.transport.wait) {}
 
 void set_endpoints(ShardLink& link, const ps::proto::JoinReply::Shard& shard) {
   link.endpoints.clear();
@@ -49,7 +49,7 @@ void PathManager::set_server(ShardLink& link, const ps::proto::DescribeReply& de
   link.ipc_refused = why_not_ipc(options_, described, host_id == described.host_id(), link.server);
   std::vector<transport::PeerTransport> offers;
   for (const auto& transport : described.transports()) offers.push_back({transport.name(), transport.refused()});
-  link.candidates = transport::rank_candidates(options_.transports, offers, host_id, described.host_id(),
+  link.candidates = transport::rank_candidates(options_.transport.order, offers, host_id, described.host_id(),
                                                options_.security.encrypt_data);
   shard_on_gpu_ = shard_on_gpu_ || described.on_gpu();
 }
@@ -89,10 +89,10 @@ void PathManager::clear() {
 absl::StatusOr<std::unique_ptr<transport::Context>> PathManager::open_transport(const Target& target) const {
   using Lanes = OpenContext::Lanes;
   GRADRAIL_ASSIGN_OR_RETURN(const transport::Transport* const found, transport::find_transport(target.transport));
-  const transport::OpenOptions options = {.bind_host = target.lanes == Lanes::rails ? "" : options_.bind_host,
-                                          .rdma_only = options_.rdma_only || options_.require_rdma,
-                                          .ofi_provider = options_.ofi_provider,
-                                          .path_timeout = options_.path_timeout,
+  const transport::OpenOptions options = {.bind_host = target.lanes == Lanes::rails ? "" : options_.transport.bind_host,
+                                          .rdma_only = options_.transport.rdma_only || options_.transport.require_rdma,
+                                          .ofi_provider = options_.transport.ofi_provider,
+                                          .path_timeout = options_.transport.path_timeout,
                                           .encryption = ps::data_encryption(options_.security)};
   if (target.lanes == Lanes::devices) {
     GRADRAIL_ASSIGN_OR_RETURN(transport::rails::RailContexts opened,
@@ -101,7 +101,7 @@ absl::StatusOr<std::unique_ptr<transport::Context>> PathManager::open_transport(
   }
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::Context> context, found->open(options));
   if (target.lanes == Lanes::one) return context;
-  return transport::rails::BundleContext::over(std::move(context), options_.streams);
+  return transport::rails::BundleContext::over(std::move(context), options_.transport.streams);
 }
 
 absl::StatusOr<OpenContext*> PathManager::open_context(const Target& target) {
@@ -215,9 +215,9 @@ void PathManager::describe(ClientStats& stats) const {
                                       link->path->mapped_text() + link->path->left_out_text()));
   }
   stats.paths_in_use = fmt::format("{}", fmt::join(names, ", "));
-  stats.mode = options_.mode;
-  stats.push_format = options_.push;
-  stats.return_format = options_.returns;
+  stats.mode = options_.mode.kind;
+  stats.push_format = options_.compression.push;
+  stats.return_format = options_.compression.returns;
   transport::RailTraffic rails = closed_rails_;
   for (const auto& open : contexts_) transport::add_traffic(open->context->rail_traffic(), rails);
   for (const auto& [rail, bytes] : rails)

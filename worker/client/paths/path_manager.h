@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/clock.h"
+#include "gradrail/client.h"
+#include "gradrail/clock.h"
 #include "transport/completion.h"
 #include "transport/rail_bytes.h"
 #include "transport/registration.h"
 #include "transport/wait_set.h"
-#include "worker/client/client.h"
 #include "worker/client/model_memory.h"
 #include "worker/client/paths/shard_link.h"
 #include "worker/client/run_failure.h"
@@ -173,7 +173,7 @@ class PathManager {
   bool lower_left_ = false;
   bool path_lost_ = false;                      ///< at least one path in use has failed
   TimePoint next_failback_ = TimePoint::max();  ///< when to look for better paths again
-  transport::RegistrationBudget registered_;
+  RegistrationBudget registered_;
 };
 
 }  // namespace gradrail::worker

@@ -54,7 +54,7 @@ absl::Status PathManager::replace(ShardLink& link) {
   close_unused_contexts();
   link.probe.candidate = SIZE_MAX;  // the next probe begins with the best candidate
   link.candidates[former].refused = fmt::format("lost during the run: {}", cause);
-  const std::vector<size_t> order = order_of_attempts(link, former, options_.fallback);
+  const std::vector<size_t> order = order_of_attempts(link, former, options_.transport.fallback);
   std::string last_error;
   // All candidates, round after round: the network as a whole may be interrupted for a moment.
   while (Clock::now() < start + kReplaceDeadline) {

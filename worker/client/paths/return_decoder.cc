@@ -20,8 +20,8 @@ uint16_t before(uint16_t answer) {
 
 }  // namespace
 
-absl::Status ReturnDecoder::allocate(ps::ReturnFormat format, uint64_t elements, const MemoryBinder& place) {
-  if (format != ps::ReturnFormat::delta) return absl::OkStatus();
+absl::Status ReturnDecoder::allocate(ReturnFormat format, uint64_t elements, const MemoryBinder& place) {
+  if (format != ReturnFormat::delta) return absl::OkStatus();
   GRADRAIL_ASSIGN_OR_RETURN(held_, SharedMemory::create("gradrail-held", elements * sizeof(uint16_t)));
   if (place) place(held_.span());
   return absl::OkStatus();

@@ -18,7 +18,7 @@ class ReturnDecoder {
  public:
   /// `place` is called before the first access to the memory; it may be empty.
   /// Errors  RESOURCE_EXHAUSTED: no memory.
-  absl::Status allocate(ps::ReturnFormat format, uint64_t elements, const MemoryBinder& place);
+  absl::Status allocate(ReturnFormat format, uint64_t elements, const MemoryBinder& place);
 
   /// `header`: a copy, because its memory is another process's to write. `base`: ReturnHeader::answer of the parameters
   /// that the worker has of this bucket. `packed`: the bucket's place in the return region.

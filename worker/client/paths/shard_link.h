@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
+#include "gradrail/clock.h"
 #include "ps/protocol/shard_map.h"
 #include "transport/negotiate.h"
 #include "worker/client/paths/shard_path.h"
@@ -28,7 +28,7 @@ struct ShardLink {
   uint32_t bucket_count = 0;
   ps::ElementRange range;                   ///< in the whole model
   std::shared_ptr<const ps::ShardMap> map;  ///< all links share it
-  ps::ReturnFormat returns = ps::ReturnFormat::fp32;
+  ReturnFormat returns = ReturnFormat::fp32;
   std::string server;   ///< for people: "parameter server 0 (10.0.0.1:2222)"
   std::string address;  ///< of its control plane, "10.0.0.1:2222"
   std::string token;    ///< from the ps: the key of a data connection derives from it

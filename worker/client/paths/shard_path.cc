@@ -20,9 +20,8 @@ ShardPath::ShardPath(ShardLink& link, OpenContext& context, const ps::proto::Joi
 absl::StatusOr<std::unique_ptr<ShardPath>> ShardPath::open(ShardLink& link, OpenContext& context,
                                                            const std::string& address,
                                                            const ps::proto::JoinPath& join_path, Prove prove,
-                                                           transport::RegistrationBudget& budget,
-                                                           const MemoryBinder& place, const GpuOffer& offer,
-                                                           TimePoint deadline) {
+                                                           RegistrationBudget& budget, const MemoryBinder& place,
+                                                           const GpuOffer& offer, TimePoint deadline) {
   std::unique_ptr<ShardPath> path(new ShardPath(link, context, join_path));
   const size_t header_bytes = std::max(link.bucket_count * sizeof(ps::SlotHeader), ps::kCheckBytes);
   GRADRAIL_ASSIGN_OR_RETURN(transport::RegisteredMemory headers,
@@ -201,7 +200,7 @@ std::string ShardPath::compare_check() {
 }
 
 /// Packed parameters leave from the place of their gradient, also where the shard maps gradients.
-bool ShardPath::uses_places() const { return !gradients_mapped_ || link_.returns != ps::ReturnFormat::fp32; }
+bool ShardPath::uses_places() const { return !gradients_mapped_ || link_.returns != ReturnFormat::fp32; }
 
 transport::RemoteSlice ShardPath::slot(uint32_t bucket_index) const {
   if (payload_on_gpu_) return {payload_, places_.payload_at(bucket_index)};
@@ -255,8 +254,8 @@ std::string ShardPath::left_out_text() const {
   return left_out.empty() ? "" : "; left out: " + left_out;
 }
 
-absl::Status register_model(OpenContext& open, transport::RegistrationBudget& budget, MemorySpan parameters,
-                            MemorySpan gradients, bool shard_on_gpu) {
+absl::Status register_model(OpenContext& open, RegistrationBudget& budget, MemorySpan parameters, MemorySpan gradients,
+                            bool shard_on_gpu) {
   using transport::Access;
   // Shards read this memory only over a transport that maps it: the gradients, and parameters to check the mapping.
   // Elsewhere workers push gradients. A shard's GPU reads them by itself, and its driver pins nothing that cannot be
@@ -273,7 +272,7 @@ absl::Status register_model(OpenContext& open, transport::RegistrationBudget& bu
 
 std::string ShardPath::mapped_text() const {
   if (!gradients_mapped_ || way_ != GpuTransfer::staged) return "";
-  return link_.returns == ps::ReturnFormat::fp32 ? ", memory mapped both ways" : ", gradients mapped";
+  return link_.returns == ReturnFormat::fp32 ? ", memory mapped both ways" : ", gradients mapped";
 }
 
 std::string ShardPath::shown_path() const {

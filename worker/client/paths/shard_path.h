@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/clock.h"
+#include "gradrail/clock.h"
 #include "ps/protocol/exchange_layout.h"
 #include "ps/protocol/slot_places.h"
 #include "transport/context.h"
@@ -42,8 +42,8 @@ struct OpenContext {
 
 /// Registers the memory of a model with open.context. `shard_on_gpu`: a GPU of a shard may map the gradients.
 /// Errors  as Context::register_memory().
-absl::Status register_model(OpenContext& open, transport::RegistrationBudget& budget, MemorySpan parameters,
-                            MemorySpan gradients, bool shard_on_gpu);
+absl::Status register_model(OpenContext& open, RegistrationBudget& budget, MemorySpan parameters, MemorySpan gradients,
+                            bool shard_on_gpu);
 
 /// The GPU memory that a path offers to its shard, and the way on which the shard may reach it.
 struct GpuOffer {
@@ -86,9 +86,8 @@ class ShardPath {
   static absl::StatusOr<std::unique_ptr<ShardPath>> open(ShardLink& link, OpenContext& context,
                                                          const std::string& address,
                                                          const ps::proto::JoinPath& join_path, Prove prove,
-                                                         transport::RegistrationBudget& budget,
-                                                         const MemoryBinder& place, const GpuOffer& offer,
-                                                         TimePoint deadline);
+                                                         RegistrationBudget& budget, const MemoryBinder& place,
+                                                         const GpuOffer& offer, TimePoint deadline);
   ~ShardPath();
 
   /// Sends the next message of the handshake. True while it waits for room in the transport: call again soon.

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/clock.h"
+#include "gradrail/clock.h"
 #include "ps/protocol/trace_marks.h"
 
 namespace gradrail::worker {

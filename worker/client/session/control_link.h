@@ -8,8 +8,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/clock.h"
 #include "base/mutex.h"
+#include "gradrail/clock.h"
 #include "worker/client/session/clock_comparison.h"
 #include "worker/client/session/heartbeats.h"
 
@@ -17,10 +17,13 @@ namespace grpc {
 class Status;
 }
 
+namespace gradrail {
+struct Security;
+}
+
 namespace gradrail::ps {
 class ControlDialer;
-struct Security;
-}  // namespace gradrail::ps
+}
 
 namespace gradrail::ps::proto {
 class BarrierReply;
@@ -56,8 +59,7 @@ using StopRequest = std::function<bool()>;
 /// Opens the connections of control links over gRPC. `worker_count` is that of the cluster description: a ps that was
 /// stopped is noticed later in a large run.
 /// Errors  those of ps::channel_credentials().
-absl::StatusOr<std::shared_ptr<ps::ControlDialer>> control_link_dialer(const ps::Security& security,
-                                                                       size_t worker_count);
+absl::StatusOr<std::shared_ptr<ps::ControlDialer>> control_link_dialer(const Security& security, size_t worker_count);
 
 /// A worker's side of the control plane towards one ps task. This header shows no gRPC: tools include it.
 /// Threads  Owner thread, unless stated otherwise; a heartbeat runs in the thread of Heartbeats.

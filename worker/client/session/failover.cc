@@ -80,9 +80,10 @@ absl::Status Failover::switch_to_successor(uint32_t ps_index, const absl::Status
   GRADRAIL_RETURN_IF_ERROR(connect_shards(ps_index, *successor.described, successor.joined));
   exchange_.lower_first_steps(first_steps);
   telemetry_.count_takeover();
-  options_.log(fmt::format("{}; {} ({}) has taken over at step {}, no step of this worker lost", message_of(cause),
-                           successor.is_at_backup_address ? "its backup" : "a new task at its address",
-                           session_.control(ps_index).address(), successor.joined.global_step()));
+  options_.hooks.log(fmt::format("{}; {} ({}) has taken over at step {}, no step of this worker lost",
+                                 message_of(cause),
+                                 successor.is_at_backup_address ? "its backup" : "a new task at its address",
+                                 session_.control(ps_index).address(), successor.joined.global_step()));
   return absl::OkStatus();
 }
 
@@ -92,7 +93,7 @@ absl::StatusOr<Failover::Successor> Failover::find_successor(uint32_t ps_index) 
   TimePoint deadline = Clock::now() + kTakeOverDeadline;
   bool was_refused = false;  // by the backup, finally, in the round before
   for (bool answered = false;; std::this_thread::sleep_for(kBetweenFailovers)) {
-    Successor backup = {.control = session_.open_control(ps_index, Session::Role::backup, options_.log),
+    Successor backup = {.control = session_.open_control(ps_index, Session::Role::backup, options_.hooks.log),
                         .is_at_backup_address = true};
     absl::Status from_backup = request_takeover(ps_index, backup, Clock::now() + kDescribeDeadline, deadline);
     if (from_backup.ok()) return backup;

@@ -3,8 +3,8 @@
 #include <cstdint>
 
 #include "absl/status/statusor.h"
-#include "base/clock.h"
-#include "worker/client/client.h"
+#include "gradrail/client.h"
+#include "gradrail/clock.h"
 #include "worker/client/exchange.h"
 #include "worker/client/paths/path_manager.h"
 #include "worker/client/run_failure.h"

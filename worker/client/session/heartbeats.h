@@ -7,8 +7,8 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
-#include "base/clock.h"
 #include "base/mutex.h"
+#include "gradrail/clock.h"
 
 namespace gradrail::worker {
 

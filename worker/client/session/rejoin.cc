@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "ps/protocol/optimizer_settings.h"
 #include "spdlog/spdlog.h"
 #include "worker/client/session/stop.h"
 
@@ -32,7 +33,7 @@ Rejoin::Rejoin(const ClientOptions& options, RunFailure& failure, Telemetry& tel
 
 bool Rejoin::is_due() const {
   const absl::Status failed = failure_.status();
-  if (failed.ok() || under_way_ || options_.rejoin_timeout == Duration::zero()) return false;
+  if (failed.ok() || under_way_ || options_.recovery.rejoin_timeout == Duration::zero()) return false;
   // A worker that has finished its steps would not repeat those that a lost ps forgets. Its own silence loses none.
   return session_.steps_finished() ? is_returnable(failed) : may_be_remedied(failed);
 }
@@ -47,9 +48,9 @@ bool Rejoin::is_awaited() const {
 
 absl::Status Rejoin::join_first(TimePoint deadline) {
   absl::Status joined = steps_.join_cluster(deadline);
-  deadline = std::min(deadline, Clock::now() + options_.rejoin_timeout);
+  deadline = std::min(deadline, Clock::now() + options_.recovery.rejoin_timeout);
   while (is_server_loss(joined) && !asked_to_stop(options_) && Clock::now() < deadline && !is_awaited()) {
-    options_.log(fmt::format("{}; joining again", message_of(joined)));
+    options_.hooks.log(fmt::format("{}; joining again", message_of(joined)));
     if (session_.joined_count() == 0) session_.forget_group();
     release();
     std::this_thread::sleep_for(kBetweenRejoins);
@@ -61,12 +62,12 @@ absl::Status Rejoin::join_first(TimePoint deadline) {
 absl::Status Rejoin::run() {
   GRADRAIL_CHECK(is_due());
   const absl::Status cause = failure_.status();
-  const TimePoint deadline = Clock::now() + options_.rejoin_timeout;
+  const TimePoint deadline = Clock::now() + options_.recovery.rejoin_timeout;
   const uint64_t former_version = exchange_.global_step();
   const bool returns = is_returnable(cause);
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(options_.rejoin_timeout).count();
-  options_.log(returns ? fmt::format("{}; trying for up to {} s", message_of(cause), seconds)
-                       : fmt::format("{}; waiting up to {} s for its restart", message_of(cause), seconds));
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(options_.recovery.rejoin_timeout).count();
+  options_.hooks.log(returns ? fmt::format("{}; trying for up to {} s", message_of(cause), seconds)
+                             : fmt::format("{}; waiting up to {} s for its restart", message_of(cause), seconds));
   under_way_ = true;
   const uint64_t former_group = session_.group();
   const bool saved_before = session_.saves_checkpoints();
@@ -103,13 +104,14 @@ absl::Status Rejoin::run() {
     return failure_.status();
   }
   if (saved_before && !session_.saves_checkpoints())
-    options_.log("no checkpoints are saved any more: a parameter server was started again without --checkpoint_dir");
+    options_.hooks.log(
+        "no checkpoints are saved any more: a parameter server was started again without --checkpoint_dir");
   const uint64_t repeated = left_position_ - std::min(left_position_, position());
   telemetry_.count_rejoin(repeated);
-  options_.log(fmt::format("{}: global step {} where it was {}; {} steps of this worker are done once more{}",
-                           returns ? "this worker has joined again" : "all parameter servers are back",
-                           exchange_.global_step(), former_version, repeated,
-                           lost_steps() == 0 ? "" : ": a backup had taken over without them"));
+  options_.hooks.log(fmt::format("{}: global step {} where it was {}; {} steps of this worker are done once more{}",
+                                 returns ? "this worker has joined again" : "all parameter servers are back",
+                                 exchange_.global_step(), former_version, repeated,
+                                 lost_steps() == 0 ? "" : ": a backup had taken over without them"));
   return absl::OkStatus();
 }
 
@@ -184,7 +186,8 @@ void Rejoin::begin_history() {
 }
 
 void Rejoin::record_position() {
-  if (session_.sums() || options_.rejoin_timeout == Duration::zero() || position() % history_stride_ != 0) return;
+  if (session_.sums() || options_.recovery.rejoin_timeout == Duration::zero() || position() % history_stride_ != 0)
+    return;
   history_.push_back({exchange_.global_step(), position()});
   if (history_.size() < kMaxHistory) return;
   // Every other entry goes: the longer ago, the less the exact step matters.

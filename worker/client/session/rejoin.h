@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "base/clock.h"
-#include "worker/client/client.h"
+#include "gradrail/client.h"
+#include "gradrail/clock.h"
 #include "worker/client/exchange.h"
 #include "worker/client/paths/path_manager.h"
 #include "worker/client/run_failure.h"

@@ -8,10 +8,11 @@
 #include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/protocol/cluster_spec.h"
+#include "gradrail/cluster.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/control_channel.h"
 #include "ps/protocol/control_status.h"
+#include "ps/protocol/security.h"
 #include "ps/protocol/training.h"
 #include "worker/client/session/stop.h"
 
@@ -39,23 +40,28 @@ LogSink rate_limited(const LogSink& log) {
 }  // namespace
 
 Session::Session(const ClientOptions& options, Identity& identity, const ModelMemory& memory, RunFailure& failure,
-                 Telemetry& telemetry, PathManager& paths)
-    : options_(options), identity_(identity), memory_(memory), failure_(failure), telemetry_(telemetry), paths_(paths) {
+                 Telemetry& telemetry, PathManager& paths, std::shared_ptr<ps::ControlDialer> dialer)
+    : options_(options),
+      identity_(identity),
+      memory_(memory),
+      failure_(failure),
+      telemetry_(telemetry),
+      paths_(paths),
+      dialer_(std::move(dialer)) {
   const auto count = static_cast<uint32_t>(options.cluster.ps.size());
   for (uint32_t i = 0; i < count; ++i) {
     servers_.push_back({.serving = {.index = i, .address = options.cluster.ps[i]},
-                        .backup = {.index = i + count, .address = has_backups() ? options.backups[i] : ""}});
+                        .backup = {.index = i + count, .address = has_backups() ? options.recovery.backups[i] : ""}});
   }
 }
 
 absl::Status Session::open() {
-  for (const auto* addresses : {&options_.cluster.ps, &options_.backups}) {
+  for (const auto* addresses : {&options_.cluster.ps, &options_.recovery.backups}) {
     for (const std::string& address : *addresses)
       GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(options_.security, address));
   }
-  GRADRAIL_RETURN_IF_ERROR(ps::check_encryption(options_.security));
+  GRADRAIL_RETURN_IF_ERROR(check_encryption(options_.security));
   GRADRAIL_RETURN_IF_ERROR(heartbeats_.start());
-  dialer_ = options_.dialer;
   if (dialer_ != nullptr) return absl::OkStatus();
   GRADRAIL_RETURN_IF_ERROR(check_available_tasks("a worker needs", threads_with_grpc()));
   GRADRAIL_ASSIGN_OR_RETURN(dialer_, control_link_dialer(options_.security, options_.cluster.workers.size()));
@@ -63,7 +69,7 @@ absl::Status Session::open() {
 }
 
 absl::StatusOr<std::string> Session::resolve(uint32_t task_index) const {
-  absl::StatusOr<std::string> address = options_.ps_address(task_index);
+  absl::StatusOr<std::string> address = options_.recovery.ps_address(task_index);
   if (address.ok()) GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(options_.security, *address));
   return address;
 }
@@ -71,7 +77,7 @@ absl::StatusOr<std::string> Session::resolve(uint32_t task_index) const {
 std::unique_ptr<ControlLink> Session::open_control(uint32_t ps_index, Role role, const LogSink& log) {
   const Task& task = role == Role::serving ? servers_[ps_index].serving : servers_[ps_index].backup;
   AddressResolver resolver;
-  if (options_.ps_address) resolver = [this, index = task.index] { return resolve(index); };
+  if (options_.recovery.ps_address) resolver = [this, index = task.index] { return resolve(index); };
   return std::make_unique<ControlLink>(
       ps_index, task.address, dialer_, log, [this] { return asked_to_stop(options_); }, resolver);
 }
@@ -104,7 +110,7 @@ absl::Status Session::describe(TimePoint deadline) {
 /// Asks both addresses of a ps task in turn until one of them serves; they change places when it is the backup.
 absl::StatusOr<ps::proto::DescribeReply> Session::describe_one(uint32_t ps_index, TimePoint deadline) {
   Server& server = servers_[ps_index];
-  const LogSink log = has_backups() ? rate_limited(options_.log) : options_.log;
+  const LogSink log = has_backups() ? rate_limited(options_.hooks.log) : options_.hooks.log;
   ps::proto::DescribeRequest request = describe_request();
   while (true) {
     controls_[ps_index] = open_control(ps_index, Role::serving, log);
@@ -151,14 +157,12 @@ ps::proto::JoinRequest Session::join_request(uint32_t first_shard) const {
   request.set_worker_name(options_.task_index < names.size() ? names[options_.task_index]
                                                              : "not in the cluster specification");
   ps::to_proto(memory_.schema(), request);
-  *request.mutable_training() = ps::to_proto({.mode = {.kind = options_.mode,
-                                                       .worker_count = static_cast<uint32_t>(names.size()),
-                                                       .bound = options_.mode_bound,
-                                                       .grace = options_.mode_grace,
-                                                       .drops_late = options_.mode_drops_late},
+  Mode mode = options_.mode;
+  mode.worker_count = static_cast<uint32_t>(names.size());
+  *request.mutable_training() = ps::to_proto({.mode = mode,
                                               .optimizer = options_.optimizer,
-                                              .push = options_.push,
-                                              .returns = options_.returns,
+                                              .push = options_.compression.push,
+                                              .returns = options_.compression.returns,
                                               .bucket_bytes = options_.bucket_bytes,
                                               .agreement = options_.agreement});
   request.set_first_shard(first_shard);
@@ -236,7 +240,7 @@ absl::StatusOr<std::vector<uint64_t>> Session::first_steps_in(const ps::proto::J
 /// Finds the task that continues for a process that was lost between its description and the join.
 /// Errors  UNAVAILABLE: another process serves there, so that this worker has to join all tasks again.
 absl::Status Session::find_successor(uint32_t ps_index, TimePoint deadline) {
-  deadline = std::min(deadline, Clock::now() + options_.rejoin_timeout);
+  deadline = std::min(deadline, Clock::now() + options_.recovery.rejoin_timeout);
   GRADRAIL_ASSIGN_OR_RETURN(const ps::proto::DescribeReply reply, describe_one(ps_index, deadline));
   found_other_process_ = reply.process() != processes_[ps_index];
   if (found_other_process_)

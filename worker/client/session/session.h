@@ -10,9 +10,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/clock.h"
 #include "base/mutex.h"
-#include "worker/client/client.h"
+#include "gradrail/client.h"
+#include "gradrail/clock.h"
 #include "worker/client/model_memory.h"
 #include "worker/client/paths/path_manager.h"
 #include "worker/client/run_failure.h"
@@ -32,7 +32,7 @@ class Session {
  public:
   /// All references outlive this.
   Session(const ClientOptions& options, Identity& identity, const ModelMemory& memory, RunFailure& failure,
-          Telemetry& telemetry, PathManager& paths);
+          Telemetry& telemetry, PathManager& paths, std::shared_ptr<ps::ControlDialer> dialer);
 
   // Joining.
   ps::proto::DescribeRequest describe_request() const;
@@ -66,7 +66,7 @@ class Session {
   absl::Status finish_steps();
 
   // Backups: each ps task has one, or none has.
-  bool has_backups() const { return !options_.backups.empty(); }
+  bool has_backups() const { return !options_.recovery.backups.empty(); }
   enum class Role { serving, backup };
   /// A link to one of the two tasks of `ps_index`.
   std::unique_ptr<ControlLink> open_control(uint32_t ps_index, Role role, const LogSink& log);
@@ -77,7 +77,7 @@ class Session {
 
   // The run.
   /// sync, quorum: a step is applied once, for all workers, and the ps counts it.
-  bool sums() const { return ps::Mode{.kind = options_.mode}.sums(); }
+  bool sums() const { return options_.mode.sums(); }
   uint32_t chief() const { return chief_.load(std::memory_order_relaxed); }
   bool is_chief() const { return chief() == identity_.task_index(); }
   /// Asks now, and not with the next heartbeat.

@@ -1,4 +1,4 @@
-"""The C library libgradrail.so, as ctypes declarations of worker/client/gradrail.h."""
+"""The C library libgradrail.so, as ctypes declarations of gradrail/gradrail.h and gradrail/publish.h."""
 import atexit
 import ctypes
 import logging
@@ -28,14 +28,14 @@ class Options(ctypes.Structure):
         ("task_index", ctypes.c_uint32), ("bucket_bytes", ctypes.c_uint32), ("mode", ctypes.c_char_p),
         ("optimizer", ctypes.c_char_p), ("learning_rate", ctypes.c_float), ("momentum", ctypes.c_float),
         ("beta1", ctypes.c_float), ("beta2", ctypes.c_float), ("epsilon", ctypes.c_float),
-        ("transports", ctypes.c_char_p), ("no_fallback", ctypes.c_int32), ("checksums", ctypes.c_int32),
-        ("bind_host", ctypes.c_char_p), ("join_timeout_s", ctypes.c_double), ("secret_file", ctypes.c_char_p),
+        ("weight_decay", ctypes.c_float), ("momentum_every", ctypes.c_uint32), ("push", ctypes.c_char_p),
+        ("returns", ctypes.c_char_p), ("transports", ctypes.c_char_p), ("no_fallback", ctypes.c_int32),
+        ("checksums", ctypes.c_int32), ("bind_host", ctypes.c_char_p), ("path_timeout_s", ctypes.c_double),
+        ("streams", ctypes.c_uint32), ("no_rails", ctypes.c_int32), ("secret_file", ctypes.c_char_p),
         ("trusted_ca_file", ctypes.c_char_p), ("cert_file", ctypes.c_char_p), ("key_file", ctypes.c_char_p),
-        ("insecure", ctypes.c_int32), ("encrypt_data", ctypes.c_int64), ("backup_hosts", ctypes.c_char_p),
-        ("path_timeout_s", ctypes.c_double), ("rejoin_timeout_s", ctypes.c_double), ("interrupted", INTERRUPTED),
-        ("context", ctypes.c_void_p), ("weight_decay", ctypes.c_double), ("push", ctypes.c_char_p),
-        ("returns", ctypes.c_char_p), ("momentum_every", ctypes.c_uint64),
-        ("streams", ctypes.c_uint32), ("no_rails", ctypes.c_int32)
+        ("encrypt_data", ctypes.c_int32), ("insecure", ctypes.c_int32), ("backup_hosts", ctypes.c_char_p),
+        ("join_timeout_s", ctypes.c_double), ("rejoin_timeout_s", ctypes.c_double), ("interrupted", INTERRUPTED),
+        ("context", ctypes.c_void_p)
     ]
 
 

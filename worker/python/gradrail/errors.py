@@ -1,4 +1,4 @@
-"""The exceptions of gradrail. Each has the code and the text of the C library (worker/client/gradrail.h)."""
+"""The exceptions of gradrail. Each has the code and the text of the C library (gradrail/gradrail.h)."""
 import re
 
 

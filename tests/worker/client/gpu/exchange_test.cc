@@ -43,19 +43,19 @@ class ClientGpu : public ::testing::Test {
 };
 
 struct Training {
-  ps::OptimizerKind optimizer = ps::OptimizerKind::sgd;
-  ps::PushFormat push = ps::PushFormat::fp32;
-  ps::ReturnFormat returns = ps::ReturnFormat::fp32;
+  OptimizerKind optimizer = OptimizerKind::sgd;
+  PushFormat push = PushFormat::fp32;
+  ReturnFormat returns = ReturnFormat::fp32;
 };
 
 ClientOptions options_for(const Cluster& cluster, uint32_t index, const Route& route, const Training& training) {
   ClientOptions options = cluster.options(index);
-  options.mode = ps::ModeKind::sync;
+  options.mode.kind = ModeKind::sync;
   options.optimizer.kind = training.optimizer;
   options.optimizer.learning_rate = 0.01f;
-  options.push = training.push;
-  options.returns = training.returns;
-  options.gpu_transfers = route.ways;
+  options.compression.push = training.push;
+  options.compression.returns = training.returns;
+  options.placement.gpu_transfers = route.ways;
   return options;
 }
 
@@ -90,15 +90,15 @@ std::vector<float> run(const Route& route, const Training& training) {
       ASSERT_TRUE(waited.ok()) << waited;
     }
     result[index] = route.on_gpu ? gpu.parameters() : flatten(client);
-    EXPECT_TRUE(client.fetch().ok());
+    EXPECT_TRUE(client.device().fetch().ok());
     EXPECT_EQ(flatten(client), result[index]);
-    for (const ClientStats::PathBytes& bytes : client.stats().path_bytes) {
+    for (const ClientStats::PathBytes& bytes : client.statistics().now().path_bytes) {
       EXPECT_EQ(bytes.path, route.path);
       const uint64_t gradients = kSteps * ps::packed_bytes(odd_elements(), training.push);
       EXPECT_GT(bytes.pushed, gradients);
       EXPECT_LT(bytes.pushed, gradients + (index == 0 ? sizeof(float) : 0) * odd_elements() + kHeaders);
     }
-    EXPECT_TRUE(client.barrier("done").ok());
+    EXPECT_TRUE(client.barriers().wait("done").ok());
   });
   EXPECT_EQ(result[0], result[1]);
   if (route.ps_path[0] != '\0') {
@@ -130,10 +130,10 @@ TEST_F(ClientGpu, BitsAreTheSameWhicheverWay) {
        "tcp gpu-direct(dmabuf)",
        "tcp gpu-direct(dmabuf) into GPU memory"},
   };
-  for (const Training& training : {Training{}, Training{ps::OptimizerKind::adam},
-                                   Training{.push = ps::PushFormat::bf16}, Training{.push = ps::PushFormat::int8},
-                                   Training{.push = ps::PushFormat::int4}, Training{.returns = ps::ReturnFormat::bf16},
-                                   Training{.push = ps::PushFormat::int8, .returns = ps::ReturnFormat::delta}}) {
+  for (const Training& training :
+       {Training{}, Training{OptimizerKind::adam}, Training{.push = PushFormat::bf16},
+        Training{.push = PushFormat::int8}, Training{.push = PushFormat::int4}, Training{.returns = ReturnFormat::bf16},
+        Training{.push = PushFormat::int8, .returns = ReturnFormat::delta}}) {
     const std::vector<float> expected = run(host, training);
     for (const Route& route : others) {
       SCOPED_TRACE(route.name);
@@ -147,18 +147,18 @@ TEST_F(ClientGpu, SaysWhichWayAndWhyNoOther) {
   GpuWorker worker;
   worker.join(cluster.options(0));
   ASSERT_TRUE(worker.has_joined());
-  EXPECT_THAT(worker.client().gpu_text(), AllOf(StartsWith("dmabuf (the network device reads"),
-                                                HasSubstr("ipc: parameter server 0"), HasSubstr("--ps_device")));
-  EXPECT_THAT(worker.client().stats().paths[0], HasSubstr("gpu-direct(dmabuf)"));
+  EXPECT_THAT(worker.client().device().text(), AllOf(StartsWith("dmabuf (the network device reads"),
+                                                     HasSubstr("ipc: parameter server 0"), HasSubstr("--ps_device")));
+  EXPECT_THAT(worker.client().statistics().now().paths[0], HasSubstr("gpu-direct(dmabuf)"));
   worker.leave();
 
   Cluster another({.worker_count = 1, .transports = {"simnic"}});
   GpuWorker unpacking;
   ClientOptions options = another.options(0);
-  options.returns = ps::ReturnFormat::bf16;
+  options.compression.returns = ReturnFormat::bf16;
   unpacking.join(options);
   ASSERT_TRUE(unpacking.has_joined());
-  EXPECT_THAT(unpacking.client().gpu_text(), HasSubstr("; parameters in bf16 pass through host memory"));
+  EXPECT_THAT(unpacking.client().device().text(), HasSubstr("; parameters in bf16 pass through host memory"));
 }
 
 /// CUDA maps memory of other processes only: what ipc cannot do here, the network device can.
@@ -167,7 +167,8 @@ TEST_F(ClientGpu, TriesOneWayAfterTheOther) {
   GpuWorker worker;
   worker.join(cluster.options(0));
   ASSERT_TRUE(worker.has_joined());
-  EXPECT_THAT(worker.client().gpu_text(), AllOf(StartsWith("dmabuf ("), HasSubstr("ipc: "), HasSubstr("this process")));
+  EXPECT_THAT(worker.client().device().text(),
+              AllOf(StartsWith("dmabuf ("), HasSubstr("ipc: "), HasSubstr("this process")));
   ASSERT_TRUE(worker.client().start().ok());
   EXPECT_TRUE(worker.step(0, 1).ok());
 }
@@ -192,12 +193,12 @@ TEST_F(ClientGpu, WhatCannotBeReachedIsStagedWithTheReason) {
     GpuWorker worker;
     worker.join(cluster.options(0));
     ASSERT_TRUE(worker.has_joined());
-    EXPECT_THAT(worker.client().gpu_text(), ::testing::ContainsRegex(refusal.why));
-    EXPECT_THAT(worker.client().gpu_text(), StartsWith("staged through pinned host memory (ipc: "));
+    EXPECT_THAT(worker.client().device().text(), ::testing::ContainsRegex(refusal.why));
+    EXPECT_THAT(worker.client().device().text(), StartsWith("staged through pinned host memory (ipc: "));
     fill_initial(worker.client());
     ASSERT_TRUE(worker.client().start().ok());
     EXPECT_TRUE(worker.step(0, 1).ok());
-    EXPECT_EQ(worker.client().stats().path_bytes[0].path, "tcp staged");
+    EXPECT_EQ(worker.client().statistics().now().path_bytes[0].path, "tcp staged");
     EXPECT_EQ(worker.parameters()[7], initial_of(7) - gradient_of(0, 1, 7));
     worker.leave();
 
@@ -255,7 +256,7 @@ TEST_F(ClientGpu, AChecksumIsThatOfTheVersionInTheMemoryOfTheWorker) {
     Cluster cluster({.worker_count = 2, .transports = {transport}, .device = "gpu:1"});
     in_parallel(2, [&](uint32_t index) {
       ClientOptions options = cluster.options(index);
-      options.checksums = true;
+      options.transport.checksums = true;
       const std::unique_ptr<Client> client = join(options, odd_schema());
       if (index == 0) fill_initial(*client);
       ASSERT_TRUE(client->start().ok());
@@ -273,8 +274,8 @@ TEST_F(ClientGpu, ChecksumsOfWhatIsStaged) {
   Cluster cluster({.worker_count = 1, .transports = {"tcp"}});
   GpuWorker worker;
   ClientOptions options = cluster.options(0);
-  options.checksums = true;
-  options.gpu_transfers = {};
+  options.transport.checksums = true;
+  options.placement.gpu_transfers = {};
   worker.join(options);
   ASSERT_TRUE(worker.has_joined());
   fill_initial(worker.client());

@@ -25,7 +25,7 @@ TEST_F(ClientGpuFaults, WhatANetworkDeviceWroteIsFlushedOnceAnExchange) {
   ASSERT_TRUE(worker.has_joined());
   fill_initial(worker.client());
   ASSERT_TRUE(worker.client().start().ok());
-  const uint64_t before = worker.client().stats().flushes;
+  const uint64_t before = worker.client().statistics().now().flushes;
   EXPECT_EQ(before, 3u);  // two paths were checked, and the values offered
   constexpr uint64_t kSteps = 5;
   for (uint64_t step = 1; step <= kSteps; ++step) {
@@ -34,7 +34,7 @@ TEST_F(ClientGpuFaults, WhatANetworkDeviceWroteIsFlushedOnceAnExchange) {
     worker.device().sum(absl::MakeConstSpan(&one, 1), 1, 1.0f, worker.memory().gradients);
     ASSERT_TRUE(worker.device().finish().ok()) << "step " << step;
   }
-  EXPECT_EQ(worker.client().stats().flushes, before + kSteps);
+  EXPECT_EQ(worker.client().statistics().now().flushes, before + kSteps);
 }
 
 TEST_F(ClientGpuFaults, DevicesThatOrderWritesAreNotFlushed) {
@@ -45,7 +45,7 @@ TEST_F(ClientGpuFaults, DevicesThatOrderWritesAreNotFlushed) {
   ASSERT_TRUE(worker.has_joined());
   ASSERT_TRUE(worker.client().start().ok());
   ASSERT_TRUE(worker.step(0, 1).ok());
-  EXPECT_EQ(worker.client().stats().flushes, 0u);
+  EXPECT_EQ(worker.client().statistics().now().flushes, 0u);
 }
 
 TEST_F(ClientGpuFaults, LostDeviceIsReportedByWait) {
@@ -55,7 +55,7 @@ TEST_F(ClientGpuFaults, LostDeviceIsReportedByWait) {
     Cluster cluster({.worker_count = 1, .transports = {transport}});
     GpuWorker worker;
     ClientOptions options = cluster.options(0);
-    options.rejoin_timeout = 60s;
+    options.recovery.rejoin_timeout = 60s;
     worker.join(options);
     ASSERT_TRUE(worker.has_joined());
     ASSERT_TRUE(worker.client().start().ok());
@@ -69,7 +69,7 @@ TEST_F(ClientGpuFaults, LostDeviceIsReportedByWait) {
     EXPECT_LT(Clock::now() - begun_at, 30s);
     EXPECT_TRUE(absl::IsUnavailable(waited)) << waited;
     EXPECT_THAT(std::string(message_of(waited)), HasSubstr("GPU 0"));
-    EXPECT_TRUE(worker.client().device_failed());
+    EXPECT_TRUE(worker.client().device().has_failed());
     EXPECT_TRUE(worker.client().give_up("its GPU was lost").ok());
   }
 }
@@ -80,8 +80,8 @@ TEST_F(ClientGpuFaults, NothingLeavesADeviceThatIsLostWhilePacking) {
     gpu::Simulation::configure("ordering=0,lose=0@2");  // the first launch of a kernel is that of the join
     Cluster cluster({.worker_count = 1, .transports = {transport}});
     ClientOptions options = cluster.options(0);
-    options.push = ps::PushFormat::bf16;
-    options.rejoin_timeout = 60s;  // for a lost ps: no restart of one would bring this device back
+    options.compression.push = PushFormat::bf16;
+    options.recovery.rejoin_timeout = 60s;  // for a lost ps: no restart of one would bring this device back
     GpuWorker worker;
     worker.join(options);
     ASSERT_TRUE(worker.has_joined());
@@ -91,7 +91,7 @@ TEST_F(ClientGpuFaults, NothingLeavesADeviceThatIsLostWhilePacking) {
     EXPECT_LT(Clock::now() - begun_at, 30s);
     EXPECT_TRUE(absl::IsUnavailable(waited)) << waited;
     EXPECT_THAT(std::string(message_of(waited)), HasSubstr("GPU 0"));
-    EXPECT_TRUE(worker.client().device_failed());
+    EXPECT_TRUE(worker.client().device().has_failed());
     EXPECT_TRUE(worker.client().give_up("its GPU was lost").ok());
     EXPECT_THAT(cluster.server(0).summary()[0], HasSubstr("0 bucket updates"));
   }
@@ -104,24 +104,24 @@ TEST_F(ClientGpuFaults, ShardWithAnUnreachableGpuTakesGradientsInHostMemory) {
   Cluster cluster({.worker_count = 1, .transports = {"simnic"}, .device = "gpu:1"});
   GpuWorker worker;
   ClientOptions options = cluster.options(0);
-  options.gpu_transfers = {GpuTransfer::dma_buf};
+  options.placement.gpu_transfers = {GpuTransfer::dma_buf};
   worker.join(options);
   ASSERT_TRUE(worker.has_joined());
   fill_initial(worker.client());
   ASSERT_TRUE(worker.client().start().ok());
   ASSERT_TRUE(worker.step(0, 1).ok());
   EXPECT_EQ(worker.parameters()[7], initial_of(7) - gradient_of(0, 1, 7));
-  EXPECT_THAT(worker.client().gpu_text(), HasSubstr("dmabuf ("));
+  EXPECT_THAT(worker.client().device().text(), HasSubstr("dmabuf ("));
   EXPECT_THAT(cluster.server(0).summary(), ::testing::Contains(HasSubstr("path tcp gpu-direct(dmabuf):")));
 }
 
 TEST_F(ClientGpuFaults, ChecksumsOfWhatArrivesInAGpu) {
   gpu::Simulation::configure("devices=2,ordering=0");
-  for (const ps::PushFormat push : {ps::PushFormat::fp32, ps::PushFormat::bf16, ps::PushFormat::int4}) {
+  for (const PushFormat push : {PushFormat::fp32, PushFormat::bf16, PushFormat::int4}) {
     Cluster cluster({.worker_count = 1, .transports = {"simnic"}, .device = "gpu:1"});
     ClientOptions options = cluster.options(0);
-    options.checksums = true;
-    options.push = push;
+    options.transport.checksums = true;
+    options.compression.push = push;
     const std::unique_ptr<Client> client = join(options, odd_schema());
     ASSERT_NE(client, nullptr);
     fill_initial(*client);
@@ -140,17 +140,17 @@ TEST_F(ClientGpuFaults, ABlockWithoutRoomForPackedGradientsIsRefused) {
   Cluster cluster({.worker_count = 1, .transports = {"tcp"}});
   const GpuWorker worker;
   ClientOptions options = cluster.options(0);
-  options.push = ps::PushFormat::bf16;
-  options.device = worker.memory();
+  options.compression.push = PushFormat::bf16;
+  options.placement.device = worker.memory();
   const auto expect_refused = [&](const char* why) {
     const absl::Status refused = Client::join(options, odd_schema()).status();
     EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
     EXPECT_THAT(std::string(message_of(refused)), AllOf(HasSubstr("push bf16: "), HasSubstr(why)));
   };
-  options.device.bytes = ps::device_check_at(odd_elements(), ps::PushFormat::bf16) - 1;
+  options.placement.device.bytes = ps::device_check_at(odd_elements(), PushFormat::bf16) - 1;
   expect_refused("the block of GPU memory has");
-  options.device = worker.memory();
-  options.device.gradients += 16;
+  options.placement.device = worker.memory();
+  options.placement.device.gradients += 16;
   expect_refused("the gradients do not lie");
 }
 
@@ -164,14 +164,14 @@ TEST_F(ClientGpuFaults, TopkIsRefused) {
   const GpuWorker worker;
   Cluster on_host({.worker_count = 1, .transports = {"tcp"}});
   ClientOptions options = on_host.options(0);
-  options.push = {ps::PushFormat::topk, 10};
+  options.compression.push = {PushFormat::topk, 10};
   options.bucket_bytes = 16384;
-  options.device = worker.memory();
+  options.placement.device = worker.memory();
   expect_refused(options, "a GPU does not pack it");
 
   Cluster on_gpu({.worker_count = 1, .transports = {"tcp"}, .device = "gpu:1"});
   options = on_gpu.options(0);
-  options.push = {ps::PushFormat::topk, 10};
+  options.compression.push = {PushFormat::topk, 10};
   options.bucket_bytes = 16384;
   expect_refused(options, "parameters in GPU memory do not take it");
 }
@@ -184,14 +184,14 @@ TEST_F(ClientGpuFaults, FirstBucketsLeaveBeforeTheTensorIsOnTheHost) {
   worker.join(cluster.options(0));
   ASSERT_TRUE(worker.has_joined());
   ASSERT_TRUE(worker.client().start().ok());
-  const uint64_t before = worker.client().stats().bytes_pushed;
+  const uint64_t before = worker.client().statistics().now().bytes_pushed;
   constexpr size_t kWide = 4;  // 17 kB: four buckets and more
   worker.write_gradients(0, 1);
   worker.client().ready(kWide);
   uint64_t pushed = 0;
   ASSERT_TRUE(eventually([&] {
-    worker.client().progress();
-    return (pushed = worker.client().stats().bytes_pushed - before) > 0;
+    worker.client().device().progress();
+    return (pushed = worker.client().statistics().now().bytes_pushed - before) > 0;
   }));
   EXPECT_LT(pushed, 3 * 4096u);
   worker.client().exchange();
@@ -204,7 +204,7 @@ TEST_F(ClientGpuFaults, ANoticeOnAPathThatIsNotYetInUseIsIgnored) {
   const NicFault fault("early,lose=30");
   Cluster cluster({.worker_count = 1, .transports = {"simnic"}});
   ClientOptions options = cluster.options(0);
-  options.transports = {"simnic"};
+  options.transport.order = {"simnic"};
   const std::unique_ptr<Client> client = join(options, odd_schema());
   ASSERT_NE(client, nullptr);
   fill_initial(*client);
@@ -216,7 +216,7 @@ TEST_F(ClientGpuFaults, ANoticeOnAPathThatIsNotYetInUseIsIgnored) {
     const absl::Status waited = client->wait();
     ASSERT_TRUE(waited.ok()) << waited;
   }
-  EXPECT_GT(client->stats().moves, 0u);
+  EXPECT_GT(client->statistics().now().moves, 0u);
   const std::vector<float> got = flatten(*client);
   for (size_t i = 0; i < got.size(); ++i) {
     float expected = initial_of(i);

@@ -25,7 +25,7 @@ NicFault::~NicFault() { unsetenv("GRADRAIL_SIMULATED_NIC"); }
 
 size_t odd_elements() {
   size_t elements = 0;
-  for (const ps::Tensor& tensor : odd_schema()) elements += tensor.elements();
+  for (const Tensor& tensor : odd_schema()) elements += tensor.elements();
   return elements;
 }
 
@@ -38,8 +38,8 @@ GpuWorker::GpuWorker(int ordinal) {
   block_ = *std::move(block);
 }
 
-DeviceMemory GpuWorker::memory() const {
-  const size_t bytes = ps::device_block_bytes(odd_elements(), ps::PushFormat::int8);  // the largest
+DeviceBlock GpuWorker::memory() const {
+  const size_t bytes = ps::device_block_bytes(odd_elements(), PushFormat::int8);  // the largest
   auto* parameters = block_->as<float>();
   const absl::StatusOr<std::string> key = gpu::export_memory(*device_, parameters, bytes);
   GRADRAIL_CHECK(key.ok());
@@ -51,7 +51,7 @@ DeviceMemory GpuWorker::memory() const {
 }
 
 void GpuWorker::join(ClientOptions options) {
-  options.device = memory();
+  options.placement.device = memory();
   client_ = worker::join(std::move(options), odd_schema());
 }
 

@@ -25,7 +25,7 @@ class GpuWorker {
   explicit GpuWorker(int ordinal = 0);
 
   /// As exported; for options().device.
-  DeviceMemory memory() const;
+  DeviceBlock memory() const;
   gpu::Compute& device() { return *device_; }
 
   void join(ClientOptions options);

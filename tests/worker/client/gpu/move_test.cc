@@ -33,8 +33,8 @@ std::vector<float> expected_after(uint64_t steps) {
 TEST_F(ClientGpuMove, FromDirectToStagedAndBack) {
   Cluster cluster({.shards_per_ps = 2, .worker_count = 1, .transports = {"simnic", "shm"}});
   ClientOptions options = cluster.options(0);
-  options.transports = {"simnic", "shm"};
-  options.failback = 50ms;
+  options.transport.order = {"simnic", "shm"};
+  options.transport.failback = 50ms;
   GpuWorker worker;
   worker.join(options);
   ASSERT_TRUE(worker.has_joined());
@@ -49,23 +49,23 @@ TEST_F(ClientGpuMove, FromDirectToStagedAndBack) {
   };
   for (uint64_t round = 1; round <= 3; ++round) {
     ASSERT_TRUE(one_step());
-    EXPECT_THAT(client.gpu_text(), StartsWith("dmabuf"));
+    EXPECT_THAT(client.device().text(), StartsWith("dmabuf"));
     cut_one("tcp", cluster.spec());
     ASSERT_TRUE(one_step());
-    EXPECT_THAT(client.gpu_text(), HasSubstr("staged through pinned host memory (ipc: "));
-    EXPECT_THAT(client.gpu_text(), HasSubstr("dmabuf: shm moves host memory only"));
-    ASSERT_TRUE(eventually([&] { return !one_step() || client.stats().returns == 2 * round; }));
-    EXPECT_THAT(client.gpu_text(), StartsWith("dmabuf"));
+    EXPECT_THAT(client.device().text(), HasSubstr("staged through pinned host memory (ipc: "));
+    EXPECT_THAT(client.device().text(), HasSubstr("dmabuf: shm moves host memory only"));
+    ASSERT_TRUE(eventually([&] { return !one_step() || client.statistics().now().returns == 2 * round; }));
+    EXPECT_THAT(client.device().text(), StartsWith("dmabuf"));
   }
   EXPECT_EQ(worker.parameters(), expected_after(step));
   std::vector<std::string> paths;
-  for (const ClientStats::PathBytes& bytes : client.stats().path_bytes) paths.push_back(bytes.path);
+  for (const ClientStats::PathBytes& bytes : client.statistics().now().path_bytes) paths.push_back(bytes.path);
   EXPECT_THAT(paths, ::testing::UnorderedElementsAre("tcp gpu-direct(dmabuf)", "shm staged"));
 }
 
 /// Cuts at random moments: every bucket is in one of its states, on its way out of the GPU or back.
 TEST_F(ClientGpuMove, RunUnderCutsEqualsTheUndisturbedOne) {
-  const auto run = [&](bool disturbed, std::vector<std::string> order, ps::PushFormat push) {
+  const auto run = [&](bool disturbed, std::vector<std::string> order, PushFormat push) {
     Cluster cluster({.shards_per_ps = 2, .worker_count = 2, .transports = order});
     std::vector<float> result[2];
     std::atomic<uint64_t> moves = 0, started = 0, steps = 0;
@@ -82,11 +82,11 @@ TEST_F(ClientGpuMove, RunUnderCutsEqualsTheUndisturbedOne) {
     });
     in_parallel(2, [&](uint32_t index) {
       ClientOptions options = cluster.options(index);
-      options.transports = order;
-      options.mode = ps::ModeKind::sync;
+      options.transport.order = order;
+      options.mode.kind = ModeKind::sync;
       options.bucket_bytes = 1024;
-      options.push = push;
-      options.failback = 5ms;
+      options.compression.push = push;
+      options.transport.failback = 5ms;
       GpuWorker worker(static_cast<int>(index));
       worker.set_scale(0.3f);  // bf16 rounds the gradients
       worker.join(options);
@@ -100,8 +100,8 @@ TEST_F(ClientGpuMove, RunUnderCutsEqualsTheUndisturbedOne) {
         ++steps;
       }
       result[index] = worker.parameters();
-      moves += worker.client().stats().moves;
-      EXPECT_TRUE(worker.client().barrier("done").ok());
+      moves += worker.client().statistics().now().moves;
+      EXPECT_TRUE(worker.client().barriers().wait("done").ok());
     });
     done = true;
     cutter.join();
@@ -109,7 +109,7 @@ TEST_F(ClientGpuMove, RunUnderCutsEqualsTheUndisturbedOne) {
     EXPECT_EQ(moves > 0, disturbed);
     return result[0];
   };
-  for (const ps::PushFormat push : {ps::PushFormat::fp32, ps::PushFormat::bf16, ps::PushFormat::int8}) {
+  for (const PushFormat push : {PushFormat::fp32, PushFormat::bf16, PushFormat::int8}) {
     const std::vector<float> undisturbed = run(false, {"shm"}, push);
     EXPECT_EQ(run(true, {"simnic", "shm"}, push), undisturbed);
     EXPECT_EQ(run(true, {"simnic"}, push), undisturbed);
@@ -121,18 +121,18 @@ TEST_F(ClientGpuMove, RunUnderCutsEqualsTheUndisturbedOne) {
 TEST_F(ClientGpuMove, ForcedDirectDoesNotStage) {
   Cluster cluster({.worker_count = 1, .transports = {"simnic", "shm"}});
   ClientOptions options = cluster.options(0);
-  options.transports = {"shm", "simnic"};
-  options.gpu_transfers = {GpuTransfer::dma_buf};
-  options.require_device = true;
+  options.transport.order = {"shm", "simnic"};
+  options.placement.gpu_transfers = {GpuTransfer::dma_buf};
+  options.placement.require_device = true;
   GpuWorker worker;
   worker.join(options);
   ASSERT_TRUE(worker.has_joined());
-  EXPECT_THAT(worker.client().stats().paths[0],
+  EXPECT_THAT(worker.client().statistics().now().paths[0],
               HasSubstr("tcp gpu-direct(dmabuf) (shm refused: gradients cannot leave the GPU"));
   ASSERT_TRUE(worker.client().start().ok());
   cut_one("tcp", cluster.spec());
   ASSERT_TRUE(worker.step(0, 1).ok());
-  EXPECT_THAT(worker.client().gpu_text(), StartsWith("dmabuf"));
+  EXPECT_THAT(worker.client().device().text(), StartsWith("dmabuf"));
 }
 
 }  // namespace

@@ -12,11 +12,10 @@
 namespace gradrail::worker {
 namespace {
 
-using ps::PushFormat;
 using ::testing::HasSubstr;
 
 /// Tensors around one block of 64 elements, and ones that no bucket of a block or chunk holds: 16,610 elements.
-ps::Schema block_schema() {
+Schema block_schema() {
   return {{"one", {1}}, {"less", {63}}, {"more", {65}}, {"wide", {127, 33}}, {"two", {2}}, {"long", {3 * 4096}}};
 }
 
@@ -40,14 +39,14 @@ std::vector<float> parameters_after(const Shape& shape, PushFormat push) {
                    .encrypted = shape.encrypted});
   std::vector<float> result;
   in_parallel(3, [&](uint32_t task) {
-    ClientOptions options = cluster.options(task, ps::ModeKind::sync);
+    ClientOptions options = cluster.options(task, ModeKind::sync);
     if (shape.bucket_bytes > 0) options.bucket_bytes = shape.bucket_bytes;
     set_push(options, push);
-    options.optimizer = {.kind = ps::OptimizerKind::adam, .learning_rate = 0.01f};
-    options.checksums = shape.checksums;
+    options.optimizer = {.kind = OptimizerKind::adam, .learning_rate = 0.01f};
+    options.transport.checksums = shape.checksums;
     const std::unique_ptr<Client> client = join(options, block_schema());
     ASSERT_NE(client, nullptr);
-    EXPECT_EQ(client->stats().paths[0].find("encrypted") != std::string::npos, shape.encrypted);
+    EXPECT_EQ(client->statistics().now().paths[0].find("encrypted") != std::string::npos, shape.encrypted);
     if (task == 0) fill_initial(*client);
     ASSERT_TRUE(client->start().ok());
     Random random(17, task);
@@ -64,11 +63,12 @@ std::vector<float> parameters_after(const Shape& shape, PushFormat push) {
     }
     if (task == 1) {
       const uint64_t payload = kSyncSteps * ps::packed_bytes(flatten(*client).size(), push);
-      EXPECT_GE(client->stats().bytes_pushed, payload);
-      EXPECT_LE(client->stats().bytes_pushed, payload + payload / 2 + 300 * kSyncSteps * sizeof(ps::SlotHeader));
+      EXPECT_GE(client->statistics().now().bytes_pushed, payload);
+      EXPECT_LE(client->statistics().now().bytes_pushed,
+                payload + payload / 2 + 300 * kSyncSteps * sizeof(ps::SlotHeader));
       result = flatten(*client);
     }
-    EXPECT_TRUE(client->barrier("done").ok());
+    EXPECT_TRUE(client->barriers().wait("done").ok());
   });
   return result;
 }
@@ -146,7 +146,7 @@ TEST_P(ClientFormats, AHeaderInAnotherFormatIsRefused) {
 TEST_P(ClientFormats, ABucketThatCutsABlockIsRefused) {
   Cluster cluster({.worker_count = 1});
   ClientOptions options = cluster.options(0);
-  options.push = GetParam();
+  options.compression.push = GetParam();
   options.bucket_bytes = 64;
   const absl::Status status = Client::join(options, block_schema()).status();
   if (const uint64_t bytes = ps::cut_elements(GetParam()) * sizeof(float); bytes > options.bucket_bytes) {
@@ -161,7 +161,7 @@ INSTANTIATE_TEST_SUITE_P(Every, ClientFormats,
                          ::testing::Values(PushFormat::bf16, PushFormat::int8, PushFormat::int4,
                                            PushFormat(PushFormat::topk, 10), PushFormat(PushFormat::topk, 250)),
                          [](const auto& each) {
-                           std::string name = ps::push_format_name(each.param);
+                           std::string name = push_format_name(each.param);
                            std::replace(name.begin(), name.end(), ':', '_');
                            return name;
                          });

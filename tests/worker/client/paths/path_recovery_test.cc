@@ -116,7 +116,7 @@ class CountedLosses : public PathEvents {
 TEST(PathRecovery, PushesAreRepeatedAlsoIfAPsIsLostDuringTheReplacement) {
   ClientOptions options;
   Identity identity{0};
-  ModelMemory memory{ps::Schema{{"w", {4}}}, ps::PushFormat::fp32};
+  ModelMemory memory{Schema{{"w", {4}}}, PushFormat::fp32};
   RunFailure failure{true, [] {}};
   Telemetry telemetry{options};
   CountedLosses losses;
@@ -129,7 +129,7 @@ TEST(PathRecovery, PushesAreRepeatedAlsoIfAPsIsLostDuringTheReplacement) {
                     telemetry,
                     losses,
                     {.why_removed = [](uint32_t) { return absl::OkStatus(); }}};
-  ASSERT_TRUE(memory.allocate(nullptr, options.device).ok());
+  ASSERT_TRUE(memory.allocate(nullptr, options.placement.device).ok());
   auto link = std::make_unique<ShardLink>();
   link->bucket_count = 1;
   link->range = {0, 4};

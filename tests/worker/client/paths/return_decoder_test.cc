@@ -12,7 +12,6 @@
 namespace gradrail::worker {
 namespace {
 
-using ps::ReturnFormat;
 using ::testing::HasSubstr;
 
 constexpr size_t kCount = 130;
@@ -96,7 +95,7 @@ TEST_P(ReturnDecoderTest, AWrongChecksumIsRefused) {
 }
 
 std::string name_of_format(const ::testing::TestParamInfo<ReturnFormat>& each) {
-  return std::string(ps::return_format_name(each.param));
+  return std::string(return_format_name(each.param));
 }
 INSTANTIATE_TEST_SUITE_P(Every, ReturnDecoderTest, ::testing::Values(ReturnFormat::bf16, ReturnFormat::delta),
                          name_of_format);

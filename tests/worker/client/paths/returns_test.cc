@@ -10,7 +10,6 @@
 namespace gradrail::worker {
 namespace {
 
-using ps::ReturnFormat;
 using ::testing::HasSubstr;
 
 struct Shape {
@@ -39,9 +38,9 @@ Outcome run(const Shape& shape, ReturnFormat returns) {
                    .encrypted = shape.encrypted});
   Outcome outcome;
   in_parallel(2, [&](uint32_t task) {
-    ClientOptions options = cluster.options(task, ps::ModeKind::sync);
-    options.returns = returns;
-    options.checksums = shape.checksums;
+    ClientOptions options = cluster.options(task, ModeKind::sync);
+    options.compression.returns = returns;
+    options.transport.checksums = shape.checksums;
     if (shape.bucket_bytes > 0) options.bucket_bytes = shape.bucket_bytes;
     const std::unique_ptr<Client> client = join(options, odd_schema());
     ASSERT_NE(client, nullptr);
@@ -61,10 +60,10 @@ Outcome run(const Shape& shape, ReturnFormat returns) {
     }
     outcome.parameters[task] = flatten(*client);
     if (task == 1) {
-      outcome.bytes_returned = client->stats().bytes_returned;
-      outcome.bytes_in_fp32 = client->stats().bytes_returned_fp32;
+      outcome.bytes_returned = client->statistics().now().bytes_returned;
+      outcome.bytes_in_fp32 = client->statistics().now().bytes_returned_fp32;
     }
-    EXPECT_TRUE(client->barrier("done").ok());
+    EXPECT_TRUE(client->barriers().wait("done").ok());
   });
   return outcome;
 }
@@ -109,7 +108,7 @@ TEST_P(ClientReturns, SmallModelsAndValuesThatAreNotFinite) {
     for (const char* transport : {"shm", "tcp"}) {
       Cluster cluster({.shards_per_ps = 2, .worker_count = 1, .transports = {transport}});
       ClientOptions options = cluster.options(0);
-      options.returns = GetParam();
+      options.compression.returns = GetParam();
       const std::unique_ptr<Client> client = join(options, {{"w", {elements}}});
       ASSERT_NE(client, nullptr);
       fill_initial(*client);
@@ -140,7 +139,7 @@ TEST_P(ClientReturns, WorkersAtDifferentStepsReachTheSameParameters) {
     std::vector<float> result[2];
     in_parallel(2, [&](uint32_t task) {
       ClientOptions options = cluster.options(task);
-      options.returns = GetParam();
+      options.compression.returns = GetParam();
       options.bucket_bytes = 1024;
       const std::unique_ptr<Client> client = join(options, odd_schema());
       ASSERT_NE(client, nullptr);
@@ -152,7 +151,7 @@ TEST_P(ClientReturns, WorkersAtDifferentStepsReachTheSameParameters) {
         ASSERT_TRUE(client->wait().ok());
         if (step % 40 == 0) ASSERT_TRUE(client->pull().ok());
       }
-      ASSERT_TRUE(client->barrier("steps").ok());
+      ASSERT_TRUE(client->barriers().wait("steps").ok());
       // The last answer is one to a push: a delta to what this worker has.
       for (size_t tensor = 0; tensor < odd_schema().size(); ++tensor) {
         for (float& value : client->gradients(tensor)) value = 0.0f;
@@ -160,7 +159,7 @@ TEST_P(ClientReturns, WorkersAtDifferentStepsReachTheSameParameters) {
       client->exchange();
       ASSERT_TRUE(client->wait().ok());
       result[task] = flatten(*client);
-      ASSERT_TRUE(client->barrier("done").ok());
+      ASSERT_TRUE(client->barriers().wait("done").ok());
     });
     for (size_t i = 0; i < result[0].size(); ++i) {
       float expected = initial_of(i);
@@ -180,15 +179,15 @@ TEST_P(ClientReturns, WorkersWithAnotherFormatAreRefused) {
   const std::unique_ptr<Client> first = join(cluster.options(0), odd_schema());
   ASSERT_NE(first, nullptr);
   ClientOptions options = cluster.options(1);
-  options.returns = GetParam();
+  options.compression.returns = GetParam();
   const absl::Status refused = Client::join(options, odd_schema()).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
   EXPECT_THAT(std::string(refused.message()),
-              HasSubstr(fmt::format("return fp32 in the run, {} at worker 1", ps::return_format_name(GetParam()))));
+              HasSubstr(fmt::format("return fp32 in the run, {} at worker 1", return_format_name(GetParam()))));
 }
 
 INSTANTIATE_TEST_SUITE_P(Every, ClientReturns, ::testing::Values(ReturnFormat::bf16, ReturnFormat::delta),
-                         [](const auto& each) { return std::string(ps::return_format_name(each.param)); });
+                         [](const auto& each) { return std::string(return_format_name(each.param)); });
 
 }  // namespace
 }  // namespace gradrail::worker

@@ -9,8 +9,6 @@
 namespace gradrail::worker {
 namespace {
 
-using ps::ModeKind;
-
 constexpr uint32_t kSlotWorkers = 3;
 constexpr uint64_t kSlotSteps = 12;
 
@@ -19,13 +17,13 @@ struct SlotsPlan {
   const char* transport = "tcp";
   ModeKind mode = ModeKind::sync;
   uint32_t bound = 0;
-  ps::PushFormat push = ps::PushFormat::fp32;
+  PushFormat push = PushFormat::fp32;
   bool checksums = false;
   bool fragments = false;
 };
 
-ps::Schema schema_of(const SlotsPlan& plan) {
-  ps::Schema schema = odd_schema();
+Schema schema_of(const SlotsPlan& plan) {
+  Schema schema = odd_schema();
   for (size_t i = 0; plan.fragments && i < schema.size(); ++i) schema[i].fragment = i % 2 == 0 ? "even" : "odd";
   return schema;
 }
@@ -40,9 +38,9 @@ std::vector<std::vector<float>> run_slots(const SlotsPlan& plan, uint64_t slot_b
   std::vector<std::vector<float>> parameters(kSlotWorkers);
   in_parallel(kSlotWorkers, [&](uint32_t worker) {
     ClientOptions options = cluster.options(worker, plan.mode);
-    options.mode_bound = plan.bound;
-    options.push = plan.push;
-    options.checksums = plan.checksums;
+    options.mode.bound = plan.bound;
+    options.compression.push = plan.push;
+    options.transport.checksums = plan.checksums;
     options.bucket_bytes = 256;
     const std::unique_ptr<Client> client = join(options, schema_of(plan));
     ASSERT_NE(client, nullptr);
@@ -57,10 +55,10 @@ std::vector<std::vector<float>> run_slots(const SlotsPlan& plan, uint64_t slot_b
       ASSERT_TRUE(waited.ok()) << waited;
     }
     ASSERT_TRUE(client->finish_steps().ok());
-    ASSERT_TRUE(client->barrier("the end").ok());
+    ASSERT_TRUE(client->barriers().wait("the end").ok());
     ASSERT_TRUE(client->pull().ok());
     parameters[worker] = flatten(*client);
-    EXPECT_EQ(client->stats().dropped, 0u);
+    EXPECT_EQ(client->statistics().now().dropped, 0u);
   });
   return parameters;
 }
@@ -90,7 +88,7 @@ TEST(Slots, AnUnansweredBucketKeepsItsPlaceInEachMode) {
     std::vector<std::unique_ptr<Client>> clients;
     for (uint32_t worker = 0; worker < 2; ++worker) {
       ClientOptions options = cluster.options(worker, mode);
-      options.mode_bound = mode == ModeKind::quorum ? 2 : 0;
+      options.mode.bound = mode == ModeKind::quorum ? 2 : 0;
       options.bucket_bytes = kBucketBytes;
       clients.push_back(join(options, odd_schema()));
       ASSERT_NE(clients.back(), nullptr);
@@ -123,7 +121,7 @@ INSTANTIATE_TEST_SUITE_P(Runs, ClientSlots,
                                            SlotsPlan{.name = "async", .mode = ModeKind::async},
                                            SlotsPlan{.name = "ssp", .mode = ModeKind::ssp, .bound = 1},
                                            SlotsPlan{.name = "quorum", .mode = ModeKind::quorum, .bound = kSlotWorkers},
-                                           SlotsPlan{.name = "int8", .push = ps::PushFormat::int8},
+                                           SlotsPlan{.name = "int8", .push = PushFormat::int8},
                                            SlotsPlan{.name = "checksums", .checksums = true},
                                            SlotsPlan{.name = "fragments", .fragments = true}),
                          [](const auto& plan) { return std::string(plan.param.name); });

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "base/export.h"
+#include "gradrail/export.h"
 
-namespace gradrail::ps {
+namespace gradrail {
 
 constexpr uint16_t kDefaultPort = 2222;
 
@@ -81,4 +81,4 @@ GRADRAIL_EXPORT bool has_one_task(std::string_view job);
 /// A shard keeps an entry for each index below the highest one.
 constexpr uint32_t kMaxWorkers = 4096;
 
-}  // namespace gradrail::ps
+}  // namespace gradrail

@@ -3,10 +3,10 @@
 #include <cstdint>
 #include <string>
 
-#include "base/clock.h"
-#include "base/export.h"
+#include "gradrail/clock.h"
+#include "gradrail/export.h"
 
-namespace gradrail::transport {
+namespace gradrail {
 
 /// Cost of registered memory so far: pinning a page takes time, and the amount of pinned memory is limited.
 struct RegistrationBudget {
@@ -18,4 +18,4 @@ struct RegistrationBudget {
   GRADRAIL_EXPORT std::string text() const;
 };
 
-}  // namespace gradrail::transport
+}  // namespace gradrail

@@ -2,9 +2,9 @@
 
 #include <chrono>
 
-#include "base/clock.h"
+#include "gradrail/clock.h"
 
-namespace gradrail::transport {
+namespace gradrail {
 
 /// How long to spin before blocking.
 struct WaitPolicy {
@@ -17,4 +17,4 @@ struct WaitPolicy {
 /// Longer than the exchange of a model of 1 MB, and no longer than two wake-ups of an idle virtual CPU.
 inline constexpr WaitPolicy kAdaptiveWait = {.spin = std::chrono::microseconds(100), .adapts = true};
 
-}  // namespace gradrail::transport
+}  // namespace gradrail

@@ -1,7 +1,7 @@
-#ifndef GRADRAIL_WORKER_GRADRAIL_H
-#define GRADRAIL_WORKER_GRADRAIL_H
+#ifndef GRADRAIL_GRADRAIL_H
+#define GRADRAIL_GRADRAIL_H
 
-/* The C interface of the worker library, for C and for languages that can call C. worker/client/client.h is the same
+/* The C interface of the worker library, for C and for languages that can call C. gradrail/client.h is the same
  * interface in C++, with longer comments.
  *
  *   gradrail_options options = GRADRAIL_OPTIONS_INIT;
@@ -50,10 +50,13 @@ typedef struct gradrail_tensor {
   size_t dimension_count;
 } gradrail_tensor;
 
-/* Initialize with GRADRAIL_OPTIONS_INIT. A member that is 0 or NULL has its default value. New members are added at the
- * end only; struct_bytes is the size of the struct that the program was compiled with. */
+/* Initialize with GRADRAIL_OPTIONS_INIT. A member that is 0 or NULL has its default value. The groups are those of
+ * ClientOptions in C++. New members are added at the end only; struct_bytes is the size of the struct that the program
+ * was compiled with. */
 typedef struct gradrail_options {
   size_t struct_bytes;
+
+  /* The run. All workers need equal values, but for task_index. */
   const char* ps_hosts;     /* "host:port,…"; NULL: the cluster and the task index of the environment, see below */
   const char* worker_hosts; /* "host:port,…", required with ps_hosts; names only, but sync waits for as many workers */
   uint32_t task_index;      /* 0 is the chief, which offers the initial parameters */
@@ -67,39 +70,44 @@ typedef struct gradrail_options {
   float beta1;
   float beta2;
   float epsilon;
+  float weight_decay; /* "adamw": of the parameters themselves; others: added to the gradient; "mean" has none */
+  /* "delayed_nesterov": updates of a bucket from one update of the momentum to the next. 0: the number of workers at
+   * the start in async and ssp, else 1. */
+  uint32_t momentum_every;
+
+  /* Compression, equal in all workers. */
+  /* Elements of a gradient on its way: "fp32" (default), "bf16", "int8", "int4". "topk:P" sends the largest P percent,
+   * 0.1 to 25. */
+  const char* push;
+  const char* returns; /* elements of parameters on their way back: "fp32" (default), "bf16", "delta" */
+
+  /* Transport. */
   const char* transports; /* in order of preference, "auto" (default): all */
   int32_t no_fallback;    /* 1: the first transport that is refused is an error */
   int32_t checksums;      /* 1: CRC32C over every payload */
   const char* bind_host;  /* source address of network connections; NULL: the kernel's choice */
-  double join_timeout_s;  /* until all parameter servers have started, at most 1e9; 0: half an hour */
-  /* Authentication of the control plane, equal in all tasks. Several hosts require it, or `insecure`. */
+  double path_timeout_s;  /* a data connection that acknowledges nothing for so long is lost, at most 1e9; 0: 10 */
+  uint32_t streams;       /* TCP connections on each rail, at most 64. 0: one, and more on links of 40 Gb/s and above */
+  int32_t no_rails;       /* 1: one of the network interfaces that a parameter server offers, also if it has several */
+
+  /* Security, equal in all tasks. Several hosts require a secret or TLS, or `insecure`. */
   const char* secret_file;     /* mode 0600; NULL: the job has no secret */
   const char* trusted_ca_file; /* TLS: PEM, of the parameter servers' certificates; NULL: no TLS */
   const char* cert_file;       /* PEM, for parameter servers that require one */
   const char* key_file;
+  int32_t encrypt_data; /* 1: data between hosts is encrypted; needs secret_file or TLS */
   int32_t insecure;     /* 1: no authentication */
-  int64_t encrypt_data; /* 1: data between hosts is encrypted; needs secret_file or TLS, equal in all tasks */
-  /* Faults. A time of 0 is the default, and at most 1e9. */
+
+  /* Recovery. A time is at most 1e9. */
   const char* backup_hosts; /* "host:port,…": the backup of each parameter server, in their order; NULL: none */
-  double path_timeout_s;    /* a data connection that acknowledges nothing for so long is lost; 0: 10 */
+  double join_timeout_s;    /* until all parameter servers have started; 0: half an hour */
   double rejoin_timeout_s;  /* for a lost parameter server to be started again; 0: no wait */
-  /* Called in the thread of a call that blocks, about twice a second. After a result other than 0 the call ends with
-   * GRADRAIL_CANCELLED, and so does each later one that blocks. This thread does not call it again. It must not call
-   * functions of this client. */
+
+  /* Hooks. Called in the thread of a call that blocks, about twice a second. After a result other than 0 the call ends
+   * with GRADRAIL_CANCELLED, and so does each later one that blocks. This thread does not call it again. It must not
+   * call functions of this client. */
   int (*interrupted)(void* context);
   void* context;
-  double weight_decay; /* "adamw": of the parameters themselves; others: added to the gradient; "mean" has none */
-  /* Elements of a gradient on its way: "fp32" (default), "bf16", "int8", "int4"; equal in all workers. "topk:P"
-   * sends the largest P percent, 0.1 to 25. */
-  const char* push;
-  /* Elements of parameters on their way back: "fp32" (default), "bf16", "delta"; equal in all workers. */
-  const char* returns;
-  /* "delayed_nesterov": updates of a bucket from one update of the momentum to the next, at most 2^32 - 1. 0: the
-   * number of workers at the start in async and ssp, else 1. */
-  uint64_t momentum_every;
-  /* TCP connections on each rail, at most 64. 0: one, and more on links of 40 Gb/s and above. */
-  uint32_t streams;
-  int32_t no_rails; /* 1: one of the network interfaces that a parameter server offers, also if it offers several */
 } gradrail_options;
 
 #define GRADRAIL_OPTIONS_INIT \
@@ -205,83 +213,6 @@ GRADRAIL_API gradrail_status gradrail_leave(gradrail_client* client);
 GRADRAIL_API gradrail_status gradrail_give_up(gradrail_client* client, const char* reason);
 /* Leaves, unless the client has already left or failed. NULL is legal. */
 GRADRAIL_API void gradrail_free(gradrail_client* client);
-
-/* Publishing: a publisher serves versions of the parameters to any number of readers over TCP, without parameter
- * servers (docs/publishing.md). It belongs to any process that has the parameters, such as the chief.
- *
- *   gradrail_publisher_open(&options, tensors, 2, &publisher);
- *   each N steps: gradrail_publisher_publish(publisher, step, arrays, 2);
- *   a reader: gradrail_subscriber_open, gradrail_subscriber_connect, then gradrail_subscriber_next in a loop.
- *
- * Threads   Any thread may use a publisher. A subscriber belongs to one thread at a time. */
-typedef struct gradrail_publisher gradrail_publisher;
-typedef struct gradrail_subscriber gradrail_subscriber;
-
-/* Initialize with GRADRAIL_PUBLISH_OPTIONS_INIT. A member that is 0 or NULL has its default value. */
-typedef struct gradrail_publish_options {
-  size_t struct_bytes;
-  const char* listen;      /* "host:port", port 0: any; NULL: 127.0.0.1:0 */
-  const char* format;      /* bits of an element: "bf16" (default) or "fp32" */
-  uint32_t keep;           /* versions from which a reader can continue; 0: 8 */
-  uint32_t max_readers;    /* 0: 256 */
-  double reader_timeout_s; /* a reader that receives nothing of its version for so long is disconnected; 0: 30 */
-  const char* secret_file; /* mode 0600; an address beyond this host needs it, or `insecure` */
-  int64_t insecure;        /* 1: no authentication */
-} gradrail_publish_options;
-
-/* Initialize with GRADRAIL_SUBSCRIBE_OPTIONS_INIT. */
-typedef struct gradrail_subscribe_options {
-  size_t struct_bytes;
-  const char* address; /* "host:port" of the publisher */
-  const char* follow;  /* "newest" (default): skips versions; "each": each version that the publisher still keeps */
-  double silence_timeout_s; /* a publisher that sends nothing for so long is lost; 0: 30 */
-  const char* secret_file;
-  int64_t insecure;
-} gradrail_subscribe_options;
-
-#define GRADRAIL_PUBLISH_OPTIONS_INIT \
-  { .struct_bytes = sizeof(gradrail_publish_options) }
-#define GRADRAIL_SUBSCRIBE_OPTIONS_INIT \
-  { .struct_bytes = sizeof(gradrail_subscribe_options) }
-
-GRADRAIL_API gradrail_status gradrail_publisher_open(const gradrail_publish_options* options,
-                                                     const gradrail_tensor* tensors, size_t tensor_count,
-                                                     gradrail_publisher** publisher);
-/* "host:port" of the socket that listens. */
-GRADRAIL_API const char* gradrail_publisher_address(const gradrail_publisher* publisher);
-/* Copies fp32 arrays, one for each tensor, as a new version. It waits for no reader. `version` must increase. */
-GRADRAIL_API gradrail_status gradrail_publisher_publish(gradrail_publisher* publisher, uint64_t version,
-                                                        const float* const* arrays, size_t array_count);
-/* Counters. The text is valid until the next call of this function by this thread. */
-GRADRAIL_API const char* gradrail_publisher_stats_json(gradrail_publisher* publisher);
-/* Waits up to `wait_s` until each reader has the last version, and reports the end to all. */
-GRADRAIL_API gradrail_status gradrail_publisher_close(gradrail_publisher* publisher, double wait_s);
-GRADRAIL_API void gradrail_publisher_free(gradrail_publisher* publisher);
-
-GRADRAIL_API gradrail_status gradrail_subscriber_open(const gradrail_subscribe_options* options,
-                                                      gradrail_subscriber** subscriber);
-/* Waits until names and shapes have arrived. It connects again until then. After GRADRAIL_DEADLINE_EXCEEDED of this
- * function and of gradrail_subscriber_next, the same call continues. */
-GRADRAIL_API gradrail_status gradrail_subscriber_connect(gradrail_subscriber* subscriber, double timeout_s);
-/* Valid until gradrail_subscriber_free. NULL: not connected yet. */
-GRADRAIL_API const gradrail_tensor* gradrail_subscriber_tensors(const gradrail_subscriber* subscriber,
-                                                                size_t* tensor_count);
-GRADRAIL_API const char* gradrail_subscriber_format(const gradrail_subscriber* subscriber);
-/* The bits of a tensor in the format, row by row. The address stays the same; only gradrail_subscriber_next and
- * gradrail_subscriber_resume change the bits. */
-GRADRAIL_API const void* gradrail_subscriber_bits(const gradrail_subscriber* subscriber, size_t tensor_index,
-                                                  size_t* bytes);
-/* Declares that the reader has these parameters of `version` from an earlier run: it then receives what has changed. */
-GRADRAIL_API gradrail_status gradrail_subscriber_resume(gradrail_subscriber* subscriber, uint64_t version,
-                                                        const float* const* arrays, size_t array_count);
-/* Waits for the next version, verifies its hash and puts it in place. GRADRAIL_ABORTED: the publisher has ended; a
- * further call waits for its next start. GRADRAIL_DATA_LOSS: two versions in a row had a wrong hash. */
-GRADRAIL_API gradrail_status gradrail_subscriber_next(gradrail_subscriber* subscriber, double timeout_s,
-                                                      uint64_t* version);
-/* The hash of the version in place, 64 hexadecimal digits. NULL: there is none. Valid until the next call. */
-GRADRAIL_API const char* gradrail_subscriber_hash(gradrail_subscriber* subscriber);
-GRADRAIL_API const char* gradrail_subscriber_stats_json(gradrail_subscriber* subscriber);
-GRADRAIL_API void gradrail_subscriber_free(gradrail_subscriber* subscriber);
 
 /* Sends each record of the log to `log` instead of stderr; NULL: to stderr again. `level` is 0 debug, 1 info, 2 warning
  * or 3 error, and records below `least_level` are not sent. Any thread of the library may call `log`. No call of it is

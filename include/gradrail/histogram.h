@@ -3,7 +3,7 @@
 #include <array>
 #include <cstdint>
 
-#include "base/export.h"
+#include "gradrail/export.h"
 
 namespace gradrail {
 
