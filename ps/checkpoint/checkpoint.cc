@@ -109,9 +109,10 @@ absl::StatusOr<Prologue> read_prologue(InputFile& file) {
   GRADRAIL_RETURN_IF_ERROR(file.read(&prologue, sizeof(prologue)));
   if (prologue.magic != kMagic) return damaged(file.path(), "not a gradrail checkpoint (its first 8 bytes differ)");
   if (prologue.format_version != kFormatVersion) {
-    return damaged(file.path(), fmt::format("format version {} where this program reads {} (use the version of gradrail "
-                                            "that wrote it, or another folder)",
-                                            prologue.format_version, kFormatVersion));
+    return damaged(file.path(),
+                   fmt::format("format version {} where this program reads {} (use the version of gradrail "
+                               "that wrote it, or another folder)",
+                               prologue.format_version, kFormatVersion));
   }
   // Before the allocation of this size; the subtraction is safe after the check above.
   if (prologue.field_bytes > file.bytes() - sizeof(prologue) - kCrcBytes) {
