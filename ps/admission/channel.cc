@@ -19,9 +19,7 @@
 #include "gradrail/cluster.h"
 #include "ps/admission/connection_proof.h"
 #include "ps/admission/gate_text.h"
-#include "ps/admission/old_client.h"
 #include "ps/protocol/control_call.h"
-#include "ps/protocol/training.h"
 
 namespace gradrail::ps {
 namespace {
@@ -107,11 +105,8 @@ absl::StatusOr<std::string> request_proof(const HostPort& where, const std::stri
     return absl::UnavailableError(std::strerror(errno));
   GRADRAIL_ASSIGN_OR_RETURN(const std::string answer, read_to_end(fd.get(), deadline));
   // A process that ends closes the connections that it has not accepted. A server with TLS and without a gate, too.
-  if (answer.empty()) {
-    return absl::UnavailableError(
-        fmt::format("the process there closed the connection: it ended, or is {}", peer_without_gate()));
-  }
-  if (is_http2_server(answer)) return absl::FailedPreconditionError(peer_without_gate());
+  if (answer.empty())
+    return absl::UnavailableError("the process there closed the connection: it ended, or is not a task of gradrail");
   GRADRAIL_ASSIGN_OR_RETURN(const GateAnswer parsed, parse_gate_answer(answer));
   absl::StatusOr<std::string> proof = prove_connection(secret, client_challenge, parsed.challenge, parsed.answer);
   if (!proof.ok()) let_server_log(where, refused_proof(secret, parsed.challenge), deadline);

@@ -12,7 +12,6 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
-#include <optional>
 #include <utility>
 
 #include "base/check.h"
@@ -22,8 +21,6 @@
 #include "fmt/format.h"
 #include "gradrail/cluster.h"
 #include "ps/admission/gate_text.h"
-#include "ps/admission/old_client.h"
-#include "ps/protocol/training.h"
 #include "spdlog/spdlog.h"
 
 namespace gradrail::ps {
@@ -62,12 +59,6 @@ void detect_vanished_host(int fd, Duration timeout) {
   set(IPPROTO_TCP, TCP_KEEPINTVL, kProbeEveryS);
   // In place of a number of probes, and also for bytes under way (tcp(7)).
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::min<int64_t>(limit.count(), INT_MAX)));
-}
-
-/// One line for all of them: any process can open such connections, so that they must not fill the log.
-void report_old_client(const FileDescriptor& socket, bool& is_reported) {
-  if (std::exchange(is_reported, true)) return;
-  spdlog::warn("a connection from {} was refused: {}", peer_address(socket.get()).host(), peer_without_gate());
 }
 
 }  // namespace
@@ -192,19 +183,6 @@ bool AdmissionGate::receive(Pending& pending) {
   if (got < 0) return errno == EAGAIN || errno == EINTR;
   if (got == 0) return false;
   pending.request.append(bytes.data(), static_cast<size_t>(got));
-  if (pending.stage != Pending::Stage::request) return refuse_old_client(pending);
-  switch (kind_of_old_client(pending.request)) {
-    case OldClient::none:
-      break;
-    case OldClient::undecided:
-      return true;
-    case OldClient::http2:
-      return refuse_old_client(pending);
-    case OldClient::tls:
-      report_old_client(pending.socket, has_refused_old_client_);
-      send_text(pending.socket, tls_alert());
-      return false;
-  }
   if (!may_become_request(pending.request)) return false;
   if (!is_whole_request(pending.request)) return pending.request.size() < kMaxGateTextBytes;
   answer(pending);
@@ -214,23 +192,6 @@ bool AdmissionGate::receive(Pending& pending) {
 void AdmissionGate::report_refusal(const Pending& pending, const absl::Status& why) {
   rate_limited_log_.write(
       fmt::format("a task at {} was refused: {}", peer_address(pending.socket.get()).host(), message_of(why)));
-}
-
-bool AdmissionGate::refuse_old_client(Pending& pending) {
-  using Stage = Pending::Stage;
-  if (pending.stage == Stage::request) {
-    report_old_client(pending.socket, has_refused_old_client_);
-    send_text(pending.socket, http2_settings());
-    pending.stage = Stage::old_client;
-  }
-  const std::optional<uint32_t> call = pending.stage == Stage::refused ? std::nullopt : first_call(pending.request);
-  if (call.has_value()) {
-    send_text(pending.socket, end_of_call(*call, peer_without_gate()));
-    // The peer reads the answer and closes. A close with unread bytes would discard the answer.
-    pending.stage = Stage::refused;
-    pending.request.clear();
-  }
-  return pending.request.size() < kMaxGateTextBytes;
 }
 
 void AdmissionGate::answer(Pending& pending) {

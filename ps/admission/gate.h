@@ -49,7 +49,6 @@ class AdmissionGate {
     FileDescriptor socket;
     std::string request;
     TimePoint deadline;
-    enum class Stage : uint8_t { request, old_client, refused } stage = Stage::request;
   };
   AdmissionGate(Options options, std::vector<FileDescriptor> listeners, uint16_t port, FileDescriptor stop);
   void run();
@@ -59,8 +58,6 @@ class AdmissionGate {
   /// Answers a whole request.
   void answer(Pending& pending);
   void report_refusal(const Pending& pending, const absl::Status& why);
-  /// Refuses a task of an older version in its protocol. Whether the connection stays pending.
-  bool refuse_old_client(Pending& pending);
 
   const Options options_;
   const std::vector<FileDescriptor> listeners_;
@@ -70,7 +67,6 @@ class AdmissionGate {
   Admit admit_;
   // The thread.
   std::vector<Pending> pending_;  ///< in the order of their deadlines
-  bool has_refused_old_client_ = false;
   RateLimitedLog rate_limited_log_;
   std::thread thread_;  ///< last
 };

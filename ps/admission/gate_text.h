@@ -12,7 +12,6 @@ namespace gradrail::ps {
 //
 //   GET /gradrail/challenge/CLIENT_CHALLENGE      200, and a line "CHALLENGE ANSWER"; the connection ends
 //   CONNECT …, with the header gradrail-proof     200: the connection belongs to the server. 403: the reason; it ends
-//   the begin of HTTP/2 or TLS                    a task of another version: the reason in this protocol (old_client.h)
 
 inline constexpr char kChallengePath[] = "/gradrail/challenge/";
 inline constexpr char kProofHeader[] = "gradrail-proof";

@@ -2,16 +2,16 @@
 //
 //   offset  bytes
 //        0      8  magic 89 'G' 'R' 'C' 'K' 'P' 'T' 0a    not text; a conversion of line ends changes it
-//        8      4  format version, 6; 2 to 5 are read as well
+//        8      4  format version, 6
 //       12      4  n, bytes of the fields below
 //       16      8  bytes of the whole file
 //       24      n  fields:  u8 optimizer, f32 learning rate, momentum, beta1, beta2, epsilon
 //                           u64 range first, count (elements of the model); u64 global step, saved (us since 1970);
-//                           u64 run (not in version 2)
+//                           u64 run
 //                           u32 shard index, shard count, bucket bytes
-//                           u32 tensors × { u32 bytes, name; u32 rank, i64 × dimension }
-//                           u32 buckets × { u64 version }; u32 fragments × { u64 step } (not before version 5)
-//                           u8 whether all parameters are finite (not before version 6)
+//                           u32 tensors × { u32 bytes, name; u32 rank, i64 × dimension; u32 bytes, fragment }
+//                           u32 buckets × { u64 version }; u32 fragments × { u64 step }
+//                           u8 whether all parameters and the state are finite
 //     24+n      4  CRC32C of everything before
 //     28+n         parameters, then each state vector, each cut into chunks of 1 MiB (the last one shorter):
 //                  { f32 × …, u32 CRC32C }
@@ -108,9 +108,11 @@ absl::StatusOr<Prologue> read_prologue(InputFile& file) {
   }
   GRADRAIL_RETURN_IF_ERROR(file.read(&prologue, sizeof(prologue)));
   if (prologue.magic != kMagic) return damaged(file.path(), "not a gradrail checkpoint (its first 8 bytes differ)");
-  if (prologue.format_version < kOldestFormatVersion || prologue.format_version > kFormatVersion) {
-    return damaged(file.path(), fmt::format("format version {} where this program reads {} to {}",
-                                            prologue.format_version, kOldestFormatVersion, kFormatVersion));
+  if (prologue.format_version != kFormatVersion) {
+    return damaged(file.path(),
+                   fmt::format("format version {} where this program reads {} (use the version of gradrail "
+                               "that wrote it, or another folder)",
+                               prologue.format_version, kFormatVersion));
   }
   // Before the allocation of this size; the subtraction is safe after the check above.
   if (prologue.field_bytes > file.bytes() - sizeof(prologue) - kCrcBytes) {
@@ -182,7 +184,7 @@ absl::StatusOr<CheckpointReader> CheckpointReader::open(const std::string& path)
                                      sizeof(prologue) + fields.size(), crc, stored_crc));
   }
   // After the CRC32C: a wrong field from here on is an error of the writer, not of the disk.
-  absl::StatusOr<CheckpointHeader> header = decode_header(fields, prologue.format_version);
+  absl::StatusOr<CheckpointHeader> header = decode_header(fields);
   if (!header.ok()) {
     return damaged(path, fmt::format("header: {}", std::string(header.status().message())));
   }

@@ -19,17 +19,16 @@ struct CheckpointHeader {
   uint64_t global_step = 0;
   /// Microseconds since 1970; one value for all files of a save. A run that went back saves a step twice.
   uint64_t saved_us = 0;
-  /// JoinReply.run: a run that begins from a checkpoint has the number of the run that saved it. 0: unknown, format 2.
+  /// JoinReply.run: a run that begins from a checkpoint has the number of the run that saved it. 0: of no run, an import.
   uint64_t run = 0;
   uint32_t shard_index = 0;
   uint32_t shard_count = 1;
   uint32_t bucket_bytes = 0;
   std::vector<uint64_t> bucket_versions;
-  /// Updates of each fragment, in the order of layout_of(schema); 0 where this shard has none of it. Empty in formats
-  /// before 5, which have one fragment.
+  /// Updates of each fragment, in the order of layout_of(schema); 0 where this shard has none of it. Empty: all have
+  /// global_step, as after an import.
   std::vector<uint64_t> fragment_steps;
-  /// No parameter and no state of the optimizer is NaN or infinite. write_checkpoint() finds it out. true: also
-  /// unknown, in formats before 6.
+  /// No parameter and no state of the optimizer is NaN or infinite. write_checkpoint() finds it out.
   bool is_finite = true;
 };
 

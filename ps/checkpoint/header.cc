@@ -69,7 +69,7 @@ class Decoder {
   bool ended_early_ = false;
 };
 
-constexpr size_t kSmallestTensorBytes = 4 + 1 + 4;  // a scalar with a name of one letter, in formats before 5
+constexpr size_t kSmallestTensorBytes = 4 + 1 + 4 + 4;  // a scalar with a name of one letter, in the fragment ""
 
 void encode_optimizer(const OptimizerConfig& optimizer, Encoder& out) {
   out.integer(static_cast<uint8_t>(optimizer.kind));
@@ -80,14 +80,14 @@ void encode_optimizer(const OptimizerConfig& optimizer, Encoder& out) {
   out.real(optimizer.weight_decay);
 }
 
-OptimizerConfig decode_optimizer(Decoder& in, uint32_t format_version) {
+OptimizerConfig decode_optimizer(Decoder& in) {
   OptimizerConfig optimizer;
   optimizer.kind = static_cast<OptimizerKind>(in.integer<uint8_t>());
   for (float* value :
        {&optimizer.learning_rate, &optimizer.momentum, &optimizer.beta1, &optimizer.beta2, &optimizer.epsilon}) {
     *value = in.real();
   }
-  if (format_version >= 4) optimizer.weight_decay = in.real();
+  optimizer.weight_decay = in.real();
   return optimizer;
 }
 
@@ -101,13 +101,13 @@ void encode_schema(const Schema& schema, Encoder& out) {
   }
 }
 
-Schema decode_schema(Decoder& in, uint32_t format_version) {
+Schema decode_schema(Decoder& in) {
   Schema schema(in.count(kSmallestTensorBytes));
   for (Tensor& tensor : schema) {
     tensor.name = in.text();
     tensor.shape.resize(in.count(sizeof(int64_t)));
     for (int64_t& dimension : tensor.shape) dimension = in.integer<int64_t>();
-    if (format_version >= 5) tensor.fragment = in.text();
+    tensor.fragment = in.text();
     // After an early end each read returns zeros: the loop would only fill empty tensors.
     if (in.ended_early()) break;
   }
@@ -136,25 +136,24 @@ std::string encode_header(const CheckpointHeader& header) {
   return out.take();
 }
 
-absl::StatusOr<CheckpointHeader> decode_header(std::string_view bytes, uint32_t format_version) {
-  GRADRAIL_CHECK(format_version >= kOldestFormatVersion && format_version <= kFormatVersion);
+absl::StatusOr<CheckpointHeader> decode_header(std::string_view bytes) {
   Decoder in(bytes);
   CheckpointHeader header;
-  header.optimizer = decode_optimizer(in, format_version);
+  header.optimizer = decode_optimizer(in);
   header.range.first = in.integer<uint64_t>();
   header.range.count = in.integer<uint64_t>();
   header.global_step = in.integer<uint64_t>();
   header.saved_us = in.integer<uint64_t>();
-  if (format_version >= 3) header.run = in.integer<uint64_t>();
+  header.run = in.integer<uint64_t>();
   header.shard_index = in.integer<uint32_t>();
   header.shard_count = in.integer<uint32_t>();
   header.bucket_bytes = in.integer<uint32_t>();
-  header.schema = decode_schema(in, format_version);
+  header.schema = decode_schema(in);
   header.bucket_versions.resize(in.count(sizeof(uint64_t)));
   for (uint64_t& version : header.bucket_versions) version = in.integer<uint64_t>();
-  if (format_version >= 5) header.fragment_steps.resize(in.count(sizeof(uint64_t)));
+  header.fragment_steps.resize(in.count(sizeof(uint64_t)));
   for (uint64_t& step : header.fragment_steps) step = in.integer<uint64_t>();
-  const uint8_t is_finite = format_version >= 6 ? in.integer<uint8_t>() : 1;
+  const auto is_finite = in.integer<uint8_t>();
   header.is_finite = is_finite != 0;
   if (in.ended_early()) {
     return absl::InvalidArgumentError(

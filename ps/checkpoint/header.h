@@ -9,16 +9,14 @@
 
 namespace gradrail::ps {
 
-/// Version 2 has no number of the run.
 constexpr uint32_t kFormatVersion = 6;
-constexpr uint32_t kOldestFormatVersion = 2;
 
 /// Encodes the header's fields as in the file; checkpoint.cc draws them.
 std::string encode_header(const CheckpointHeader& header);
 
-/// Decodes the result of encode_header(), or the fields of an older format.
+/// Decodes the result of encode_header().
 /// Errors  INVALID_ARGUMENT names the byte and the error. Allocates in proportion to `bytes` only.
-absl::StatusOr<CheckpointHeader> decode_header(std::string_view bytes, uint32_t format_version = kFormatVersion);
+absl::StatusOr<CheckpointHeader> decode_header(std::string_view bytes);
 
 /// Checks a header before it is written and after it was read.
 /// Errors  INVALID_ARGUMENT: fields that contradict each other.

@@ -11,18 +11,10 @@
 
 namespace gradrail::ps {
 
-std::string other_version(std::string_view theirs) {
-  return fmt::format("protocol version {} here, {} there: install the same gradrail on all hosts", kProtocolVersion,
-                     theirs);
-}
-
-std::string peer_without_gate() {
-  return fmt::format("not gradrail, or {}", other_version(fmt::format("{} or older", kLastVersionWithoutGate)));
-}
-
 absl::Status check_protocol_version(uint32_t theirs) {
   if (theirs == kProtocolVersion) return absl::OkStatus();
-  return absl::FailedPreconditionError(other_version(std::to_string(theirs)));
+  return absl::FailedPreconditionError(fmt::format(
+      "protocol version {} here, {} there: install the same gradrail on all hosts", kProtocolVersion, theirs));
 }
 
 proto::Training to_proto(const Training& training) {

@@ -20,13 +20,7 @@ class Training;
 
 /// Incremented when control.proto or exchange_layout.h change their meaning. Both ends must have the same.
 constexpr uint32_t kProtocolVersion = 16;
-/// The last version without a gate in front of the control plane.
-constexpr uint32_t kLastVersionWithoutGate = 6;
 
-/// The refusal of a peer with another protocol version, for people. `theirs` describes it, such as "7".
-std::string other_version(std::string_view theirs);
-/// The refusal of a peer that does not use the gate: an older version, or another program.
-std::string peer_without_gate();
 /// Errors  FAILED_PRECONDITION names both versions.
 absl::Status check_protocol_version(uint32_t theirs);
 

@@ -149,13 +149,13 @@ assert difference(model, single) < 1e-6, (kind, difference(model, single))
 
 # 50 steps at the servers, then 50 steps of torch.optim with the exported state, beside 100 steps of torch.optim.
 CONTINUE = HALVES + """
-import subprocess
-saved, binary = os.environ["SAVED"], os.environ["BINARY"]
+from gradrail import checkpoint
+saved = os.environ["SAVED"]
 
-def export(name, *flags):
-    command = [binary, "checkpoint", "export", saved, "--out", os.path.join(saved, name), *flags]
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return os.path.join(saved, name)
+def export(name, optimizer_state):
+    path = os.path.join(saved, name)
+    checkpoint.export_arrays(saved, path, optimizer_state=optimizer_state)
+    return path
 
 single, trained = network(), network()
 reference = optimizer_of(single)
@@ -169,11 +169,11 @@ with gradrail.torch.Exchange(trained, optimizer=kind, lr=reference.defaults["lr"
 for name in ("state.npz", "state.safetensors"):
     model = network(seed=1)
     optimizer = optimizer_of(model)
-    assert gradrail.torch.load_state(export(name, "--optimizer-state"), model, optimizer) == STEPS // 2
+    assert gradrail.torch.load_state(export(name, True), model, optimizer) == STEPS // 2
     assert difference(model, trained) == 0
     train(model, optimizer, range(STEPS // 2, STEPS))
     assert difference(model, single) < 1e-6, (kind, name, difference(model, single))
-    without = export("without-" + name)
+    without = export("without-" + name, False)
     assert gradrail.torch.load_state(without, network(seed=1)) is None
     before = network(seed=2)
     refused(gradrail.InvalidArgument, "without --optimizer-state", gradrail.torch.load_state, without, before, optimizer)
@@ -228,7 +228,7 @@ class SameUpdates(TorchTest):
             with self.subTest(kind=kind):
                 saved = self.folder / kind
                 self.good_run(CONTINUE, "--checkpoint_dir", saved, workers=1,
-                              environment={"OPTIMIZER": kind, "SAVED": str(saved), "BINARY": cluster.binary()})
+                              environment={"OPTIMIZER": kind, "SAVED": str(saved)})
         self.good_run(PROGRAM + """
 refused(gradrail.FailedPrecondition, 'use optimizer torch_adam, or another checkpoint folder (torch_adam is "adam"',
         lambda: gradrail.torch.Exchange(network(), optimizer="sgd", lr=0.1))
@@ -240,7 +240,8 @@ refused(gradrail.FailedPrecondition, 'use optimizer torch_adam, or another check
             with self.subTest(kind=kind):
                 state, saved = self.folder / f"{kind}.safetensors", self.folder / f"imported-{kind}"
                 self.assert_ends(self.start_program(SAVE, {"OPTIMIZER": kind, "FILE": str(state)}), cluster.GOOD)
-                imported = self.launch("import", [cluster.binary(), "checkpoint", "import", saved, "--from", state])
+                imported = self.launch("import", [cluster.python_with("numpy"), "-m", "gradrail.checkpoint", "import", str(saved), str(state)],
+                                       cluster.python_environment())
                 self.assert_ends(imported, cluster.GOOD)
                 self.good_run(CONTINUE_AT_SERVERS, "--checkpoint_dir", saved, workers=1, environment={"OPTIMIZER": kind})
 

@@ -1,7 +1,5 @@
 """Tests checkpoints: a restarted run continues from the newest set, also with other shards. It reports unusable sets."""
-import pathlib
 import re
-import shutil
 import signal
 import subprocess
 import time
@@ -232,28 +230,6 @@ class Restart(cluster.ClusterTest):
         worker = self.train(*flags, "--job_name", "worker", "--task_index", 0, name="worker/0")
         self.assert_ends(worker, cluster.CONFIGURATION, says=[r"parameter server 1 .* has none", "--checkpoint_dir"])
         self.assertFalse(list(self.folder.glob("*/*.ckpt")))
-
-
-class OlderVersion(cluster.ClusterTest):
-    """The folder checkpoints/protocol-6 was written by a program of protocol version 6: `train --model linear --epochs 2
-    --optimizer adam --workers 1 --shards 2 --mode sync`."""
-
-    def test_its_checkpoint_is_restored(self):
-        saved = self.folder / "saved"
-        shutil.copytree(pathlib.Path(__file__).parent / "checkpoints/protocol-6", saved)
-        verified = self.launch("verify", [cluster.binary(), "checkpoint", "verify", str(saved)])
-        self.assert_ends(verified, cluster.GOOD)
-        hashes = set()
-        for shards in (1, 2):
-            folder = self.folder / f"saved-{shards}"
-            shutil.copytree(saved, folder)
-            task = self.train("--model", "linear", "--epochs", 1, "--optimizer", "adam", "--workers", 1, "--mode", "sync",
-                              "--shards", shards, "--checkpoint_dir", folder)
-            self.assert_ends(task, cluster.GOOD)
-            # The program of version 6 continued to these values.
-            self.assert_says(task, "restored global step 200 from ", "^Global-Step: 300$", r"w = 2\.0000, b = 9\.9982")
-            hashes.add(cluster.hash_of(task))
-        self.assertEqual(len(hashes), 1)
 
 
 if __name__ == "__main__":

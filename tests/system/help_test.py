@@ -72,7 +72,7 @@ class Help(cluster.ClusterTest):
         self.assertEqual(run("bash", "-n", COMPLETION).stderr, "")
         self.assertEqual(self.complete("gradrail "), subcommands_of(help_of()))
         self.assertEqual(self.complete("gradrail to"), ["topo", "top"])
-        self.assertEqual(self.complete("gradrail checkpoint "), ["ls", "verify", "export", "import"])
+        self.assertEqual(self.complete("gradrail checkpoint "), ["ls", "verify"])
         self.assertEqual(self.complete("gradrail train --model "), ["mlp", "cnn", "linear"])
         self.assertEqual(self.complete("gradrail train --ps 2 --model=c"), ["cnn"])
         self.assertEqual(self.complete("gradrail train --batch_s"), ["--batch_size"])

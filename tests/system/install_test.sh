@@ -32,6 +32,7 @@ if grep -rIl -e "$build" -e "$root" "$prefix/lib"*/ "$prefix/include"; then
   fail "these files name the build machine's folders"
 fi
 for file in bin/gradrail bin/gradrail-report share/gradrail/mnist/train-images-idx3-ubyte.gz share/gradrail/launch/kubernetes.yaml \
+  share/gradrail/python/gradrail/checkpoint.py share/gradrail/python/gradrail/_crc32c.py \
   share/man/man1/gradrail.1 share/man/man1/gradrail-train.1 share/bash-completion/completions/gradrail; do
   [[ -e $prefix/$file ]] || fail "$file is not installed"
 done

@@ -21,7 +21,7 @@ PATH = re.compile(re.escape(str(ROOT)).encode() + rb"[^\0]*")  # in a program or
 
 # Some of the files of each package, as regular expressions.
 FILES = {
-    "gradrail": ["usr/bin/gradrail", "usr/bin/gradrail-report", "usr/share/gradrail/report/runs.py", r"usr/share/gradrail/mnist/train-images-idx3-ubyte\.gz", r"usr/share/man/man1/gradrail\.1\.gz",
+    "gradrail": ["usr/bin/gradrail", "usr/bin/gradrail-report", "usr/share/gradrail/report/runs.py", "usr/share/gradrail/python/gradrail/checkpoint.py", r"usr/share/gradrail/mnist/train-images-idx3-ubyte\.gz", r"usr/share/man/man1/gradrail\.1\.gz",
                  r"usr/share/gradrail/launch/kubernetes\.yaml", "usr/share/bash-completion/completions/gradrail",
                  "usr/share/doc/gradrail/docs/quickstart.md"],
     "libgradrail0": [r"usr/lib/.*libgradrail\.so\.0", r"usr/lib/.*libgradrail\.so\.\d+\.\d+\.\d+"],

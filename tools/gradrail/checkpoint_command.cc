@@ -3,7 +3,6 @@
 #include <ctime>
 
 #include "CLI/CLI.hpp"
-#include "base/flags/number_in.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -109,62 +108,22 @@ absl::StatusOr<bool> verify(const std::string& folder) {
   return good && whole > 0;
 }
 
-/// One file holds one model.
-absl::StatusOr<std::string> only_folder(const CheckpointFlags& flags) {
-  if (flags.folders.size() == 1) return flags.folders.front();
-  return absl::InvalidArgumentError(fmt::format("checkpoint {} takes one folder, not {}: one file holds one model",
-                                                flags.verb, flags.folders.size()));
-}
-
-absl::Status convert(CheckpointFlags flags) {
-  GRADRAIL_ASSIGN_OR_RETURN(const std::string folder, only_folder(flags));
-  if (flags.verb == "export") {
-    flags.exported.folder = folder;
-    return export_arrays(flags.exported);
-  }
-  flags.imported.folder = folder;
-  if (!flags.optimizer.empty()) {
-    GRADRAIL_ASSIGN_OR_RETURN(flags.imported.optimizer, parse_optimizer(flags.optimizer));
-  }
-  return import_arrays(flags.imported);
-}
-
 }  // namespace
 
 void add_checkpoint_flags(CLI::App& command, CheckpointFlags& flags) {
   command.require_subcommand(1);
-  const auto add = [&](const char* verb, const char* help) -> CLI::App& {
+  command.footer("Arrays of a checkpoint for NumPy and PyTorch, and back: python3 -m gradrail.checkpoint --help");
+  const auto add = [&](const char* verb, const char* help) {
     CLI::App& sub = *command.add_subcommand(verb, help);
     sub.add_option("FOLDER", flags.folders, "checkpoint folders (--checkpoint_dir of a run)")->required();
     sub.callback([&flags, verb] { flags.verb = verb; });
-    return sub;
   };
   add("ls", "list checkpoints: step, shards, bytes, time, optimizer, schema, missing files");
   add("verify", "read every byte; exit code 1 if a file is damaged or no set is complete");
-  CLI::App& exported = add("export", "write one array per tensor, for NumPy or PyTorch");
-  exported
-      .add_option("--out", flags.exported.out,
-                  "the file to write: NAME.safetensors, else a file for numpy.load() (.npz)")
-      ->required();
-  exported.add_option("--step", flags.exported.step, "global step of the checkpoint; default: the newest complete one")
-      ->transform(NumberIn<uint64_t>());
-  exported.add_flag(
-      "--optimizer-state,--optimizer_state", flags.exported.optimizer_state,
-      "also <tensor>:velocity, <tensor>:collected, or <tensor>:m and <tensor>:v of adam, and :global_step");
-  CLI::App& imported = add("import", "make a checkpoint from the arrays of a .safetensors file");
-  imported
-      .add_option("--from", flags.imported.from, "file of export --optimizer-state, or of gradrail.torch.save_state()")
-      ->required();
-  imported.add_option("--optimizer", flags.optimizer, "optimizer of the run; default: the one that the file names")
-      ->check(CLI::IsMember({"sgd", "momentum", "nesterov", "adam", "adamw", "torch_adam", "delayed_nesterov"}));
 }
 
 absl::StatusOr<bool> run_checkpoint(const CheckpointFlags& flags) {
   start_log("checkpoint");
-  if (flags.verb == "export" || flags.verb == "import") {
-    GRADRAIL_RETURN_IF_ERROR(convert(flags));
-    return true;
-  }
   bool good = true;
   for (const std::string& folder : flags.folders) {
     GRADRAIL_ASSIGN_OR_RETURN(const bool whole, flags.verb == "ls" ? true : verify(folder));

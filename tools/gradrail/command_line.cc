@@ -44,7 +44,7 @@ CommandLine::CommandLine() {
   add_topo_flags(add("topo", "show the topology of a machine and the placement of tasks on it"), topo);
   add_top_flags(add("top", "show the activity of the tasks of a running cluster"), top);
   add_convert_flags(add("convert", "convert a data set into TFRecord files"), convert);
-  add_checkpoint_flags(add("checkpoint", "list, verify, export and import checkpoints"), checkpoint);
+  add_checkpoint_flags(add("checkpoint", "list and verify checkpoints"), checkpoint);
   bench::add_bench_flags(add("bench", "measure the gradient exchange on this host or cluster"), bench);
   bench::predict::add_predict_flags(
       add("predict", "predict the step time of a described cluster, and the resource that limits it"), predict);

@@ -73,7 +73,7 @@ server, through shared memory, RDMA or TCP. This package contains the program,
 the MNIST data for a first run, the manual pages and the documents.")
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PROGRAM_PACKAGE_SUGGESTS
-    "gradrail-plugins (= ${PROJECT_VERSION}), python3, python3-matplotlib") # gradrail-report; its pictures
+    "gradrail-plugins (= ${PROJECT_VERSION}), python3, python3-numpy, python3-matplotlib") # gradrail-report; gradrail.checkpoint; pictures
 
 set(CPACK_DEBIAN_LIBRARY_DESCRIPTION "client library of gradrail
 gradrail exchanges gradients between training workers and a sharded parameter

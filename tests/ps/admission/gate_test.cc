@@ -15,8 +15,6 @@
 #include "absl/strings/str_split.h"
 #include "base/mutex.h"
 #include "fmt/format.h"
-#include "ps/admission/old_client.h"
-#include "ps/protocol/training.h"
 
 namespace gradrail::ps {
 namespace {
@@ -141,36 +139,6 @@ TEST_F(Gate, WithoutASecretTheProtocolIsEnough) {
   EXPECT_THAT(peer.hear(12), StartsWith("HTTP/1.1 200"));
 }
 
-TEST_F(Gate, ATlsClientOfAnOlderVersionGetsAnAlert) {
-  listen({.secret = kSecret});
-  Peer peer(gate_->port());
-  peer.say("\x16\x03\x01");
-  EXPECT_EQ(peer.hear(), tls_alert());
-}
-
-TEST_F(Gate, AnHttp2ClientGetsTheReasonAndIsBounded) {
-  listen({.secret = kSecret});
-  const std::string preface(kHttp2Preface);
-  const std::string settings = http2_settings();
-  const std::string call("\0\0\1\1\4\0\0\0\5x", 10);  // HEADERS of stream 5
-  Peer peer(gate_->port());
-  for (const char each : preface) ASSERT_TRUE(peer.say({&each, 1}));
-  EXPECT_EQ(peer.hear(settings.size()), settings);
-  for (const char each : settings + call) ASSERT_TRUE(peer.say({&each, 1}));
-  const std::string end = end_of_call(5, peer_without_gate());
-  EXPECT_THAT(
-      end,
-      HasSubstr("not gradrail, or protocol version 16 here, 6 or older there: install the same gradrail on all hosts"));
-  EXPECT_EQ(peer.hear(end.size()), end);
-  while (peer.say(std::string(256, 'x'))) {
-  }
-  Peer flood(gate_->port());
-  flood.say(preface);
-  while (flood.say(settings)) {
-  }
-  EXPECT_EQ(admitted(), 0u);
-}
-
 TEST_F(Gate, RefusesOtherRequests) {
   listen({.secret = kSecret});
   for (const std::string& request : {connect_request(""), connect_request("!"), connect_request("AAAA"),
@@ -186,7 +154,7 @@ TEST_F(Gate, RefusesOtherRequests) {
     EXPECT_THAT(peer.hear(), StartsWith("HTTP/1.1 404")) << request;
   }
   // Other protocols and a request without an end are closed without an answer.
-  for (const std::string& request : {std::string("PRI * HTTP/3.0"), std::string("\x17\x03\x01", 3),
+  for (const std::string& request : {std::string("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"), std::string("\x16\x03\x01", 3),
                                      "GET /" + std::string(4096, 'x'), connect_request(proof(kSecret)) + "more"}) {
     Peer peer(gate_->port());
     peer.say(request);

@@ -62,8 +62,6 @@ if(GRADRAIL_GLOO_LIBRARY AND GRADRAIL_GLOO_HEADERS)
 endif()
 gradrail_feature(GLOO "a peer of `gradrail bench peers`" "${gloo_found}" "" "Gloo not found")
 
-pkg_check_modules(LIBZIP QUIET IMPORTED_TARGET libzip>=1.4)
-gradrail_feature(ZIP "`gradrail checkpoint export`" "${LIBZIP_FOUND}" "${LIBZIP_VERSION}" "libzip >= 1.4 not found")
 find_package(prometheus-cpp QUIET CONFIG COMPONENTS pull)
 gradrail_feature(PROMETHEUS "metrics of running tasks (--metrics_port)" "${prometheus-cpp_FOUND}"
                  "${prometheus-cpp_VERSION}" "prometheus-cpp not found")

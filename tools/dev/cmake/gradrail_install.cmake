@@ -41,6 +41,11 @@ file(RELATIVE_PATH report_program /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_DATA
 file(MAKE_DIRECTORY ${PROJECT_BINARY_DIR}/installed)
 file(CREATE_LINK ${report_program} ${PROJECT_BINARY_DIR}/installed/gradrail-report SYMBOLIC)
 install(FILES ${PROJECT_BINARY_DIR}/installed/gradrail-report DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT program)
+# python3 -m gradrail.checkpoint needs no other module of the Python package, and not the library.
+foreach(module checkpoint errors _arrays _crc32c)
+  install(FILES worker/python/gradrail/${module}.py DESTINATION ${CMAKE_INSTALL_DATADIR}/gradrail/python/gradrail
+          COMPONENT program)
+endforeach()
 if(EXISTS ${PROJECT_SOURCE_DIR}/worker/data/mnist)
   install(DIRECTORY worker/data/mnist DESTINATION ${CMAKE_INSTALL_DATADIR}/gradrail COMPONENT program)
 endif()

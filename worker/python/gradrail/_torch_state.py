@@ -255,7 +255,7 @@ def _check_names(name_of_file: str, wanted: List[str], arrays: Dict[str, np.ndar
 @torch.no_grad()
 def load_state(path: "Union[str, os.PathLike[str]]", model: torch.nn.Module,
                optimizer: Optional[torch.optim.Optimizer] = None) -> Optional[int]:
-    """Loads a file of `gradrail checkpoint export` into a model. Training can then continue without gradrail.
+    """Loads a file of gradrail.checkpoint.export_arrays() into a model. Training can then continue without gradrail.
 
     Parameters
     ----------
@@ -322,8 +322,7 @@ def save_state(path: "Union[str, os.PathLike[str]]", model: torch.nn.Module,
                optimizer: torch.optim.Optimizer, global_step: Optional[int] = None) -> None:
     """Saves a model and its optimizer, so that training can continue with gradrail.
 
-    `gradrail checkpoint import FOLDER --from FILE` makes a checkpoint of the file. Parameter servers with this folder
-    restore it.
+    gradrail.checkpoint.import_arrays() makes a checkpoint of the file. Parameter servers with this folder restore it.
 
     Parameters
     ----------
@@ -373,4 +372,5 @@ def save_state(path: "Union[str, os.PathLike[str]]", model: torch.nn.Module,
         for name, parameter in named:
             arrays[f"{name}:{vector}"] = array(optimizer.state[parameter].get(key), parameter)
     arrays[":global_step"] = np.array(step if global_step is None else global_step, np.int64)
-    _arrays.write(name_of_file, arrays, {"format": "pt", "optimizer": kind})
+    with _arrays.replacement(name_of_file) as file:
+        _arrays.write_safetensors(file, arrays, {"format": "pt", "optimizer": kind})
