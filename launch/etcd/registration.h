@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/mutex.h"
 #include "launch/etcd/etcd.h"
-#include "launch/etcd/rendezvous_url.h"
+#include "launch/launcher/rendezvous_url.h"
 
 namespace gradrail::launch {
 

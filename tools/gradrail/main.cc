@@ -114,7 +114,7 @@ int run_tasks(TrainOptions options) {
   // 0: a value that the user has set counts more than the flag.
   if (options.flags.verbose) setenv("GRADRAIL_LOG", "info", 0);  // the tasks of a local cluster inherit it
   if (is_local_cluster(options)) return run_local_cluster(std::move(options));
-  const bool by_etcd = uses_etcd(options.flags);
+  const bool by_etcd = options.flags.rendezvous.is_etcd();
   if (!by_etcd && !options.launch) return finish(run_task(options));
   // The rendezvous itself can take long: Ctrl-C must end it as well.
   SignalThread signals(SignalThread::Task::kRendezvous);

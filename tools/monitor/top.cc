@@ -135,7 +135,7 @@ absl::StatusOr<std::vector<std::string>> ps_addresses(const TopFlags& flags) {
     return absl::InvalidArgumentError(
         "top: name the cluster: a file, as for train --cluster, or --ps_hosts, or etcd://…");
   if (is_rendezvous(flags)) {
-    const absl::StatusOr<launch::RendezvousUrl> where = launch::parse_rendezvous(flags.cluster);
+    const absl::StatusOr<launch::RendezvousUrl> where = launch::parse_etcd_rendezvous(flags.cluster);
     return where.ok() ? launch::find_ps(*where) : where.status();
   }
   // cluster_from_hosts() wants both lists; the entry for the workers is never used.

@@ -14,7 +14,6 @@
 #include "ps/protocol/exchange_layout.h"
 #include "tools/exit_codes.h"
 #include "tools/security_flags.h"
-#include "tools/train/etcd_task.h"
 
 namespace gradrail::tools {
 
@@ -58,9 +57,9 @@ void add_run_flags(CLI::App& command, RunFlags& flags) {
   number("--join-timeout", cluster.join_timeout_seconds, "seconds that the tasks of a launcher wait for each other", 1,
          kNoLimit);
   command
-      .add_option("--rendezvous", cluster.rendezvous,
+      .add_option("--rendezvous", cluster.rendezvous.text,
                   "tcp://HOST:PORT: address of the first task of srun, mpirun or torchrun; default: from the launcher")
-      ->transform(accepted_by(check_rendezvous_url))
+      ->transform(parsed_into(cluster.rendezvous, launch::parse_rendezvous))
       ->take_last();
   command.add_option("--bind", cluster.bind, "address on which a ps listens; default: its address in the cluster")
       ->transform(accepted_by(ps::parse_host_port))
@@ -90,9 +89,9 @@ int arguments_before_program(const CLI::App& command, int argc, char** argv) {
 }
 
 absl::StatusOr<TrainOptions> check_run_flags(const RunFlags& flags) {
-  if (uses_etcd(flags.cluster)) {
+  if (flags.cluster.rendezvous.is_etcd()) {
     return usage_error(absl::InvalidArgumentError(fmt::format(
-        "run --rendezvous {}: etcd has no ranks for programs; the form is tcp://HOST:PORT", flags.cluster.rendezvous)));
+        "run --rendezvous {}: etcd has no ranks for programs; the form is tcp://HOST:PORT", flags.cluster.rendezvous.text)));
   }
   const TrainFlags& cluster = flags.cluster;
   GRADRAIL_ASSIGN_OR_RETURN(TrainOptions options, check_train_flags(cluster));

@@ -1,7 +1,6 @@
 #include "tools/train/backup_ps.h"
 
 #include "fmt/format.h"
-#include "tools/train/etcd_task.h"
 
 namespace gradrail::tools {
 namespace {
@@ -32,7 +31,7 @@ absl::Status check_backup_ps(const TrainOptions& options) {
 std::string replication_peer(const TrainOptions& options) {
   if (options.flags.backup_ps == 0) return "";
   const uint32_t index = peer_index(options);
-  return uses_etcd(options.flags) ? fmt::format("ps/{}", index) : options.cluster.ps[index];
+  return options.flags.rendezvous.is_etcd() ? fmt::format("ps/{}", index) : options.cluster.ps[index];
 }
 
 std::function<absl::StatusOr<std::string>()> find_replication_peer(const TrainOptions& options) {

@@ -8,7 +8,6 @@
 #include "fmt/format.h"
 #include "launch/etcd/ps_lookup.h"
 #include "launch/etcd/registration.h"
-#include "launch/launcher/launcher.h"
 #include "tools/exit_codes.h"
 #include "tools/train/task.h"
 
@@ -25,15 +24,6 @@ absl::StatusOr<std::string> bind_host(const TrainFlags& flags) {
 }
 
 }  // namespace
-
-bool uses_etcd(const TrainFlags& flags) {
-  return !flags.rendezvous.empty() && !launch::is_tcp_rendezvous(flags.rendezvous);
-}
-
-absl::Status check_rendezvous_url(const std::string& url) {
-  return launch::is_tcp_rendezvous(url) ? launch::parse_tcp_rendezvous(url).status()
-                                        : launch::parse_rendezvous(url).status();
-}
 
 absl::Status check_rendezvous(TrainOptions& options) {
   const TrainFlags& flags = options.flags;
@@ -68,11 +58,10 @@ absl::Status check_rendezvous(TrainOptions& options) {
 
 absl::Status run_with_etcd(TrainOptions options, SignalThread& signals) {
   const TrainFlags& flags = options.flags;
-  GRADRAIL_ASSIGN_OR_RETURN(const launch::RendezvousUrl where, launch::parse_rendezvous(flags.rendezvous));
-  GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<launch::PsLookup> lookup, launch::PsLookup::open(where, flags.ps));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<launch::PsLookup> lookup, launch::PsLookup::open(flags.rendezvous, flags.ps));
   options.ps_address = [&](uint32_t index) { return lookup->address(index); };
   print_comment(fmt::format("{}/{} of {} ps and {} workers: by {}", options.task.job, options.task.index, flags.ps,
-                            flags.workers, flags.rendezvous));
+                            flags.workers, flags.rendezvous.text));
   if (options.task.job == "worker") {
     // A worker beyond the size of the run joins later and has no entry in the list.
     utsname host{};
@@ -83,7 +72,7 @@ absl::Status run_with_etcd(TrainOptions options, SignalThread& signals) {
   }
   GRADRAIL_ASSIGN_OR_RETURN(std::string host, bind_host(flags));
   GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<launch::Registration> registration,
-                            launch::Registration::take({.where = where,
+                            launch::Registration::take({.where = flags.rendezvous,
                                                         .ps_index = options.task.index,
                                                         .host = std::move(host),
                                                         .timeout = std::chrono::seconds(flags.join_timeout_seconds),

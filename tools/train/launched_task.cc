@@ -81,29 +81,25 @@ absl::Status run_launched_ps(const TrainOptions& options, launch::Rendezvous& ot
 absl::Status check_launch(TrainOptions& options) {
   const TrainFlags& flags = options.flags;
   if (flags.local || flags.ps == 0) {
-    return flags.rendezvous.empty() ? absl::OkStatus()
-                                    : absl::InvalidArgumentError(fmt::format(
-                                          "--rendezvous {}: --local and --ps 0 have no other tasks", flags.rendezvous));
+    if (!flags.rendezvous.is_given()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        fmt::format("--rendezvous {}: --local and --ps 0 have no other tasks", flags.rendezvous.text));
   }
   absl::StatusOr<std::optional<launch::Launch>> launch = launch::read_launcher();
   // Variables of an earlier launcher can be left over in a shell: the message names the way out.
   if (!launch.ok())
     return absl::InvalidArgumentError(fmt::format("{}; --local ignores such variables", message_of(launch.status())));
   if (!launch->has_value()) {
-    if (flags.rendezvous.empty()) return absl::OkStatus();
+    if (!flags.rendezvous.is_given()) return absl::OkStatus();
     return absl::InvalidArgumentError(
         fmt::format("--rendezvous {}: neither srun, mpirun nor torchrun has started this task as one of several",
-                    flags.rendezvous));
+                    flags.rendezvous.text));
   }
   // Only ps-lite's launchers state the number of ps; for ranks the flag decides how many of them are ps.
   const uint32_t ps_count = (*launch)->ps_count.value_or(flags.ps);
   GRADRAIL_RETURN_IF_ERROR(check_counts(flags, **launch, ps_count));
-  if (!flags.rendezvous.empty()) {
-    absl::StatusOr<std::string> address = launch::parse_tcp_rendezvous(flags.rendezvous);
-    if (!address.ok()) return usage_error(address.status());
-    // The flag replaces the address that the launcher's variables give.
-    (*launch)->rendezvous = *std::move(address);
-  }
+  // The flag replaces the address that the launcher's variables give.
+  if (flags.rendezvous.is_given()) (*launch)->rendezvous = flags.rendezvous.first_task;
   if ((*launch)->rendezvous.empty()) {
     const std::string& why = (*launch)->why_unknown;
     return absl::InvalidArgumentError(

@@ -13,13 +13,11 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "launch/etcd/rendezvous_url.h"
 #include "ps/server.h"
 #include "tools/monitor/model_graph.h"
 #include "tools/monitor/task_monitor.h"
 #include "tools/train/affinity_binder.h"
 #include "tools/train/backup_ps.h"
-#include "tools/train/etcd_task.h"
 #include "tools/train/progress_bar.h"
 #include "tools/train/start_guard.h"
 #include "tools/train/tower_devices.h"
@@ -110,10 +108,7 @@ std::string run_name(const TrainOptions& options) {
   if (options.local) return options.local_run;
   // Their tasks have no addresses before they listen, and others after a return through etcd.
   if (options.launch.has_value()) return fmt::format("{} at {}", options.launch->job, options.launch->rendezvous);
-  if (uses_etcd(options.flags)) {
-    const absl::StatusOr<launch::RendezvousUrl> where = launch::parse_rendezvous(options.flags.rendezvous);
-    return fmt::format("etcd job {}", where.ok() ? where->job : options.flags.rendezvous);
-  }
+  if (options.flags.rendezvous.is_etcd()) return fmt::format("etcd job {}", options.flags.rendezvous.job);
   return fmt::format("ps hosts {}", fmt::join(options.cluster.ps, ","));
 }
 

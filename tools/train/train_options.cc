@@ -77,7 +77,7 @@ absl::Status check_size_of_tf_config(const TrainFlags& flags, const ps::ClusterS
 }
 
 absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
-  if (uses_etcd(flags)) return check_rendezvous(options);
+  if (flags.rendezvous.is_etcd()) return check_rendezvous(options);
   const bool hosts = !flags.ps_hosts.empty() || !flags.worker_hosts.empty();
   if (flags.local && (!flags.cluster.empty() || hosts))
     return usage_error(
@@ -95,9 +95,9 @@ absl::Status check_cluster(const TrainFlags& flags, TrainOptions& options) {
   }
   // No description of a cluster: the demo, or a task of a launcher, which check_launch() decides.
   options.local = flags.cluster.empty() && !hosts && !config.cluster.has_value();
-  if (!options.local && !flags.rendezvous.empty()) {
+  if (!options.local && flags.rendezvous.is_given()) {
     return usage_error(absl::InvalidArgumentError(fmt::format(
-        "--rendezvous {}: the cluster has the addresses of all tasks; leave out one of the two", flags.rendezvous)));
+        "--rendezvous {}: the cluster has the addresses of all tasks; leave out one of the two", flags.rendezvous.text)));
   }
   if (options.local) {
     if (!flags.job_name.empty() || flags.task_index >= 0) {
@@ -232,11 +232,11 @@ void add_cluster_flags(CLI::App& command, TrainFlags& flags, const Add& add) {
   add("job_name", flags.job_name, "job of this task: ps, worker or chief; evaluator: the task ends at once",
       CLI::IsMember({"ps", "worker", "chief", "master", kEvaluator}));
   add("task_index", flags.task_index, "index of this task in its job, from 0", NumberIn<int64_t>(0));
-  add("rendezvous", flags.rendezvous,
+  add("rendezvous", flags.rendezvous.text,
       "tcp://HOST:PORT: address of the first task of srun, mpirun or torchrun; default: from the launcher. "
       "etcd://HOST:2379/JOB or etcds://: etcd stores the addresses; each task has --task_index, --ps and "
       "--workers",
-      accepted_by(check_rendezvous_url));
+      parsed_into(flags.rendezvous, launch::parse_rendezvous));
   command.add_flag("--local,--alone", flags.local,
                    "start a cluster on this host; ignore TF_CONFIG and the variables of launchers");
   add("bind", flags.bind, "address to listen on (ps) or to send from (worker); default: its address in the cluster",

@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "gpu/reduce/tower_sum.h"
 #include "launch/launcher/launcher.h"
+#include "launch/launcher/rendezvous_url.h"
 #include "ps/protocol/cluster_spec.h"
 #include "ps/protocol/mode.h"
 #include "ps/protocol/optimizer_settings.h"
@@ -94,7 +95,7 @@ struct TrainFlags {
   std::string job_name;
   int64_t task_index = -1;
   std::string bind;
-  std::string rendezvous;  ///< tcp:// for the tasks of a launcher, etcd:// for tasks that find each other by etcd
+  launch::RendezvousUrl rendezvous;
   bool local = false;      ///< whatever the environment says
   std::optional<uint32_t> interactive;  ///< `gradrail run`: the worker that has the terminal
 };

@@ -3,7 +3,7 @@
 
 #include "base/check.h"
 #include "base/status.h"
-#include "launch/launcher/launcher.h"
+#include "launch/launcher/rendezvous_url.h"
 #include "ps/protocol/cluster_spec.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -32,9 +32,9 @@ void try_list(std::string_view text) {
 }
 
 void try_rendezvous(std::string_view text) {
-  const absl::StatusOr<std::string> address = launch::parse_tcp_rendezvous(text);
-  if (!address.ok()) return fuzz::check_refusal(address.status(), absl::StatusCode::kInvalidArgument, "tcp://HOST");
-  GRADRAIL_CHECK(launch::is_tcp_rendezvous(text) && parse_host_port(*address).ok());
+  const absl::StatusOr<launch::RendezvousUrl> url = launch::parse_tcp_rendezvous(text);
+  if (!url.ok()) return fuzz::check_refusal(url.status(), absl::StatusCode::kInvalidArgument, "tcp://HOST");
+  GRADRAIL_CHECK(!url->is_etcd() && parse_host_port(url->first_task).ok());
 }
 
 void try_cluster(std::string_view text) {

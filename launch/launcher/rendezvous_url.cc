@@ -1,4 +1,4 @@
-#include "launch/etcd/rendezvous_url.h"
+#include "launch/launcher/rendezvous_url.h"
 
 #include <algorithm>
 
@@ -10,6 +10,7 @@
 namespace gradrail::launch {
 namespace {
 
+constexpr std::string_view kTcpScheme = "tcp://";
 constexpr uint16_t kEtcdPort = 2379;
 // A name, not a limit of etcd: it stands in each line of the log.
 constexpr size_t kLongestJob = 128;
@@ -38,6 +39,24 @@ absl::StatusOr<std::string> endpoint(const std::string& scheme, const std::strin
 }  // namespace
 
 absl::StatusOr<RendezvousUrl> parse_rendezvous(std::string_view text) {
+  return text.starts_with(kTcpScheme) ? parse_tcp_rendezvous(text) : parse_etcd_rendezvous(text);
+}
+
+absl::StatusOr<RendezvousUrl> parse_tcp_rendezvous(std::string_view text) {
+  const absl::StatusOr<ps::HostPort> address = text.starts_with(kTcpScheme)
+                                                   ? ps::parse_host_port(text.substr(kTcpScheme.size()))
+                                                   : absl::InvalidArgumentError("it is not the address of a host");
+  if (address.ok()) {
+    RendezvousUrl url;
+    url.text = text;
+    url.first_task = ps::to_string(*address);
+    return url;
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("{}: {}; the correct form is tcp://HOST:PORT", text, message_of(address.status())));
+}
+
+absl::StatusOr<RendezvousUrl> parse_etcd_rendezvous(std::string_view text) {
   const auto bad = [&](std::string_view why) {
     return absl::InvalidArgumentError(
         fmt::format("{}: {}; right is etcd://HOST:2379/JOB, with several HOST:PORT separated by commas, or "
@@ -51,7 +70,9 @@ absl::StatusOr<RendezvousUrl> parse_rendezvous(std::string_view text) {
   const size_t slash = rest.find('/');
   if (slash == rest.npos || !is_job_name(rest.substr(slash + 1)))
     return bad("a job has a name of letters, digits, '.', '_' and '-' behind the address");
-  RendezvousUrl url{.endpoints = {}, .job = std::string(rest.substr(slash + 1)), .text = std::string(text)};
+  RendezvousUrl url;
+  url.text = text;
+  url.job = rest.substr(slash + 1);
   const std::string hosts(rest.substr(0, slash));
   for (const absl::string_view host : absl::StrSplit(hosts, ',', absl::SkipWhitespace())) {
     const absl::StatusOr<std::string> found = endpoint(scheme, std::string(host));
