@@ -263,27 +263,67 @@ absl::Status train(const TrainOptions& options, const SignalThread& signals, wor
                            signals);
 }
 
-/// The connection of a node to the next level of its tree. TreeParent adds the agreement of the run.
-worker::ClientOptions options_of_parent(const TrainOptions& options, const HostPlan& plan, const std::string& host,
-                                        SignalThread& signals) {
+/// What all connections of a task have in common: those of a worker to the ps tasks, and of a node to its parent.
+absl::StatusOr<worker::ClientOptions> connection_options(const TrainOptions& options, const HostPlan& plan,
+                                                         const SignalThread& signals) {
   const TrainFlags& flags = options.flags;
-  return {.cluster = options.parent,
-          .task_index = options.parent_index,
-          .transports = options.transports,
-          .rdma_only = options.rdma_only,
-          .ofi_provider = flags.ofi_provider,
-          .path_timeout = std::chrono::seconds(flags.path_timeout_s),
-          .fallback = !flags.no_fallback,
-          .require_rdma = flags.require == "rdma",
-          .failback = from_seconds(flags.failback_secs),
-          .checksums = flags.checksums,
-          .security = options.security,
-          .bind_host = flags.bind.empty() ? "" : host,
-          .rails = uses_rails(flags),
-          .streams = transport::rails::parse_streams(flags.streams).value_or(0),
-          .wait = wait_policy(plan, options),
-          .join_timeout = std::chrono::seconds(flags.join_timeout_seconds),
-          .stop = &signals.stop()};
+  GRADRAIL_ASSIGN_OR_RETURN(std::string source, source_host(options));
+  worker::ClientOptions client;
+  client.transports = options.transports;
+  client.rdma_only = options.rdma_only;
+  client.ofi_provider = flags.ofi_provider;
+  client.path_timeout = std::chrono::seconds(flags.path_timeout_s);
+  client.fallback = !flags.no_fallback;
+  client.require_rdma = flags.require == "rdma";
+  client.failback = from_seconds(flags.failback_secs);
+  client.checksums = flags.checksums;
+  client.security = options.security;
+  client.bind_host = std::move(source);
+  client.rails = uses_rails(flags);
+  client.streams = transport::rails::parse_streams(flags.streams).value_or(0);
+  client.wait = wait_policy(plan, options);
+  client.join_timeout = std::chrono::seconds(flags.join_timeout_seconds);
+  client.stop = &signals.stop();
+  return client;
+}
+
+/// The connection of a node to the next level of its tree. TreeParent adds the agreement of the run.
+absl::StatusOr<worker::ClientOptions> parent_options(const TrainOptions& options, const HostPlan& plan,
+                                                     const SignalThread& signals) {
+  GRADRAIL_ASSIGN_OR_RETURN(worker::ClientOptions client, connection_options(options, plan, signals));
+  client.cluster = options.parent;
+  client.task_index = options.parent_index;
+  return client;
+}
+
+/// `model` and what the functions call outlive the client.
+absl::StatusOr<worker::ClientOptions> worker_options(const TrainOptions& options, const HostPlan& plan,
+                                                     const SignalThread& signals, const Model& model,
+                                                     AffinityBinder& binder, FlightLog& flight) {
+  const TrainFlags& flags = options.flags;
+  GRADRAIL_ASSIGN_OR_RETURN(worker::ClientOptions client, connection_options(options, plan, signals));
+  client.cluster = without_backups(options);
+  client.backups = backups(options);
+  client.task_index = options.task.index;
+  client.mode = options.mode.kind;
+  client.mode_bound = options.mode.bound;
+  client.mode_grace = options.mode.grace;
+  client.mode_drops_late = options.mode.drops_late;
+  client.optimizer = options.optimizer;
+  client.push = options.push;
+  client.returns = options.returns;
+  client.bucket_bytes = flags.bucket_kib * 1024;
+  client.agreement = agreement(options);
+  client.rejoin_timeout = std::chrono::seconds(is_returning_ps_possible(options) ? flags.rejoin_timeout_s : 0);
+  client.ps_address = options.ps_address;
+  GRADRAIL_ASSIGN_OR_RETURN(client.device, model.devices->exported(*model.workload));
+  client.gpu_transfers = model.devices->ways();
+  client.require_device = model.devices->forbids_staging();
+  client.place_memory = [&](const MemorySpan& memory) { binder.bind_memory(0, memory); };
+  client.marks = flags.monitoring.marks();
+  client.dump = [&](const std::vector<Mark>& marks) { flight.answer(marks); };
+  client.dump_signals = &signals.dumps();
+  return client;
 }
 
 /// A node without its parent has nothing to serve: it waits for the parent, and begins again as if it were restarted.
@@ -347,9 +387,10 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThr
   const std::string& advertised = options.cluster.ps[options.task.index];
   GRADRAIL_ASSIGN_OR_RETURN(const std::string listen, listen_address(options));
   std::shared_ptr<tree::TreeParent> parent;
-  const worker::ClientOptions parent_options = options_of_parent(options, plan, host_of(listen), signals);
+  worker::ClientOptions to_parent;
   if (!options.parent.ps.empty()) {
-    GRADRAIL_ASSIGN_OR_RETURN(parent, tree::TreeParent::start(parent_options));
+    GRADRAIL_ASSIGN_OR_RETURN(to_parent, parent_options(options, plan, signals));
+    GRADRAIL_ASSIGN_OR_RETURN(parent, tree::TreeParent::start(to_parent));
   }
   FlightLog flight(options.flags.monitoring, fmt::format("ps/{}", options.task.index));
   const ps::Server::Options server_options = {
@@ -387,7 +428,7 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThr
       .dump_signals = &signals.dumps(),
       .security = options.security};
   if (parent == nullptr) return serve(options, server_options, listen, signals, guard, binder, flight, listening);
-  return serve_node(parent_options, signals, [&](bool is_first) {
+  return serve_node(to_parent, signals, [&](bool is_first) {
     return serve(options, server_options, listen, signals, guard, binder, flight,
                  is_first ? listening : std::function<void(uint16_t)>());
   });
@@ -406,52 +447,15 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
   GRADRAIL_RETURN_IF_ERROR(check_host_of_worker(options.flags));
   // Before join(): the schema comes from the model, and a wrong data folder must not cost a membership.
   GRADRAIL_ASSIGN_OR_RETURN(const Model model, make_model(options, plan, binder));
-  GRADRAIL_ASSIGN_OR_RETURN(worker::DeviceMemory device, model.devices->exported(*model.workload));
-  GRADRAIL_ASSIGN_OR_RETURN(const std::string source, source_host(options));
   GRADRAIL_ASSIGN_OR_RETURN(const auto monitor, WorkerMonitor::start(options.flags.monitoring, monitored(options)));
   GRADRAIL_ASSIGN_OR_RETURN(const auto summaries,
                             open_summaries(options.flags.monitoring, options.task.index, options.flags.log_every));
   GRADRAIL_ASSIGN_OR_RETURN(const auto timeline, open_timeline(options.flags.monitoring, options.task.index));
   FlightLog flight(options.flags.monitoring, fmt::format("worker/{}", options.task.index));
-  absl::StatusOr<std::unique_ptr<worker::Client>> client = worker::Client::join(
-      {.cluster = without_backups(options),
-       .backups = backups(options),
-       .task_index = options.task.index,
-       .mode = options.mode.kind,
-       .mode_bound = options.mode.bound,
-       .mode_grace = options.mode.grace,
-       .mode_drops_late = options.mode.drops_late,
-       .optimizer = options.optimizer,
-       .push = options.push,
-       .returns = options.returns,
-       .bucket_bytes = options.flags.bucket_kib * 1024,
-       .agreement = agreement(options),
-       .transports = options.transports,
-       .rdma_only = options.rdma_only,
-       .ofi_provider = options.flags.ofi_provider,
-       .path_timeout = std::chrono::seconds(options.flags.path_timeout_s),
-       .fallback = !options.flags.no_fallback,
-       .require_rdma = options.flags.require == "rdma",
-       .failback = from_seconds(options.flags.failback_secs),
-       .checksums = options.flags.checksums,
-       .security = options.security,
-       .bind_host = source,
-       .rails = uses_rails(options.flags),
-       .streams = transport::rails::parse_streams(options.flags.streams).value_or(0),
-       .wait = wait_policy(plan, options),
-       .join_timeout = std::chrono::seconds(options.flags.join_timeout_seconds),
-       .rejoin_timeout = std::chrono::seconds(is_returning_ps_possible(options) ? options.flags.rejoin_timeout_s : 0),
-       .ps_address = options.ps_address,
-       .log = nullptr,
-       .stop = &signals.stop(),
-       .device = std::move(device),
-       .gpu_transfers = model.devices->ways(),
-       .require_device = model.devices->forbids_staging(),
-       .place_memory = [&](const MemorySpan& memory) { binder.bind_memory(0, memory); },
-       .marks = options.flags.monitoring.marks(),
-       .dump = [&](const std::vector<Mark>& marks) { flight.answer(marks); },
-       .dump_signals = &signals.dumps()},
-      model.workload->schema());
+  GRADRAIL_ASSIGN_OR_RETURN(worker::ClientOptions client_options,
+                            worker_options(options, plan, signals, model, binder, flight));
+  absl::StatusOr<std::unique_ptr<worker::Client>> client =
+      worker::Client::join(std::move(client_options), model.workload->schema());
   if (!client.ok()) {
     absl::Status stopped = stopped_by_signal(client.status(), signals);
     if (stopped.ok()) print_line("Stopped before the first step: nothing was trained");
