@@ -22,8 +22,8 @@ struct CommandLine {
   CommandLine& operator=(const CommandLine&) = delete;
 
   CLI::App app{"gradient exchange with a sharded parameter server", "gradrail"};
-  TrainFlags train;
-  RunFlags run;
+  TrainOptions train;
+  TrainOptions run;
   DoctorFlags doctor;
   std::string plugin_dir;  ///< of `info` and `doctor`
   TopoFlags topo;

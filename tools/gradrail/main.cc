@@ -112,9 +112,9 @@ int run_tasks(TrainOptions options) {
     return kGood;
   }
   // 0: a value that the user has set counts more than the flag.
-  if (options.flags.verbose) setenv("GRADRAIL_LOG", "info", 0);  // the tasks of a local cluster inherit it
+  if (options.verbose) setenv("GRADRAIL_LOG", "info", 0);  // the tasks of a local cluster inherit it
   if (is_local_cluster(options)) return run_local_cluster(std::move(options));
-  const bool by_etcd = options.flags.rendezvous.is_etcd();
+  const bool by_etcd = options.rendezvous.is_etcd();
   if (!by_etcd && !options.launch) return finish(run_task(options));
   // The rendezvous itself can take long: Ctrl-C must end it as well.
   SignalThread signals(SignalThread::Task::kRendezvous);
@@ -167,8 +167,8 @@ int run(int argc, char** argv) {
     const StartGuard guard("info");  // UCX aborts without a thread of its own
     return plugins.ok() ? run_info() : finish(plugins);
   }
-  if (command == "train") return finish_log(start_tasks([&] { return check_train_flags(line.train); }));
-  if (command == "run") return finish_log(start_tasks([&] { return check_run_flags(line.run); }));
+  if (command == "train") return finish_log(start_tasks([&] { return check_train_options(line.train); }));
+  if (command == "run") return finish_log(start_tasks([&] { return check_run_options(line.run); }));
   if (command == "doctor") return examine(line.doctor, line.plugin_dir);
   if (command == "checkpoint") return inspect(line.checkpoint);
   if (command == "convert") return finish(run_convert(line.convert));

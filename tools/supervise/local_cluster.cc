@@ -76,13 +76,13 @@ int report(const absl::Status& status, const std::string& task = "") {
 /// gRPC neither reports nor survives a thread that the kernel refuses. So the tasks start only if all threads fit.
 /// Errors  RESOURCE_EXHAUSTED: the limit of processes and threads, and the number that the run needs.
 absl::Status check_tasks(const TrainOptions& options) {
-  const TrainFlags& flags = options.flags;
   const auto cores = static_cast<uint64_t>(std::max(2L, sysconf(_SC_NPROCESSORS_CONF)));
   const uint64_t of_task = threads_with_grpc();
-  const uint64_t of_worker = options.program.empty() ? of_task + (options.towers > 1 ? options.towers : 0) : 1;
+  const uint64_t of_worker =
+      options.program.empty() ? of_task + (options.tower_count > 1 ? options.tower_count : 0) : 1;
   const absl::Status checked =
-      check_available_tasks(fmt::format("{} ps and {} workers need", flags.ps, flags.workers),
-                            flags.ps * (of_task + cores + flags.shards) + flags.workers * of_worker);
+      check_available_tasks(fmt::format("{} ps and {} workers need", options.ps, options.workers),
+                            options.ps * (of_task + cores + options.shards) + options.workers * of_worker);
   if (checked.ok()) return checked;
   return absl::ResourceExhaustedError(fmt::format("{}; or give fewer --workers", message_of(checked)));
 }
@@ -160,7 +160,7 @@ LocalCluster::LocalCluster(TrainOptions options, HostPlan plan, SharedMemory joi
 absl::Status LocalCluster::open() {
   // The supervisor has two pipes for each task, and each task has copies of them.
   constexpr uint64_t kOwnFiles = 256, kFilesOfTask = 4;
-  const uint64_t tasks = uint64_t{options_.flags.ps} + options_.flags.workers;
+  const uint64_t tasks = uint64_t{options_.ps} + options_.workers;
   GRADRAIL_RETURN_IF_ERROR(allow_open_files(kOwnFiles + kFilesOfTask * tasks));
   GRADRAIL_RETURN_IF_ERROR(check_tasks(options_));
   sigset_t taken = taken_signals();
@@ -209,7 +209,6 @@ TaskProcess LocalCluster::spawn_ps(uint32_t index, Pipe* port_pipe) {
   const std::string name = fmt::format("ps/{}", index);
   TrainOptions options = options_;
   options.task = {"ps", index};
-  options.flags.bind.clear();
   TaskProcess process = spawn(name, [&] {
     if (port_pipe != nullptr) port_pipe->reader.reset();
     const auto listening = [&](uint16_t port) {
@@ -219,7 +218,7 @@ TaskProcess LocalCluster::spawn_ps(uint32_t index, Pipe* port_pipe) {
     };
     // A program cannot set its flag. A task index may be larger than the number of workers.
     const auto joined = [&](uint32_t worker) {
-      if (!options.program.empty() && worker < options.flags.workers) has_joined(worker) = true;
+      if (!options.program.empty() && worker < options.workers) has_joined(worker) = true;
     };
     SignalThread signals(SignalThread::Task::kLocalPs);
     return report(run_ps(options, plan_, signals, listening, joined), name);
@@ -229,12 +228,11 @@ TaskProcess LocalCluster::spawn_ps(uint32_t index, Pipe* port_pipe) {
 }
 
 bool LocalCluster::start_ps() {
-  for (uint32_t i = 0; i < options_.flags.workers; ++i)
-    options_.cluster.workers.push_back(fmt::format("localhost/{}", i));
-  for (uint32_t i = 0; i < options_.flags.ps; ++i) options_.cluster.ps.push_back("127.0.0.1:0");
-  for (uint32_t n = 0; n < options_.flags.ps; ++n) {
+  for (uint32_t i = 0; i < options_.workers; ++i) options_.cluster.workers.push_back(fmt::format("localhost/{}", i));
+  for (uint32_t i = 0; i < options_.ps; ++i) options_.cluster.ps.push_back("127.0.0.1:0");
+  for (uint32_t n = 0; n < options_.ps; ++n) {
     // Backups first: a task gets the address of its own.
-    const uint32_t i = options_.flags.backup_ps > 0 ? options_.flags.ps - 1 - n : n;
+    const uint32_t i = options_.backup_ps > 0 ? options_.ps - 1 - n : n;
     absl::StatusOr<Pipe> ports = open_pipe();
     if (!ports.ok()) {
       failed_code_ = report(ports.status(), fmt::format("ps/{}", i));
@@ -257,11 +255,11 @@ TaskProcess LocalCluster::spawn_worker(uint32_t index, bool is_again) {
   TrainOptions options = options_;
   options.task = {"worker", index};
   // The run may end before a worker joins that is started again. A ps that is lost at the same time is back earlier.
-  uint32_t& limit = options.flags.join_timeout_seconds;
+  uint32_t& limit = options.join_timeout_seconds;
   if (is_again) limit = std::min(limit, kLongestReturnSeconds);
   // All ps tasks listen already. But a program may call join() again after the end of the run.
   const bool is_program = !options.program.empty();
-  if (is_program && limit == TrainFlags().join_timeout_seconds) limit = kProgramJoinSeconds;
+  if (is_program && limit == TrainOptions().join_timeout_seconds) limit = kProgramJoinSeconds;
   if (is_program) has_joined(index) = false;  // a former one may have
   const std::string name = fmt::format("worker/{}", index);
   const auto train = [&] {
@@ -274,7 +272,7 @@ TaskProcess LocalCluster::spawn_worker(uint32_t index, bool is_again) {
         if (is_program) become_worker_program(options);
         return train();
       },
-      is_program, options.flags.interactive == index);
+      is_program, options.interactive == index);
   process.is_chief = index == 0;
   process.is_worker = true;
   process.is_again = is_again;
@@ -284,7 +282,7 @@ TaskProcess LocalCluster::spawn_worker(uint32_t index, bool is_again) {
 
 /// False: a worker cannot be started, and the others would wait for it.
 bool LocalCluster::start_workers() {
-  for (uint32_t i = 0; i < options_.flags.workers; ++i) {
+  for (uint32_t i = 0; i < options_.workers; ++i) {
     processes_.push_back(spawn_worker(i, false));
     if (!processes_.back().running) return false;
   }
@@ -364,7 +362,7 @@ bool LocalCluster::may_restart(const TaskProcess& process) const {
   const bool is_lost =
       process.is_group ? process.exit_code != kGood : !process.is_worker && process.exit_code >= kRetry;
   const bool goes_on = process.is_group ? !is_stopping() && !servers_have_ended(processes_) : run_goes_on();
-  return is_lost && goes_on && restarts_ < options_.flags.max_restarts;
+  return is_lost && goes_on && restarts_ < options_.max_restarts;
 }
 
 /// Each lost ps returns at its former address, where the workers search for it.
@@ -467,7 +465,7 @@ void LocalCluster::ended(TaskProcess& process, int status) {
   if (may_restart(process)) {
     ++restarts_;
     process.is_due_again = true;
-    say("gradrail: {} is started again ({} of {} restarts)\n", process.name, restarts_, options_.flags.max_restarts);
+    say("gradrail: {} is started again ({} of {} restarts)\n", process.name, restarts_, options_.max_restarts);
     return;
   }
   if (process.is_group && process.exit_code != kGood) return program_failed(process);
@@ -483,10 +481,10 @@ void LocalCluster::ended(TaskProcess& process, int status) {
   if (process.exit_code == kGood) return;
   if (!process.is_worker && process.exit_code >= kRetry && run_goes_on()) {
     say("gradrail: {} is not started again: {} of {} restarts are used ({})\n", process.name, restarts_,
-        options_.flags.max_restarts, options_.program.empty() ? "--max-restarts" : "--restarts");
+        options_.max_restarts, options_.program.empty() ? "--max-restarts" : "--restarts");
   }
   // With a backup the run also survives the loss of a ps.
-  const bool may_go = process.is_worker || options_.flags.backup_ps > 0;
+  const bool may_go = process.is_worker || options_.backup_ps > 0;
   const bool others_go_on = may_go && process.exit_code >= kRetry;
   if (!others_go_on) stop_at_ = std::min(stop_at_, Clock::now() + kFailureGracePeriod);
 }
@@ -593,15 +591,15 @@ void LocalCluster::supervise() {
 }
 
 int LocalCluster::result() const {
-  const bool has_backups = options_.flags.backup_ps > 0;
-  const int lost = killing_ ? kGood : lost_ps_code(processes_, has_backups ? options_.flags.ps / 2 : options_.flags.ps);
+  const bool has_backups = options_.backup_ps > 0;
+  const int lost = killing_ ? kGood : lost_ps_code(processes_, has_backups ? options_.ps / 2 : options_.ps);
   // The programs fail as a consequence of a lost ps.
   if (lost != kGood && !options_.program.empty()) return lost;
   return failed_code_ != kGood ? failed_code_ : worst_code(processes_, has_backups && !killing_ && lost == kGood);
 }
 
 int LocalCluster::run() {
-  if (options_.flags.interactive) {
+  if (options_.interactive) {
     if (const absl::Status terminal = terminal_.open(); !terminal.ok()) return report(terminal);
   }
   bool is_complete = start_ps();
@@ -632,7 +630,7 @@ int run_local_cluster(TrainOptions options) {
   if (!plan.ok()) return report(plan.status());
   static_assert(std::atomic<bool>::is_always_lock_free);
   absl::StatusOr<SharedMemory> joined =
-      SharedMemory::create("gradrail-joined", options.flags.workers * sizeof(std::atomic<bool>));
+      SharedMemory::create("gradrail-joined", options.workers * sizeof(std::atomic<bool>));
   if (!joined.ok()) return report(joined.status());
   LocalCluster cluster(std::move(options), *std::move(plan), *std::move(joined));
   if (const absl::Status opened = cluster.open(); !opened.ok()) return report(opened);

@@ -37,7 +37,7 @@ AffinityBinder::AffinityBinder(const HostPlan& plan, const TrainOptions& options
       one_node_(plan.machine.numa_nodes.size() == 1),
       refused_(std::make_unique<std::atomic<bool>[]>(places_.size())) {
   // Both cases leave `pinner_` empty, and each later call returns at once.
-  if (!plan.known || options.flags.no_pin) return;
+  if (!plan.known || options.no_pin) return;
   absl::StatusOr<topology::Pinner> pinner = topology::Pinner::open();
   if (!pinner.ok()) {
     refused(pinner.status());

@@ -7,7 +7,7 @@ namespace {
 
 /// How many ps tasks serve.
 size_t half(const TrainOptions& options) {
-  return options.flags.backup_ps == 0 ? options.cluster.ps.size() : options.cluster.ps.size() / 2;
+  return options.backup_ps == 0 ? options.cluster.ps.size() : options.cluster.ps.size() / 2;
 }
 
 uint32_t peer_index(const TrainOptions& options) {
@@ -18,9 +18,9 @@ uint32_t peer_index(const TrainOptions& options) {
 }  // namespace
 
 absl::Status check_backup_ps(const TrainOptions& options) {
-  if (options.flags.backup_ps == 0) return absl::OkStatus();
+  if (options.backup_ps == 0) return absl::OkStatus();
   // A local cluster has no list of addresses yet: its tasks are still to be started.
-  const size_t tasks = options.cluster.ps.empty() ? options.flags.ps : options.cluster.ps.size();
+  const size_t tasks = options.cluster.ps.empty() ? options.ps : options.cluster.ps.size();
   if (tasks >= 2 && tasks % 2 == 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
       fmt::format("--backup-ps 1: of the ps tasks the second half are backups of the first, so that there must be an "
@@ -29,20 +29,20 @@ absl::Status check_backup_ps(const TrainOptions& options) {
 }
 
 std::string replication_peer(const TrainOptions& options) {
-  if (options.flags.backup_ps == 0) return "";
+  if (options.backup_ps == 0) return "";
   const uint32_t index = peer_index(options);
-  return options.flags.rendezvous.is_etcd() ? fmt::format("ps/{}", index) : options.cluster.ps[index];
+  return options.rendezvous.is_etcd() ? fmt::format("ps/{}", index) : options.cluster.ps[index];
 }
 
 std::function<absl::StatusOr<std::string>()> find_replication_peer(const TrainOptions& options) {
-  if (options.flags.backup_ps == 0 || !options.ps_address) return nullptr;
+  if (options.backup_ps == 0 || !options.ps_address) return nullptr;
   return [find = options.ps_address, index = peer_index(options)] { return find(index); };
 }
 
 // Without --backup-ps half() is the number of all ps tasks: then no index reaches it.
 bool begins_as_backup(const TrainOptions& options) { return options.task.index >= half(options); }
 
-bool has_backup(const TrainOptions& options) { return options.flags.backup_ps != 0 && !begins_as_backup(options); }
+bool has_backup(const TrainOptions& options) { return options.backup_ps != 0 && !begins_as_backup(options); }
 
 ps::ClusterSpec without_backups(const TrainOptions& options) {
   ps::ClusterSpec cluster = options.cluster;

@@ -50,9 +50,9 @@ std::string unsupported_gpus(const topology::Machine& machine) {
 
 absl::StatusOr<GpuChoice> none(const TrainOptions& options, std::string why) {
   // A ps uses no towers, so that these flags do not concern it.
-  const bool must = options.task.job != "ps" && (options.flags.no_soft_placement || !options.gpus.empty());
+  const bool must = options.task.job != "ps" && (options.no_soft_placement || !options.gpus.empty());
   if (!must) return GpuChoice{.why_none = std::move(why)};
-  const std::string flag = options.flags.no_soft_placement ? "--no-soft-placement" : "--gpu " + options.flags.gpu;
+  const std::string flag = options.no_soft_placement ? "--no-soft-placement" : "--gpu " + options.gpu;
   return absl::FailedPreconditionError(
       fmt::format("{}: no GPU can be used: {}; without it towers compute on CPUs", flag, why));
 }
@@ -80,8 +80,8 @@ void give(const topology::Machine& machine, int gpu, topology::TowerPlace& tower
 }  // namespace
 
 ProbedGpus probe_for(const TrainOptions& options) {
-  if (worker::computes_on_devices(options.flags.model)) return probe_gpus();
-  return {.why_none = fmt::format("model {} computes on CPUs only", options.flags.model)};
+  if (worker::computes_on_devices(options.model)) return probe_gpus();
+  return {.why_none = fmt::format("model {} computes on CPUs only", options.model)};
 }
 
 absl::StatusOr<GpuChoice> choose_gpus(const TrainOptions& options, const ProbedGpus& probed,
@@ -91,7 +91,7 @@ absl::StatusOr<GpuChoice> choose_gpus(const TrainOptions& options, const ProbedG
   for (const ProbedGpu& gpu : probed.gpus) gpus.push_back(as_planned(machine, gpu));
   // The plan must know what the driver shows: CUDA_VISIBLE_DEVICES can hide GPUs and change their numbers.
   machine.gpus = std::move(gpus);
-  GpuChoice choice{.towers = options.flags.no_soft_placement ? topology::Towers::gpu : topology::Towers::automatic};
+  GpuChoice choice{.towers = options.no_soft_placement ? topology::Towers::gpu : topology::Towers::automatic};
   // In a local cluster all tasks inherit one value, and the plan of the host divides these GPUs.
   if (!options.local && options.task.job != "ps" && std::getenv(kVisible) != nullptr) {
     choice.own_count = static_cast<int>(machine.gpus.size());
@@ -107,7 +107,7 @@ absl::Status finish_choice(const GpuChoice& choice, const TrainOptions& options,
     const bool ours = tower.task_index == static_cast<int>(options.task.index);
     if (ours && tower.tower < choice.own_count) {
       give(machine, tower.tower, tower);
-    } else if (ours && choice.own_count > 0 && options.flags.no_soft_placement) {
+    } else if (ours && choice.own_count > 0 && options.no_soft_placement) {
       return absl::FailedPreconditionError(fmt::format("--no-soft-placement: no GPU for tower {}: {} shows {}",
                                                        tower.tower, kVisible, choice.own_count));
     } else if (!choice.why_none.empty()) {

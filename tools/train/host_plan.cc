@@ -33,12 +33,12 @@ bool is_unlisted(const TrainOptions& options) {
 
 std::vector<topology::ProcessRequest> local_processes(const TrainOptions& options) {
   std::vector<topology::ProcessRequest> processes;
-  for (uint32_t i = 0; i < options.flags.ps; ++i) {
+  for (uint32_t i = 0; i < options.ps; ++i) {
     // The order is a part of the input: each task must ask for the same plan.
-    processes.push_back({Job::ps, static_cast<int>(i), static_cast<int>(options.flags.shards)});
+    processes.push_back({Job::ps, static_cast<int>(i), static_cast<int>(options.shards)});
   }
-  for (uint32_t i = 0; i < options.flags.workers; ++i)
-    processes.push_back({Job::worker, static_cast<int>(i), static_cast<int>(options.flags.towers)});
+  for (uint32_t i = 0; i < options.workers; ++i)
+    processes.push_back({Job::worker, static_cast<int>(i), static_cast<int>(options.towers)});
   return processes;
 }
 
@@ -47,7 +47,7 @@ std::vector<topology::ProcessRequest> local_processes(const TrainOptions& option
 std::vector<topology::ProcessRequest> processes_here(const TrainOptions& options) {
   if (options.local) return local_processes(options);
   if (options.own_cpus) {
-    const uint32_t units = is_ps(options) ? options.flags.shards : options.flags.towers;
+    const uint32_t units = is_ps(options) ? options.shards : options.towers;
     return {{is_ps(options) ? Job::ps : Job::worker, static_cast<int>(options.task.index), static_cast<int>(units)}};
   }
   const auto& workers = options.cluster.workers;
@@ -57,14 +57,14 @@ std::vector<topology::ProcessRequest> processes_here(const TrainOptions& options
   std::vector<topology::ProcessRequest> processes;
   for (size_t i = 0; i < options.cluster.ps.size(); ++i) {
     if (host_of(options.cluster.ps[i]) != ours) continue;
-    processes.push_back({Job::ps, static_cast<int>(i), static_cast<int>(options.flags.shards)});
+    processes.push_back({Job::ps, static_cast<int>(i), static_cast<int>(options.shards)});
   }
   for (size_t i = 0; i < workers.size(); ++i) {
     if (host_of(workers[i]) == ours)
-      processes.push_back({Job::worker, static_cast<int>(i), static_cast<int>(options.flags.towers)});
+      processes.push_back({Job::worker, static_cast<int>(i), static_cast<int>(options.towers)});
   }
   if (is_unlisted(options))
-    processes.push_back({Job::worker, static_cast<int>(options.task.index), static_cast<int>(options.flags.towers)});
+    processes.push_back({Job::worker, static_cast<int>(options.task.index), static_cast<int>(options.towers)});
   return processes;
 }
 
@@ -87,13 +87,13 @@ topology::Request request_of(const TrainOptions& options, const GpuChoice& gpus)
           // A list of GPUs without towers on GPUs would be an error of the plan.
           .gpus = gpus.towers == topology::Towers::cpu ? std::vector<std::string>() : options.gpus,
           .nics = options.nics,
-          .rdma_only = options.flags.require == "rdma"};
+          .rdma_only = options.require == "rdma"};
 }
 
 // Flags that cannot be kept silently: with one of them a missing plan is an error, without them a warning.
 bool asks_for_something(const TrainOptions& options) {
   return options.cores.has_value() || !options.reserved.empty() || !options.nics.empty() || !options.gpus.empty() ||
-         options.flags.no_soft_placement;
+         options.no_soft_placement;
 }
 
 void warn(const std::string& why) {
@@ -110,7 +110,7 @@ int busy_threads(const TrainOptions& options) {
 int core_count() { return static_cast<int>(std::max(1u, std::thread::hardware_concurrency())); }
 
 std::string why_free(const TrainOptions& options) {
-  if (options.flags.no_pin) return "not bound (--no-pin)";
+  if (options.no_pin) return "not bound (--no-pin)";
   if (!options.why_unbound.empty()) return options.why_unbound;
   if (is_unlisted(options)) return "not bound (beyond the cluster's list of workers: the plan has no place for it)";
   return "";
@@ -118,9 +118,9 @@ std::string why_free(const TrainOptions& options) {
 
 std::string why_table(const HostPlan& plan, const TrainOptions& options) {
   std::string text = topology::explain(plan.machine, plan.placement);
-  const bool chosen = options.flags.wait != "auto";
+  const bool chosen = options.wait != "auto";
   text += fmt::format("waiting: {}: {}\n",
-                      chosen                              ? options.flags.wait
+                      chosen                              ? options.wait
                       : wait_policy(plan, options).adapts ? "adapt"
                                                           : "spin",
                       chosen ? "--wait" : plan.placement.wait_reason);
@@ -195,12 +195,12 @@ absl::StatusOr<HostPlan> plan_host(const TrainOptions& options) {
   const topology::CpuSet task_cpus = options.cores.value_or(plan->machine.allowed) - options.reserved;
   // Empty means no restriction: AffinityBinder then leaves the process as it is.
   if (task_cpus != plan->machine.allowed) plan->task_cpus = task_cpus;
-  if (options.flags.log_device_placement) print_text("{}", why_table(*plan, options));
+  if (options.log_device_placement) print_text("{}", why_table(*plan, options));
   return plan;
 }
 
 uint32_t tower_count(const HostPlan& plan, const TrainOptions& options) {
-  if (options.flags.towers > 0) return options.flags.towers;
+  if (options.towers > 0) return options.towers;
   const auto towers = topology::towers_of(plan.placement, static_cast<int>(options.task.index));
   // Without a plan there is no tower in it, but a worker computes at least one.
   return std::max(1u, static_cast<uint32_t>(towers.size()));
@@ -210,19 +210,19 @@ std::vector<UnitPlace> places_of(const HostPlan& plan, const TrainOptions& optio
   const auto task_index = static_cast<int>(options.task.index);
   const std::string task = fmt::format("{}/{}", options.task.job, options.task.index);
   // A unit without a place in the plan: the plan failed, or it holds fewer units than the flags ask for.
-  const std::string unknown = options.flags.no_pin ? "not bound (--no-pin)" : "not bound (see the warning)";
+  const std::string unknown = options.no_pin ? "not bound (--no-pin)" : "not bound (see the warning)";
   std::vector<UnitPlace> places;
   if (is_ps(options)) {
     const auto shards = topology::shards_of(plan.placement, task_index);
-    for (uint32_t i = 0; i < options.flags.shards; ++i) {
-      const std::string name = options.flags.shards == 1 ? task : fmt::format("{} shard {}", task, i);
+    for (uint32_t i = 0; i < options.shards; ++i) {
+      const std::string name = options.shards == 1 ? task : fmt::format("{} shard {}", task, i);
       places.push_back(i < shards.size() ? unit(plan, options, name, shards[i], shards[i].cpus)
                                          : UnitPlace{.name = name, .why_free = unknown});
     }
   } else {
     const auto towers = topology::towers_of(plan.placement, task_index);
-    for (uint32_t i = 0; i < options.towers; ++i) {
-      const std::string name = options.towers == 1 ? task : fmt::format("{} tower {}", task, i);
+    for (uint32_t i = 0; i < options.tower_count; ++i) {
+      const std::string name = options.tower_count == 1 ? task : fmt::format("{} tower {}", task, i);
       places.push_back(i < towers.size() ? unit(plan, options, name, towers[i], towers[i].compute)
                                          : UnitPlace{.name = name, .why_free = unknown});
       if (i < towers.size()) places.back().gpu_ordinal = ordinal_of(plan, towers[i]);
@@ -235,7 +235,7 @@ int compute_threads(const HostPlan& plan, const TrainOptions& options, size_t to
   const auto towers = topology::towers_of(plan.placement, static_cast<int>(options.task.index));
   // Other tasks here are not known: as if all tasks of the run were here.
   if (!options.why_unbound.empty())
-    return std::max(1, core_count() / static_cast<int>(std::max(1u, options.flags.ps + options.flags.workers)));
+    return std::max(1, core_count() / static_cast<int>(std::max(1u, options.ps + options.workers)));
   // Without a plan the cores are divided by the number of threads that compute or spin.
   if (tower >= towers.size()) return std::max(1, core_count() / std::max(1, busy_threads(options)));
   // More threads than cores: each further thread would only wait for the others.
@@ -252,9 +252,9 @@ int compute_threads(const HostPlan& plan, const TrainOptions& options, size_t to
 transport::WaitPolicy wait_policy(const HostPlan& plan, const TrainOptions& options) {
   // Longer than an exchange of a small model, too short to matter.
   constexpr Duration kSpin = std::chrono::microseconds(200);
-  if (options.flags.wait == "spin") return {.spin = kSpin};
-  if (options.flags.wait == "adapt") return transport::kAdaptiveWait;
-  if (options.flags.wait == "block") return {};
+  if (options.wait == "spin") return {.spin = kSpin};
+  if (options.wait == "adapt") return transport::kAdaptiveWait;
+  if (options.wait == "block") return {};
   const bool spins =
       plan.known ? plan.placement.wait == topology::SpinMode::spin : busy_threads(options) <= core_count();
   return spins ? transport::WaitPolicy{.spin = kSpin} : transport::kAdaptiveWait;

@@ -13,11 +13,11 @@
 namespace gradrail::tools {
 namespace {
 
-absl::Status check_counts(const TrainFlags& flags, const launch::Launch& launch, uint32_t ps_count) {
-  if (launch.ps_count && flags.ps_given && flags.ps != *launch.ps_count)
+absl::Status check_counts(const TrainOptions& options, const launch::Launch& launch, uint32_t ps_count) {
+  if (launch.ps_count && options.ps_given && options.ps != *launch.ps_count)
     return absl::InvalidArgumentError(
         fmt::format("--ps {}: {} has {} (DMLC_NUM_SERVER): omit the flag, or use --local for a separate cluster",
-                    flags.ps, launch.job, *launch.ps_count));
+                    options.ps, launch.job, *launch.ps_count));
   // Before the subtraction below: the difference of unsigned numbers must not wrap around.
   if (ps_count >= launch.size)
     return absl::InvalidArgumentError(fmt::format(
@@ -26,11 +26,11 @@ absl::Status check_counts(const TrainFlags& flags, const launch::Launch& launch,
   if (workers > ps::kMaxWorkers)
     return absl::InvalidArgumentError(
         fmt::format("{} workers by {}: the limit is {}", workers, launch.job, ps::kMaxWorkers));
-  if (flags.workers_given && flags.workers != workers)
+  if (options.workers_given && options.workers != workers)
     return absl::InvalidArgumentError(
         fmt::format("--workers {}: {} has started {} tasks, of which --ps {} leaves {} workers: omit the flag, or use "
                     "--local for a separate cluster",
-                    flags.workers, launch.job, launch.size, ps_count, workers));
+                    options.workers, launch.job, launch.size, ps_count, workers));
   return absl::OkStatus();
 }
 
@@ -79,27 +79,26 @@ absl::Status run_launched_ps(const TrainOptions& options, launch::Rendezvous& ot
 }  // namespace
 
 absl::Status check_launch(TrainOptions& options) {
-  const TrainFlags& flags = options.flags;
-  if (flags.local || flags.ps == 0) {
-    if (!flags.rendezvous.is_given()) return absl::OkStatus();
+  if (options.is_local_asked || options.ps == 0) {
+    if (!options.rendezvous.is_given()) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        fmt::format("--rendezvous {}: --local and --ps 0 have no other tasks", flags.rendezvous.text));
+        fmt::format("--rendezvous {}: --local and --ps 0 have no other tasks", options.rendezvous.text));
   }
   absl::StatusOr<std::optional<launch::Launch>> launch = launch::read_launcher();
   // Variables of an earlier launcher can be left over in a shell: the message names the way out.
   if (!launch.ok())
     return absl::InvalidArgumentError(fmt::format("{}; --local ignores such variables", message_of(launch.status())));
   if (!launch->has_value()) {
-    if (!flags.rendezvous.is_given()) return absl::OkStatus();
+    if (!options.rendezvous.is_given()) return absl::OkStatus();
     return absl::InvalidArgumentError(
         fmt::format("--rendezvous {}: neither srun, mpirun nor torchrun has started this task as one of several",
-                    flags.rendezvous.text));
+                    options.rendezvous.text));
   }
   // Only ps-lite's launchers state the number of ps; for ranks the flag decides how many of them are ps.
-  const uint32_t ps_count = (*launch)->ps_count.value_or(flags.ps);
-  GRADRAIL_RETURN_IF_ERROR(check_counts(flags, **launch, ps_count));
+  const uint32_t ps_count = (*launch)->ps_count.value_or(options.ps);
+  GRADRAIL_RETURN_IF_ERROR(check_counts(options, **launch, ps_count));
   // The flag replaces the address that the launcher's variables give.
-  if (flags.rendezvous.is_given()) (*launch)->rendezvous = flags.rendezvous.first_task;
+  if (options.rendezvous.is_given()) (*launch)->rendezvous = options.rendezvous.first_task;
   if ((*launch)->rendezvous.empty()) {
     const std::string& why = (*launch)->why_unknown;
     return absl::InvalidArgumentError(
@@ -112,7 +111,7 @@ absl::Status check_launch(TrainOptions& options) {
     return absl::InvalidArgumentError(
         fmt::format("rendezvous address of {}: {}", (*launch)->job, message_of(meet.status())));
   options.local = false;
-  options.flags.ps = ps_count;
+  options.ps = ps_count;
   options.cluster.ps.resize(ps_count);
   options.cluster.workers.resize((*launch)->size - ps_count);
   options.launch = *std::move(launch);
@@ -120,26 +119,19 @@ absl::Status check_launch(TrainOptions& options) {
 }
 
 absl::Status run_launched(TrainOptions options, SignalThread& signals) {
-  std::string bind_host;
-  if (!options.flags.bind.empty()) {
-    const absl::StatusOr<ps::HostPort> bind = ps::parse_host_port(options.flags.bind);
-    if (!bind.ok()) return absl::InvalidArgumentError(fmt::format("--bind: {}", message_of(bind.status())));
-    bind_host = bind->host;
-  }
   // Facts from there are not proven: any process that reaches this host can connect to the rendezvous.
   GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(options.security, options.launch->rendezvous));
-  GRADRAIL_ASSIGN_OR_RETURN(
-      const std::unique_ptr<launch::Rendezvous> others,
-      launch::Rendezvous::join({.launch = *options.launch,
-                                .secret = options.security.secret,
-                                .ps_count = options.flags.ps,
-                                .backup_ps = options.flags.backup_ps != 0,
-                                .bind_host = bind_host,
-                                .timeout = std::chrono::seconds(options.flags.join_timeout_seconds),
-                                .say = print_comment}));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<launch::Rendezvous> others,
+                            launch::Rendezvous::join({.launch = *options.launch,
+                                                      .secret = options.security.secret,
+                                                      .ps_count = options.ps,
+                                                      .backup_ps = options.backup_ps != 0,
+                                                      .bind_host = options.bind.host,
+                                                      .timeout = std::chrono::seconds(options.join_timeout_seconds),
+                                                      .say = print_comment}));
   if (options.launch->role == launch::Launch::Role::scheduler) {
-    print_comment(fmt::format("scheduler of {}: {} ps and {} workers have joined", options.launch->job,
-                              options.flags.ps, options.launch->size - options.flags.ps));
+    print_comment(fmt::format("scheduler of {}: {} ps and {} workers have joined", options.launch->job, options.ps,
+                              options.launch->size - options.ps));
     // The scheduler of ps-lite has no port of its own, but passes on those of the ps.
     return others->publish(0);
   }

@@ -14,28 +14,23 @@ float model_rate(const std::string& model) {
   return model == "linear" ? kLinearLearningRate : kMlpLearningRate;
 }
 
-absl::StatusOr<ps::OptimizerKind> chosen_optimizer(const TrainFlags& flags) {
-  if (flags.optimizer != "auto") return ps::parse_optimizer(flags.optimizer);
-  // The tutorial trains the CNN with momentum; plain SGD needs more epochs.
-  return flags.model == "cnn" ? ps::OptimizerKind::nesterov : ps::OptimizerKind::sgd;
-}
-
 }  // namespace
 
-absl::StatusOr<ps::OptimizerConfig> optimizer_of(const TrainFlags& flags) {
-  const absl::StatusOr<ps::OptimizerKind> kind = chosen_optimizer(flags);
-  if (!kind.ok()) return absl::InvalidArgumentError(fmt::format("--optimizer: {}", message_of(kind.status())));
-  if (flags.momentum_every != 0 && *kind != ps::OptimizerKind::delayed_nesterov) {
-    return absl::InvalidArgumentError(
-        fmt::format("--momentum_every {}: the optimizer is {}, and only delayed_nesterov has it", flags.momentum_every,
-                    ps::optimizer_name(*kind)));
+absl::Status set_optimizer(TrainOptions& options) {
+  ps::OptimizerConfig& optimizer = options.optimizer;
+  if (options.optimizer_name != "auto") {
+    GRADRAIL_ASSIGN_OR_RETURN(optimizer.kind, ps::parse_optimizer(options.optimizer_name));
+  } else if (options.model == "cnn") {
+    // The tutorial trains the CNN with momentum; plain SGD needs more epochs.
+    optimizer.kind = ps::OptimizerKind::nesterov;
   }
-  return ps::OptimizerConfig{
-      .kind = *kind,
-      .learning_rate = flags.learning_rate > 0.0f ? flags.learning_rate : model_rate(flags.model),
-      .momentum = flags.momentum,
-      .weight_decay = flags.weight_decay,
-      .momentum_every = flags.momentum_every};
+  if (optimizer.momentum_every != 0 && optimizer.kind != ps::OptimizerKind::delayed_nesterov) {
+    return absl::InvalidArgumentError(
+        fmt::format("--momentum_every {}: the optimizer is {}, and only delayed_nesterov has it",
+                    optimizer.momentum_every, ps::optimizer_name(optimizer.kind)));
+  }
+  if (optimizer.learning_rate == 0.0f) optimizer.learning_rate = model_rate(options.model);
+  return absl::OkStatus();
 }
 
 }  // namespace gradrail::tools

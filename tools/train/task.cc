@@ -43,21 +43,12 @@ std::string host_of(const std::string& address) {
 }
 
 /// The address a ps listens on: --bind (host, or host:port), else the cluster's.
-absl::StatusOr<std::string> listen_address(const TrainOptions& options) {
+std::string listen_address(const TrainOptions& options) {
   const std::string& ours = options.cluster.ps[options.task.index];
-  if (options.flags.bind.empty()) return ours;
-  const absl::StatusOr<ps::HostPort> bind = ps::parse_host_port(options.flags.bind);
-  if (!bind.ok()) return absl::InvalidArgumentError(fmt::format("--bind: {}", message_of(bind.status())));
-  if (names_port(options.flags.bind, *bind)) return options.flags.bind;
+  if (options.bind.text.empty()) return ours;
+  if (options.bind.has_port) return options.bind.text;
   const absl::StatusOr<ps::HostPort> address = ps::parse_host_port(ours);
-  return ps::to_string({bind->host, address.ok() ? address->port : ps::kDefaultPort});
-}
-
-absl::StatusOr<std::string> source_host(const TrainOptions& options) {
-  if (options.flags.bind.empty()) return std::string();
-  const absl::StatusOr<ps::HostPort> bind = ps::parse_host_port(options.flags.bind);
-  if (!bind.ok()) return absl::InvalidArgumentError(fmt::format("--bind: {}", message_of(bind.status())));
-  return bind->host;
+  return ps::to_string({options.bind.host, address.ok() ? address->port : ps::kDefaultPort});
 }
 
 bool is_name(const std::string& host) {
@@ -92,14 +83,14 @@ void warn_of_loopback_name(const TrainOptions& options, const std::string& host)
 }
 
 /// The flag has been parsed before.
-transport::rails::RailsSetting rails_setting(const TrainFlags& flags) {
-  return transport::rails::parse_rails(flags.rails).value_or(transport::rails::RailsSetting{});
+transport::rails::RailsSetting rails_setting(const TrainOptions& options) {
+  return transport::rails::parse_rails(options.rails).value_or(transport::rails::RailsSetting{});
 }
 
 /// A worker that is bound to one address uses one rail, unless --rails names several.
-bool uses_rails(const TrainFlags& flags) {
-  const transport::rails::RailsSetting setting = rails_setting(flags);
-  return !setting.off && (flags.bind.empty() || !setting.hosts.empty());
+bool uses_rails(const TrainOptions& options) {
+  const transport::rails::RailsSetting setting = rails_setting(options);
+  return !setting.off && (options.bind.text.empty() || !setting.hosts.empty());
 }
 
 /// The same text in all ps tasks of a run: it is the owner of their checkpoint folder.
@@ -108,11 +99,11 @@ std::string run_name(const TrainOptions& options) {
   if (options.local) return options.local_run;
   // Their tasks have no addresses before they listen, and others after a return through etcd.
   if (options.launch.has_value()) return fmt::format("{} at {}", options.launch->job, options.launch->rendezvous);
-  if (options.flags.rendezvous.is_etcd()) return fmt::format("etcd job {}", options.flags.rendezvous.job);
+  if (options.rendezvous.is_etcd()) return fmt::format("etcd job {}", options.rendezvous.job);
   return fmt::format("ps hosts {}", fmt::join(options.cluster.ps, ","));
 }
 
-bool is_returning_ps_possible(const TrainOptions& options) { return !options.local || options.flags.max_restarts > 0; }
+bool is_returning_ps_possible(const TrainOptions& options) { return !options.local || options.max_restarts > 0; }
 
 /// A stop on request is not a failure, even if the task had not started its work.
 absl::Status stopped_by_signal(const absl::Status& status, const SignalThread& signals) {
@@ -122,13 +113,13 @@ absl::Status stopped_by_signal(const absl::Status& status, const SignalThread& s
 }
 
 worker::WorkloadOptions workload_options(const TrainOptions& options, AffinityBinder& binder) {
-  return {.model = options.flags.model,
-          .batch_size = options.flags.batch_size,
-          .data_dir = options.flags.data_dir,
-          .seed = options.flags.seed,
-          .task_index = options.task.index + options.flags.first_worker,
-          .cnn_logits_relu = options.flags.cnn_logits_relu,
-          .tower_count = options.towers,
+  return {.model = options.model,
+          .batch_size = options.batch_size,
+          .data_dir = options.data_dir,
+          .seed = options.seed,
+          .task_index = options.task.index + options.first_worker,
+          .cnn_logits_relu = options.cnn_logits_relu,
+          .tower_count = options.tower_count,
           .push = options.push,
           // Like the control plane, this thread keeps off the cores that compute.
           .on_reader_thread = [&binder] { binder.unbind(0); }};
@@ -143,7 +134,7 @@ struct Model {
 
 /// The options of a worker, now that the plan is there: the plan has the number of towers.
 TrainOptions planned(TrainOptions options, const HostPlan& plan) {
-  options.towers = tower_count(plan, options);
+  options.tower_count = tower_count(plan, options);
   return options;
 }
 
@@ -169,9 +160,10 @@ absl::Status make_towers(const TrainOptions& options, const HostPlan& plan, Affi
     own.threads = compute_threads(plan, options, tower);
     return make_tower(own, tower, *model.devices);
   };
-  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<worker::Towers> towers,
-                            worker::Towers::create(
-                                options.towers, on_tower, [&](size_t tower) { binder.bind(tower); }, options.reduce));
+  GRADRAIL_ASSIGN_OR_RETURN(
+      std::unique_ptr<worker::Towers> towers,
+      worker::Towers::create(
+          options.tower_count, on_tower, [&](size_t tower) { binder.bind(tower); }, options.reduce));
   model.averaged_by = towers->averaged_by();
   model.workload = std::move(towers);
   return absl::OkStatus();
@@ -180,7 +172,7 @@ absl::Status make_towers(const TrainOptions& options, const HostPlan& plan, Affi
 /// One tower computes in this thread, several each in its own.
 absl::StatusOr<Model> make_model(const TrainOptions& options, const HostPlan& plan, AffinityBinder& binder) {
   Model model{.devices = std::make_unique<TowerDevices>(plan, options), .workload = nullptr};
-  if (options.towers > 1 || options.reduce == gpu::Reduce::nccl) {
+  if (options.tower_count > 1 || options.reduce == gpu::Reduce::nccl) {
     GRADRAIL_RETURN_IF_ERROR(make_towers(options, plan, binder, model));
     return model;
   }
@@ -200,16 +192,16 @@ std::vector<std::string> where_it_was(const AffinityBinder& binder, const Model&
   std::vector<std::string> lines = model.devices->summary(model.averaged_by);
   if (const std::string launches = model.workload->launches(); !launches.empty()) lines.push_back("Steps: " + launches);
   // The variables lie where the first tower is; the others have nothing that a summary could show.
-  std::vector<AffinityBinder::UnitMemory> units(options.towers);
+  std::vector<AffinityBinder::UnitMemory> units(options.tower_count);
   units[0] = std::move(variables);
-  for (std::string& line : binder.summary(units, options.flags.verbose)) lines.push_back(std::move(line));
+  for (std::string& line : binder.summary(units, options.verbose)) lines.push_back(std::move(line));
   return lines;
 }
 
 MonitoredTask monitored(const TrainOptions& options) {
   const bool is_ps = options.task.job == "ps";
   // Ports of metrics: those of the ps come first, then those of the workers.
-  const uint32_t before = is_ps ? 0 : options.flags.ps;
+  const uint32_t before = is_ps ? 0 : options.ps;
   return {.name = fmt::format("{}/{}", options.task.job, options.task.index),
           .place_on_host = static_cast<uint16_t>(options.local ? before + options.task.index : options.place_on_host),
           .print = print_line};
@@ -218,35 +210,34 @@ MonitoredTask monitored(const TrainOptions& options) {
 /// The settings that workers of one synchronous run share, beyond those that the ps checks by itself.
 /// As text: the ps compares it whole, and shows both values if they differ.
 std::string agreement(const TrainOptions& options) {
-  const TrainFlags& flags = options.flags;
-  std::string text = fmt::format("--epochs {} --batch_size {} --seed {}", flags.epochs, flags.batch_size, flags.seed);
-  if (options.towers > 1) text += fmt::format(" --towers {}", options.towers);
-  if (!flags.cnn_logits_relu) text += " --cnn_logits_relu false";
+  std::string text =
+      fmt::format("--epochs {} --batch_size {} --seed {}", options.epochs, options.batch_size, options.seed);
+  if (options.tower_count > 1) text += fmt::format(" --towers {}", options.tower_count);
+  if (!options.cnn_logits_relu) text += " --cnn_logits_relu false";
   return text;
 }
 
 /// As TensorFlow's MonitoredTrainingSession: by the clock unless steps were asked for.
-worker::SaveEvery save_every(const TrainFlags& flags) {
-  const double seconds = flags.save_secs.value_or(flags.save_steps > 0 ? 0.0 : kDefaultSaveSecs);
-  return {.time = from_seconds(seconds), .steps = flags.save_steps};
+worker::SaveEvery save_every(const TrainOptions& options) {
+  const double seconds = options.save_secs.value_or(options.save_steps > 0 ? 0.0 : kDefaultSaveSecs);
+  return {.time = from_seconds(seconds), .steps = options.save_steps};
 }
 
 absl::Status train(const TrainOptions& options, const SignalThread& signals, worker::Variables& variables,
                    worker::Workload& workload, Summaries* summaries, const worker::Client* client,
                    std::function<std::vector<std::string>()> more) {
-  const bool is_cnn = options.flags.model == "cnn";
+  const bool is_cnn = options.model == "cnn";
   if (summaries != nullptr)
-    summaries->graph(
-        model_graph(options.flags.model, workload.schema(), workload.batch_size(), options.flags.cnn_logits_relu));
+    summaries->graph(model_graph(options.model, workload.schema(), workload.batch_size(), options.cnn_logits_relu));
   ProgressBar bar(isatty(STDOUT_FILENO) != 0);
   return stopped_by_signal(worker::train(variables, workload,
-                                         {.epochs = options.flags.epochs,
-                                          .seed = options.flags.seed,
-                                          .log_every = options.flags.log_every,
-                                          .save_every = save_every(options.flags),
-                                          .verbose = options.flags.verbose,
+                                         {.epochs = options.epochs,
+                                          .seed = options.seed,
+                                          .log_every = options.log_every,
+                                          .save_every = save_every(options),
+                                          .verbose = options.verbose,
                                           .step_line = is_cnn ? worker::StepLine::kRate : worker::StepLine::kEpochs,
-                                          .towers = options.towers},
+                                          .towers = options.tower_count},
                                          {.line = [&](const std::string& line) { bar.print_above(line); },
                                           .progress =
                                               [&](const worker::Progress& progress) {
@@ -264,33 +255,30 @@ absl::Status train(const TrainOptions& options, const SignalThread& signals, wor
 }
 
 /// What all connections of a task have in common: those of a worker to the ps tasks, and of a node to its parent.
-absl::StatusOr<worker::ClientOptions> connection_options(const TrainOptions& options, const HostPlan& plan,
-                                                         const SignalThread& signals) {
-  const TrainFlags& flags = options.flags;
-  GRADRAIL_ASSIGN_OR_RETURN(std::string source, source_host(options));
+worker::ClientOptions connection_options(const TrainOptions& options, const HostPlan& plan,
+                                         const SignalThread& signals) {
   worker::ClientOptions client;
   client.transports = options.transports;
   client.rdma_only = options.rdma_only;
-  client.ofi_provider = flags.ofi_provider;
-  client.path_timeout = std::chrono::seconds(flags.path_timeout_s);
-  client.fallback = !flags.no_fallback;
-  client.require_rdma = flags.require == "rdma";
-  client.failback = from_seconds(flags.failback_secs);
-  client.checksums = flags.checksums;
+  client.ofi_provider = options.ofi_provider;
+  client.path_timeout = std::chrono::seconds(options.path_timeout_s);
+  client.fallback = !options.no_fallback;
+  client.require_rdma = options.require == "rdma";
+  client.failback = from_seconds(options.failback_secs);
+  client.checksums = options.checksums;
   client.security = options.security;
-  client.bind_host = std::move(source);
-  client.rails = uses_rails(flags);
-  client.streams = transport::rails::parse_streams(flags.streams).value_or(0);
+  client.bind_host = options.bind.host;
+  client.rails = uses_rails(options);
+  client.streams = transport::rails::parse_streams(options.streams).value_or(0);
   client.wait = wait_policy(plan, options);
-  client.join_timeout = std::chrono::seconds(flags.join_timeout_seconds);
+  client.join_timeout = std::chrono::seconds(options.join_timeout_seconds);
   client.stop = &signals.stop();
   return client;
 }
 
 /// The connection of a node to the next level of its tree. TreeParent adds the agreement of the run.
-absl::StatusOr<worker::ClientOptions> parent_options(const TrainOptions& options, const HostPlan& plan,
-                                                     const SignalThread& signals) {
-  GRADRAIL_ASSIGN_OR_RETURN(worker::ClientOptions client, connection_options(options, plan, signals));
+worker::ClientOptions parent_options(const TrainOptions& options, const HostPlan& plan, const SignalThread& signals) {
+  worker::ClientOptions client = connection_options(options, plan, signals);
   client.cluster = options.parent;
   client.task_index = options.parent_index;
   return client;
@@ -300,8 +288,7 @@ absl::StatusOr<worker::ClientOptions> parent_options(const TrainOptions& options
 absl::StatusOr<worker::ClientOptions> worker_options(const TrainOptions& options, const HostPlan& plan,
                                                      const SignalThread& signals, const Model& model,
                                                      AffinityBinder& binder, FlightLog& flight) {
-  const TrainFlags& flags = options.flags;
-  GRADRAIL_ASSIGN_OR_RETURN(worker::ClientOptions client, connection_options(options, plan, signals));
+  worker::ClientOptions client = connection_options(options, plan, signals);
   client.cluster = without_backups(options);
   client.backups = backups(options);
   client.task_index = options.task.index;
@@ -312,15 +299,15 @@ absl::StatusOr<worker::ClientOptions> worker_options(const TrainOptions& options
   client.optimizer = options.optimizer;
   client.push = options.push;
   client.returns = options.returns;
-  client.bucket_bytes = flags.bucket_kib * 1024;
+  client.bucket_bytes = options.bucket_kib * 1024;
   client.agreement = agreement(options);
-  client.rejoin_timeout = std::chrono::seconds(is_returning_ps_possible(options) ? flags.rejoin_timeout_s : 0);
+  client.rejoin_timeout = std::chrono::seconds(is_returning_ps_possible(options) ? options.rejoin_timeout_s : 0);
   client.ps_address = options.ps_address;
   GRADRAIL_ASSIGN_OR_RETURN(client.device, model.devices->exported(*model.workload));
   client.gpu_transfers = model.devices->ways();
   client.require_device = model.devices->forbids_staging();
   client.place_memory = [&](const MemorySpan& memory) { binder.bind_memory(0, memory); };
-  client.marks = flags.monitoring.marks();
+  client.marks = options.monitoring.marks();
   client.dump = [&](const std::vector<Mark>& marks) { flight.answer(marks); };
   client.dump_signals = &signals.dumps();
   return client;
@@ -344,8 +331,7 @@ absl::Status serve(const TrainOptions& options, const ps::Server::Options& serve
                    SignalThread& signals, StartGuard& guard, AffinityBinder& binder, FlightLog& flight,
                    const std::function<void(uint16_t)>& listening) {
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<ps::Server> server, ps::Server::start(server_options));
-  GRADRAIL_ASSIGN_OR_RETURN(const auto monitor,
-                            PsMonitor::start(options.flags.monitoring, monitored(options), *server));
+  GRADRAIL_ASSIGN_OR_RETURN(const auto monitor, PsMonitor::start(options.monitoring, monitored(options), *server));
   // Declared after the server: the waker is destroyed first, so no signal can wake a server that no longer exists.
   const SignalThread::Waker waker(signals, [&] { server->wake(); });
   // The supervisor or the rendezvous sends the port to the workers: they can connect from now on.
@@ -362,7 +348,7 @@ absl::Status serve(const TrainOptions& options, const ps::Server::Options& serve
   for (const std::string& line : server->summary()) print_line(line);
   std::vector<AffinityBinder::UnitMemory> memory;
   for (const MemorySpan& parameters : server->parameters_memory()) memory.push_back({parameters});
-  for (const std::string& line : binder.summary(memory, options.flags.verbose)) print_line(line);
+  for (const std::string& line : binder.summary(memory, options.verbose)) print_line(line);
   return finished;
 }
 
@@ -385,45 +371,45 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThr
   AffinityBinder binder(plan, options);  // before anything else: threads inherit
   signals.follow_cpus();
   const std::string& advertised = options.cluster.ps[options.task.index];
-  GRADRAIL_ASSIGN_OR_RETURN(const std::string listen, listen_address(options));
+  const std::string listen = listen_address(options);
   std::shared_ptr<tree::TreeParent> parent;
   worker::ClientOptions to_parent;
   if (!options.parent.ps.empty()) {
-    GRADRAIL_ASSIGN_OR_RETURN(to_parent, parent_options(options, plan, signals));
+    to_parent = parent_options(options, plan, signals);
     GRADRAIL_ASSIGN_OR_RETURN(parent, tree::TreeParent::start(to_parent));
   }
-  FlightLog flight(options.flags.monitoring, fmt::format("ps/{}", options.task.index));
+  FlightLog flight(options.monitoring, fmt::format("ps/{}", options.task.index));
   const ps::Server::Options server_options = {
       .task_index = options.task.index,
       .listen_address = listen,
       .advertised_host = host_of(advertised),
-      .shard_count = options.flags.shards,
+      .shard_count = options.shards,
       .transports = options.transports,
-      .rails = transport::rails::rails_of(rails_setting(options.flags), host_of(listen), !options.flags.bind.empty()),
-      .rails_named = !rails_setting(options.flags).hosts.empty(),
-      .data_port = options.flags.data_port,
+      .rails = transport::rails::rails_of(rails_setting(options), host_of(listen), !options.bind.text.empty()),
+      .rails_named = !rails_setting(options).hosts.empty(),
+      .data_port = options.data_port,
       .rdma_only = options.rdma_only,
-      .ofi_provider = options.flags.ofi_provider,
-      .path_timeout = std::chrono::seconds(options.flags.path_timeout_s),
+      .ofi_provider = options.ofi_provider,
+      .path_timeout = std::chrono::seconds(options.path_timeout_s),
       .worker_names = options.cluster.workers,
       .wait = wait_policy(plan, options),
       .replication_peer = replication_peer(options),
       .find_replication_peer = find_replication_peer(options),
       .begins_as_backup = begins_as_backup(options),
       .parent = parent,
-      .device = options.flags.ps_device,
-      .checkpoint_dir = options.flags.checkpoint_dir,
+      .device = options.ps_device,
+      .checkpoint_dir = options.checkpoint_dir,
       .run_name = run_name(options),
-      .keep_checkpoints = options.flags.keep,
-      .heartbeat_timeout = std::chrono::seconds(options.flags.heartbeat_timeout_s),
-      .min_workers = options.flags.min_workers,
-      .away_limit = std::chrono::seconds(options.flags.rejoin_timeout_s) + kAwayLonger,
+      .keep_checkpoints = options.keep,
+      .heartbeat_timeout = std::chrono::seconds(options.heartbeat_timeout_s),
+      .min_workers = options.min_workers,
+      .away_limit = std::chrono::seconds(options.rejoin_timeout_s) + kAwayLonger,
       .console = print_line,
       .on_join = joined,
       .on_shard_thread = [&](uint32_t shard) { binder.bind(shard); },
       .place_memory = [&](uint32_t shard, const MemorySpan& memory) { binder.bind_memory(shard, memory); },
-      .slot_bytes = uint64_t{options.flags.slot_mib} << 20,
-      .marks = options.flags.monitoring.marks(),
+      .slot_bytes = uint64_t{options.slot_mib} << 20,
+      .marks = options.monitoring.marks(),
       .dump = [&](const std::vector<Mark>& marks) { flight.answer(marks); },
       .dump_signals = &signals.dumps(),
       .security = options.security};
@@ -444,14 +430,14 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
   AffinityBinder binder(plan, options);
   signals.follow_cpus();
   // Before the data, which may take minutes to read.
-  GRADRAIL_RETURN_IF_ERROR(check_host_of_worker(options.flags));
+  GRADRAIL_RETURN_IF_ERROR(check_host_of_worker(options));
   // Before join(): the schema comes from the model, and a wrong data folder must not cost a membership.
   GRADRAIL_ASSIGN_OR_RETURN(const Model model, make_model(options, plan, binder));
-  GRADRAIL_ASSIGN_OR_RETURN(const auto monitor, WorkerMonitor::start(options.flags.monitoring, monitored(options)));
+  GRADRAIL_ASSIGN_OR_RETURN(const auto monitor, WorkerMonitor::start(options.monitoring, monitored(options)));
   GRADRAIL_ASSIGN_OR_RETURN(const auto summaries,
-                            open_summaries(options.flags.monitoring, options.task.index, options.flags.log_every));
-  GRADRAIL_ASSIGN_OR_RETURN(const auto timeline, open_timeline(options.flags.monitoring, options.task.index));
-  FlightLog flight(options.flags.monitoring, fmt::format("worker/{}", options.task.index));
+                            open_summaries(options.monitoring, options.task.index, options.log_every));
+  GRADRAIL_ASSIGN_OR_RETURN(const auto timeline, open_timeline(options.monitoring, options.task.index));
+  FlightLog flight(options.monitoring, fmt::format("worker/{}", options.task.index));
   GRADRAIL_ASSIGN_OR_RETURN(worker::ClientOptions client_options,
                             worker_options(options, plan, signals, model, binder, flight));
   absl::StatusOr<std::unique_ptr<worker::Client>> client =
@@ -469,14 +455,14 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
   // The ps reads the gradients on the GPU: the copy to the host is not needed.
   if ((*client)->on_device()) model.workload->stay_on_device();
   // Not before join(): the threads of the control plane started there and must not inherit the binding.
-  if (options.towers == 1) binder.bind(0);
+  if (options.tower_count == 1) binder.bind(0);
   // Checked after join(): each ps announces there whether it has a folder.
-  const bool wants_checkpoints = options.flags.save_steps > 0 || options.flags.save_secs.value_or(0.0) > 0.0 ||
-                                 !options.flags.checkpoint_dir.empty();
+  const bool wants_checkpoints =
+      options.save_steps > 0 || options.save_secs.value_or(0.0) > 0.0 || !options.checkpoint_dir.empty();
   if (wants_checkpoints && !(*client)->saves_checkpoints()) {
     return absl::FailedPreconditionError(
         fmt::format("{}: not every ps task was started with --checkpoint_dir; give it to all of them",
-                    given_checkpoint_flags(options.flags)));
+                    given_checkpoint_flags(options)));
   }
   worker::ClientVariables variables(**client);
   absl::Status trained = train(options, signals, variables, *model.workload, summaries.get(), client->get(), [&] {
@@ -501,8 +487,8 @@ absl::Status run_alone(const TrainOptions& given, const HostPlan& plan, SignalTh
       worker::LocalVariables::create(model.workload->schema(), options.optimizer,
                                      [&](const MemorySpan& memory) { binder.bind_memory(0, memory); }));
   GRADRAIL_ASSIGN_OR_RETURN(const auto summaries,
-                            open_summaries(options.flags.monitoring, options.task.index, options.flags.log_every));
-  if (options.towers == 1) binder.bind(0);
+                            open_summaries(options.monitoring, options.task.index, options.log_every));
+  if (options.tower_count == 1) binder.bind(0);
   return train(options, signals, *variables, *model.workload, summaries.get(), nullptr,
                [&] { return where_it_was(binder, model, variables->memory(), options); });
 }

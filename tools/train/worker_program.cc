@@ -39,7 +39,7 @@ void count_workers_only(const TrainOptions& options) {
 
 void set_variables(const TrainOptions& options) {
   const std::vector<std::string>& ps = options.cluster.ps;
-  const size_t primaries = options.flags.backup_ps > 0 ? ps.size() / 2 : ps.size();
+  const size_t primaries = options.backup_ps > 0 ? ps.size() / 2 : ps.size();
   const auto middle = ps.begin() + static_cast<std::ptrdiff_t>(primaries);
   std::vector<std::string> workers = options.cluster.workers;
   // Names only: nothing connects to a worker. Launchers give hosts without ports, and the names must differ.
@@ -58,16 +58,16 @@ void set_variables(const TrainOptions& options) {
   set("GRADRAIL_BACKUP_HOSTS", fmt::format("{}", fmt::join(middle, ps.end(), ",")));
   set("GRADRAIL_WORKER_HOSTS", fmt::format("{}", fmt::join(workers, ",")));
   set("GRADRAIL_TASK_INDEX", std::to_string(options.task.index));
-  const ps::Security& security = options.flags.security.security;
-  set("GRADRAIL_SECRET_FILE", options.flags.security.secret_file);
+  const ps::Security& security = options.security;
+  set("GRADRAIL_SECRET_FILE", options.secret_file);
   set("GRADRAIL_TRUSTED_CA_FILE", security.trusted_ca_file);
   set("GRADRAIL_CERT_FILE", security.cert_file);
   set("GRADRAIL_KEY_FILE", security.key_file);
   set("GRADRAIL_ENCRYPT_DATA", security.encrypt_data ? "1" : "");
   set("GRADRAIL_INSECURE", security.insecure ? "1" : "");
-  set("GRADRAIL_JOIN_TIMEOUT", std::to_string(options.flags.join_timeout_seconds));
+  set("GRADRAIL_JOIN_TIMEOUT", std::to_string(options.join_timeout_seconds));
   set("GRADRAIL_REJOIN_TIMEOUT",
-      options.flags.max_restarts > 0 || !options.local ? std::to_string(options.flags.rejoin_timeout_s) : "");
+      options.max_restarts > 0 || !options.local ? std::to_string(options.rejoin_timeout_s) : "");
   if (options.launch.has_value()) count_workers_only(options);
   // Python writes to a pipe in blocks. Then a line would appear after minutes, or never if the program is killed.
   setenv("PYTHONUNBUFFERED", "1", 0);
