@@ -53,7 +53,8 @@ void ClusterOptions::add_flags(CLI::App& app) {
       ->check(CLI::IsMember({"ps", "worker", "chief", "master"}));
   app.add_option("--task_index,--task-index", task_index, "index of this task in --job_name, from 0")
       ->transform(NumberIn<int64_t>(0));
-  app.add_option("--rendezvous", rendezvous.text, "under mpirun: tcp://HOST:PORT of rank 0, which coordinates the ranks")
+  app.add_option("--rendezvous", rendezvous.text,
+                 "under mpirun: tcp://HOST:PORT of rank 0, which coordinates the ranks")
       ->transform(parsed_into(rendezvous, launch::parse_tcp_rendezvous));
   app.add_option("--ps", servers,
                  "under srun, mpirun, torchrun: number of ranks that are servers; the others are workers")

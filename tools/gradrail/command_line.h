@@ -10,7 +10,7 @@
 #include "tools/gradrail/convert.h"
 #include "tools/gradrail/topo.h"
 #include "tools/monitor/top.h"
-#include "tools/supervise/run_command.h"
+#include "tools/train/run_command.h"
 #include "tools/train/train_options.h"
 
 namespace gradrail::tools {

@@ -1,10 +1,10 @@
 // --parent: this ps is a node of a tree (docs/tree.md).
 #include <algorithm>
 
+#include "base/exit_codes.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/cluster_spec.h"
-#include "tools/exit_codes.h"
 #include "tools/train/train_options.h"
 
 namespace gradrail::tools {

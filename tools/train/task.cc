@@ -13,15 +13,15 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "launch/placement/affinity_binder.h"
+#include "launch/task/backup_ps.h"
+#include "launch/task/console.h"
+#include "launch/task/start_guard.h"
 #include "ps/server.h"
 #include "tools/monitor/model_graph.h"
 #include "tools/monitor/task_monitor.h"
-#include "tools/train/affinity_binder.h"
-#include "tools/train/backup_ps.h"
 #include "tools/train/progress_bar.h"
-#include "tools/train/start_guard.h"
 #include "tools/train/tower_devices.h"
-#include "tools/train/worker_program.h"
 #include "transport/rails/rails_setting.h"
 #include "worker/client/client.h"
 #include "worker/trainer/client_variables.h"
@@ -106,13 +106,13 @@ std::string run_name(const TrainOptions& options) {
 bool is_returning_ps_possible(const TrainOptions& options) { return !options.local || options.max_restarts > 0; }
 
 /// A stop on request is not a failure, even if the task had not started its work.
-absl::Status stopped_by_signal(const absl::Status& status, const SignalThread& signals) {
+absl::Status stopped_by_signal(const absl::Status& status, const launch::SignalThread& signals) {
   if (!absl::IsCancelled(status) || !signals.stop().load()) return status;
   spdlog::warn("{}", message_of(status));
   return absl::OkStatus();
 }
 
-worker::WorkloadOptions workload_options(const TrainOptions& options, AffinityBinder& binder) {
+worker::WorkloadOptions workload_options(const TrainOptions& options, launch::AffinityBinder& binder) {
   return {.model = options.model,
           .batch_size = options.batch_size,
           .data_dir = options.data_dir,
@@ -133,7 +133,7 @@ struct Model {
 };
 
 /// The options of a worker, now that the plan is there: the plan has the number of towers.
-TrainOptions planned(TrainOptions options, const HostPlan& plan) {
+TrainOptions planned(TrainOptions options, const launch::HostPlan& plan) {
   options.tower_count = tower_count(plan, options);
   return options;
 }
@@ -150,7 +150,8 @@ absl::StatusOr<std::unique_ptr<worker::Workload>> make_tower(const worker::Workl
   return worker::make_workload(options, nullptr);
 }
 
-absl::Status make_towers(const TrainOptions& options, const HostPlan& plan, AffinityBinder& binder, Model& model) {
+absl::Status make_towers(const TrainOptions& options, const launch::HostPlan& plan, launch::AffinityBinder& binder,
+                         Model& model) {
   worker::WorkloadOptions common = workload_options(options, binder);
   // Loaded once for all towers, which only read it.
   GRADRAIL_ASSIGN_OR_RETURN(common.data, worker::load_data(common));
@@ -170,7 +171,8 @@ absl::Status make_towers(const TrainOptions& options, const HostPlan& plan, Affi
 }
 
 /// One tower computes in this thread, several each in its own.
-absl::StatusOr<Model> make_model(const TrainOptions& options, const HostPlan& plan, AffinityBinder& binder) {
+absl::StatusOr<Model> make_model(const TrainOptions& options, const launch::HostPlan& plan,
+                                 launch::AffinityBinder& binder) {
   Model model{.devices = std::make_unique<TowerDevices>(plan, options), .workload = nullptr};
   if (options.tower_count > 1 || options.reduce == gpu::Reduce::nccl) {
     GRADRAIL_RETURN_IF_ERROR(make_towers(options, plan, binder, model));
@@ -187,12 +189,12 @@ absl::StatusOr<Model> make_model(const TrainOptions& options, const HostPlan& pl
 }
 
 /// The end of the summary: where everything was.
-std::vector<std::string> where_it_was(const AffinityBinder& binder, const Model& model,
-                                      AffinityBinder::UnitMemory variables, const TrainOptions& options) {
+std::vector<std::string> where_it_was(const launch::AffinityBinder& binder, const Model& model,
+                                      launch::AffinityBinder::UnitMemory variables, const TrainOptions& options) {
   std::vector<std::string> lines = model.devices->summary(model.averaged_by);
   if (const std::string launches = model.workload->launches(); !launches.empty()) lines.push_back("Steps: " + launches);
   // The variables lie where the first tower is; the others have nothing that a summary could show.
-  std::vector<AffinityBinder::UnitMemory> units(options.tower_count);
+  std::vector<launch::AffinityBinder::UnitMemory> units(options.tower_count);
   units[0] = std::move(variables);
   for (std::string& line : binder.summary(units, options.verbose)) lines.push_back(std::move(line));
   return lines;
@@ -204,7 +206,7 @@ MonitoredTask monitored(const TrainOptions& options) {
   const uint32_t before = is_ps ? 0 : options.ps;
   return {.name = fmt::format("{}/{}", options.task.job, options.task.index),
           .place_on_host = static_cast<uint16_t>(options.local ? before + options.task.index : options.place_on_host),
-          .print = print_line};
+          .print = launch::print_line};
 }
 
 /// The settings that workers of one synchronous run share, beyond those that the ps checks by itself.
@@ -223,7 +225,7 @@ worker::SaveEvery save_every(const TrainOptions& options) {
   return {.time = from_seconds(seconds), .steps = options.save_steps};
 }
 
-absl::Status train(const TrainOptions& options, const SignalThread& signals, worker::Variables& variables,
+absl::Status train(const TrainOptions& options, const launch::SignalThread& signals, worker::Variables& variables,
                    worker::Workload& workload, Summaries* summaries, const worker::Client* client,
                    std::function<std::vector<std::string>()> more) {
   const bool is_cnn = options.model == "cnn";
@@ -255,15 +257,15 @@ absl::Status train(const TrainOptions& options, const SignalThread& signals, wor
 }
 
 /// What all connections of a task have in common: those of a worker to the ps tasks, and of a node to its parent.
-worker::ClientOptions connection_options(const TrainOptions& options, const HostPlan& plan,
-                                         const SignalThread& signals) {
+worker::ClientOptions connection_options(const TrainOptions& options, const launch::HostPlan& plan,
+                                         const launch::SignalThread& signals) {
   worker::ClientOptions client;
   client.transports = options.transports;
   client.rdma_only = options.rdma_only;
   client.ofi_provider = options.ofi_provider;
   client.path_timeout = std::chrono::seconds(options.path_timeout_s);
   client.fallback = !options.no_fallback;
-  client.require_rdma = options.require == "rdma";
+  client.require_rdma = options.require_rdma;
   client.failback = from_seconds(options.failback_secs);
   client.checksums = options.checksums;
   client.security = options.security;
@@ -277,7 +279,8 @@ worker::ClientOptions connection_options(const TrainOptions& options, const Host
 }
 
 /// The connection of a node to the next level of its tree. TreeParent adds the agreement of the run.
-worker::ClientOptions parent_options(const TrainOptions& options, const HostPlan& plan, const SignalThread& signals) {
+worker::ClientOptions parent_options(const TrainOptions& options, const launch::HostPlan& plan,
+                                     const launch::SignalThread& signals) {
   worker::ClientOptions client = connection_options(options, plan, signals);
   client.cluster = options.parent;
   client.task_index = options.parent_index;
@@ -285,9 +288,9 @@ worker::ClientOptions parent_options(const TrainOptions& options, const HostPlan
 }
 
 /// `model` and what the functions call outlive the client.
-absl::StatusOr<worker::ClientOptions> worker_options(const TrainOptions& options, const HostPlan& plan,
-                                                     const SignalThread& signals, const Model& model,
-                                                     AffinityBinder& binder, FlightLog& flight) {
+absl::StatusOr<worker::ClientOptions> worker_options(const TrainOptions& options, const launch::HostPlan& plan,
+                                                     const launch::SignalThread& signals, const Model& model,
+                                                     launch::AffinityBinder& binder, FlightLog& flight) {
   worker::ClientOptions client = connection_options(options, plan, signals);
   client.cluster = without_backups(options);
   client.backups = backups(options);
@@ -314,7 +317,7 @@ absl::StatusOr<worker::ClientOptions> worker_options(const TrainOptions& options
 }
 
 /// A node without its parent has nothing to serve: it waits for the parent, and begins again as if it were restarted.
-absl::Status serve_node(worker::ClientOptions parent, const SignalThread& signals,
+absl::Status serve_node(worker::ClientOptions parent, const launch::SignalThread& signals,
                         const std::function<absl::Status(bool is_first)>& serve) {
   bool is_first = true;
   while (true) {
@@ -328,47 +331,38 @@ absl::Status serve_node(worker::ClientOptions parent, const SignalThread& signal
 
 /// Serves one run.
 absl::Status serve(const TrainOptions& options, const ps::Server::Options& server_options, const std::string& listen,
-                   SignalThread& signals, StartGuard& guard, AffinityBinder& binder, FlightLog& flight,
-                   const std::function<void(uint16_t)>& listening) {
+                   launch::SignalThread& signals, launch::StartGuard& guard, launch::AffinityBinder& binder,
+                   FlightLog& flight, const std::function<void(uint16_t)>& listening) {
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<ps::Server> server, ps::Server::start(server_options));
   GRADRAIL_ASSIGN_OR_RETURN(const auto monitor, PsMonitor::start(options.monitoring, monitored(options), *server));
   // Declared after the server: the waker is destroyed first, so no signal can wake a server that no longer exists.
-  const SignalThread::Waker waker(signals, [&] { server->wake(); });
+  const launch::SignalThread::Waker waker(signals, [&] { server->wake(); });
   // The supervisor or the rendezvous sends the port to the workers: they can connect from now on.
   guard.end();
   if (listening) listening(server->port());
   if (!options.local)
-    print_comment(
+    launch::print_comment(
         fmt::format("ps/{} listens on {}", options.task.index,
                     ps::to_string({.host = host_of(listen), .port = server->port()}) + resolved_text(host_of(listen))));
   warn_of_loopback_name(options, host_of(listen));
   // Only a launcher stops ps and workers at the same moment; else a stop of a ps counts at once.
   absl::Status finished = server->wait_finished(signals.stop(), options.launch ? kGracePeriod : Duration::zero());
   if (!finished.ok()) flight.write(server->marks(), std::string(message_of(finished)));
-  for (const std::string& line : server->summary()) print_line(line);
-  std::vector<AffinityBinder::UnitMemory> memory;
+  for (const std::string& line : server->summary()) launch::print_line(line);
+  std::vector<launch::AffinityBinder::UnitMemory> memory;
   for (const MemorySpan& parameters : server->parameters_memory()) memory.push_back({parameters});
-  for (const std::string& line : binder.summary(memory, options.verbose)) print_line(line);
+  for (const std::string& line : binder.summary(memory, options.verbose)) launch::print_line(line);
   return finished;
 }
 
-}  // namespace
-
-void print_line(const std::string& line) {
-  print_text("{}\n", line);
-  std::fflush(stdout);
-}
-
-void print_comment(const std::string& line) { print_line("# " + line); }
-
-absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThread& signals,
+absl::Status run_ps(const TrainOptions& options, const launch::HostPlan& plan, launch::SignalThread& signals,
                     const std::function<void(uint16_t)>& listening, const std::function<void(uint32_t)>& joined) {
   // First: each line of the log names the task.
   const std::string name = fmt::format("ps/{}", options.task.index);
   start_log(name);
-  StartGuard guard(name);
+  launch::StartGuard guard(name);
   signals.accept_stop();
-  AffinityBinder binder(plan, options);  // before anything else: threads inherit
+  launch::AffinityBinder binder(plan, options);  // before anything else: threads inherit
   signals.follow_cpus();
   const std::string& advertised = options.cluster.ps[options.task.index];
   const std::string listen = listen_address(options);
@@ -404,7 +398,7 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThr
       .heartbeat_timeout = std::chrono::seconds(options.heartbeat_timeout_s),
       .min_workers = options.min_workers,
       .away_limit = std::chrono::seconds(options.rejoin_timeout_s) + kAwayLonger,
-      .console = print_line,
+      .console = launch::print_line,
       .on_join = joined,
       .on_shard_thread = [&](uint32_t shard) { binder.bind(shard); },
       .place_memory = [&](uint32_t shard, const MemorySpan& memory) { binder.bind_memory(shard, memory); },
@@ -420,14 +414,14 @@ absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThr
   });
 }
 
-absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalThread& signals,
+absl::Status run_worker(const TrainOptions& given, const launch::HostPlan& plan, launch::SignalThread& signals,
                         const std::function<void()>& joined) {
   const TrainOptions options = planned(given, plan);
   const std::string name = fmt::format("worker/{}", options.task.index);
   start_log(name);
-  StartGuard guard(name);
+  launch::StartGuard guard(name);
   signals.accept_stop();
-  AffinityBinder binder(plan, options);
+  launch::AffinityBinder binder(plan, options);
   signals.follow_cpus();
   // Before the data, which may take minutes to read.
   GRADRAIL_RETURN_IF_ERROR(check_host_of_worker(options));
@@ -444,14 +438,14 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
       worker::Client::join(std::move(client_options), model.workload->schema());
   if (!client.ok()) {
     absl::Status stopped = stopped_by_signal(client.status(), signals);
-    if (stopped.ok()) print_line("Stopped before the first step: nothing was trained");
+    if (stopped.ok()) launch::print_line("Stopped before the first step: nothing was trained");
     return stopped;
   }
   guard.end();
   if (joined) joined();
   // Declared after the client, hence removed before it: no scrape reads a client that no longer exists.
   const WorkerMonitor::Watch watch(*monitor, **client);
-  const SignalThread::Waker waker(signals, [&] { (*client)->wake(); });
+  const launch::SignalThread::Waker waker(signals, [&] { (*client)->wake(); });
   // The ps reads the gradients on the GPU: the copy to the host is not needed.
   if ((*client)->on_device()) model.workload->stay_on_device();
   // Not before join(): the threads of the control plane started there and must not inherit the binding.
@@ -475,11 +469,11 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
   return trained;
 }
 
-absl::Status run_alone(const TrainOptions& given, const HostPlan& plan, SignalThread& signals) {
+absl::Status run_alone(const TrainOptions& given, const launch::HostPlan& plan, launch::SignalThread& signals) {
   const TrainOptions options = planned(given, plan);
   start_log("worker/0");
   signals.accept_stop();
-  AffinityBinder binder(plan, options);
+  launch::AffinityBinder binder(plan, options);
   signals.follow_cpus();
   GRADRAIL_ASSIGN_OR_RETURN(const Model model, make_model(options, plan, binder));
   GRADRAIL_ASSIGN_OR_RETURN(
@@ -493,16 +487,27 @@ absl::Status run_alone(const TrainOptions& given, const HostPlan& plan, SignalTh
                [&] { return where_it_was(binder, model, variables->memory(), options); });
 }
 
-absl::Status run_ps(const TrainOptions& options, SignalThread& signals,
-                    const std::function<void(uint16_t)>& listening) {
-  const absl::StatusOr<HostPlan> plan = plan_host(options);
-  return plan.ok() ? run_ps(options, *plan, signals, listening) : plan.status();
+/// The options of one task, which the room `launch` has resolved further since the flags were checked.
+TrainOptions of_task(TrainOptions options, const launch::TaskOptions& task) {
+  static_cast<launch::TaskOptions&>(options) = task;
+  return options;
 }
 
-absl::Status run_worker(const TrainOptions& options, SignalThread& signals) {
-  if (!options.program.empty()) become_worker_program(options);
-  const absl::StatusOr<HostPlan> plan = plan_host(options);
-  return plan.ok() ? run_worker(options, *plan, signals) : plan.status();
+}  // namespace
+
+launch::TaskBodies task_bodies(const TrainOptions& options) {
+  return {.run_ps =
+              [options](const launch::TaskOptions& task, const launch::HostPlan& plan, launch::SignalThread& signals,
+                        const std::function<void(uint16_t)>& listening, const std::function<void(uint32_t)>& joined) {
+                return run_ps(of_task(options, task), plan, signals, listening, joined);
+              },
+          .run_worker =
+              [options](const launch::TaskOptions& task, const launch::HostPlan& plan, launch::SignalThread& signals,
+                        const std::function<void()>& joined) {
+                const TrainOptions own = of_task(options, task);
+                return trains_alone(own) ? run_alone(own, plan, signals) : run_worker(own, plan, signals, joined);
+              },
+          .bar_of_line = bar_of_line};
 }
 
 }  // namespace gradrail::tools

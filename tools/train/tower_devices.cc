@@ -12,9 +12,9 @@
 
 namespace gradrail::tools {
 
-TowerDevices::TowerDevices(const HostPlan& plan, const TrainOptions& options)
+TowerDevices::TowerDevices(const launch::HostPlan& plan, const TrainOptions& options)
     : soft_(!options.no_soft_placement), direct_(options.gpu_direct), checksums_(options.checksums) {
-  for (const UnitPlace& place : places_of(plan, options)) {
+  for (const launch::UnitPlace& place : places_of(plan, options)) {
     towers_.push_back({.ordinal = place.gpu_ordinal, .why_cpu = plan.why_no_gpu});
     if (place.gpu_ordinal < 0 && plan.why_no_gpu.empty()) towers_.back().why_cpu = "no GPU remains for it";
   }
@@ -22,7 +22,7 @@ TowerDevices::TowerDevices(const HostPlan& plan, const TrainOptions& options)
   // hwloc saw a GPU that no tower uses: the user should know why.
   const bool idle = std::any_of(gpus.begin(), gpus.end(),
                                 [](const topology::Gpu& gpu) { return gpu.vendor == topology::Vendor::nvidia; });
-  if (!plan.why_no_gpu.empty() && worker::computes_on_devices(options.model)) {
+  if (!plan.why_no_gpu.empty() && options.why_no_gpu.empty()) {
     if (idle)
       spdlog::warn("this machine has GPUs, but towers compute on CPUs: {}", plan.why_no_gpu);
     else  // a host without a GPU is no reason for a warning

@@ -7,6 +7,7 @@
 
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_split.h"
+#include "base/exit_codes.h"
 #include "base/flags/number_in.h"
 #include "base/flags/text_value.h"
 #include "base/log.h"
@@ -14,17 +15,16 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "launch/start/resolve_cluster.h"
+#include "launch/task/backup_ps.h"
 #include "ps/protocol/exchange_layout.h"
 #include "ps/protocol/training.h"
 #include "ps/store/parameter_store.h"
-#include "tools/exit_codes.h"
 #include "tools/security_flags.h"
-#include "tools/train/backup_ps.h"
-#include "tools/train/etcd_task.h"
-#include "tools/train/launched_task.h"
 #include "transport/negotiate.h"
 #include "transport/plugin_loader.h"
 #include "transport/rails/rails_setting.h"
+#include "worker/models/workload.h"
 
 namespace gradrail::tools {
 namespace {
@@ -43,109 +43,6 @@ std::string both(const std::string& name) {
   std::string other = name;
   for (char& c : other) c = c == '_' ? '-' : c == '-' ? '_' : c;
   return other == name ? "--" + name : fmt::format("--{},--{}", name, other);
-}
-
-constexpr char kEvaluator[] = "evaluator";
-
-/// Empty without the variable.
-absl::StatusOr<ps::TfConfig> read_tf_config() {
-  const char* const text = std::getenv("TF_CONFIG");
-  absl::StatusOr<ps::TfConfig> config = text == nullptr ? ps::TfConfig() : ps::parse_tf_config(text);
-  if (config.ok()) return config;
-  return absl::InvalidArgumentError(fmt::format("{}; --local ignores TF_CONFIG", message_of(config.status())));
-}
-
-/// The size of a local cluster says nothing where the tasks have addresses.
-absl::Status check_size(const TrainOptions& options) {
-  if (options.ps == 0 || !(options.ps_given || options.workers_given)) return absl::OkStatus();
-  const std::string given =
-      options.cluster_file.empty() ? "--ps_hosts and --worker_hosts" : "--cluster " + options.cluster_file;
-  return usage_error(absl::InvalidArgumentError(fmt::format(
-      "{} has no effect with {}, which states all tasks: leave out one of the two",
-      options.ps_given ? fmt::format("--ps {}", options.ps) : fmt::format("--workers {}", options.workers), given)));
-}
-
-/// TF_CONFIG may come from a platform, for a command that also runs as a local cluster: the same size is no error.
-absl::Status check_size_of_tf_config(const TrainOptions& options, const ps::ClusterSpec& cluster) {
-  if (options.ps == 0) return absl::OkStatus();  // check_alone()
-  const size_t ps = cluster.ps.size(), workers = cluster.workers.size();
-  const bool is_other = (options.ps_given && options.ps != ps) ||
-                        (options.workers_given && !cluster.sparse && options.workers != workers);
-  if (!is_other) return absl::OkStatus();
-  return usage_error(absl::InvalidArgumentError(
-      fmt::format("{}: TF_CONFIG has {} ps and {} workers: leave out the flag; --local ignores TF_CONFIG",
-                  options.ps_given && options.ps != ps ? fmt::format("--ps {}", options.ps)
-                                                       : fmt::format("--workers {}", options.workers),
-                  ps, workers)));
-}
-
-absl::Status check_cluster(TrainOptions& options) {
-  if (options.rendezvous.is_etcd()) return check_rendezvous(options);
-  const bool hosts = !options.ps_hosts.empty() || !options.worker_hosts.empty();
-  if (options.is_local_asked && (!options.cluster_file.empty() || hosts))
-    return usage_error(
-        absl::InvalidArgumentError("--local starts a separate cluster: omit --cluster, --ps_hosts and --worker_hosts"));
-  // TF_CONFIG has the lowest rank: options and --local replace it.
-  GRADRAIL_ASSIGN_OR_RETURN(ps::TfConfig config, options.is_local_asked || hosts || !options.cluster_file.empty()
-                                                     ? absl::StatusOr<ps::TfConfig>(ps::TfConfig())
-                                                     : read_tf_config());
-  const bool evaluates = options.job_name.empty() ? config.task.has_value() && config.task->job == kEvaluator
-                                                  : options.job_name == kEvaluator;
-  if (evaluates) {
-    options.local = false;
-    options.task = {.job = kEvaluator};
-    return absl::OkStatus();
-  }
-  // No description of a cluster: the demo, or a task of a launcher, which check_launch() decides.
-  options.local = options.cluster_file.empty() && !hosts && !config.cluster.has_value();
-  if (!options.local && options.rendezvous.is_given()) {
-    return usage_error(absl::InvalidArgumentError(
-        fmt::format("--rendezvous {}: the cluster has the addresses of all tasks; leave out one of the two",
-                    options.rendezvous.text)));
-  }
-  if (options.local) {
-    if (!options.job_name.empty() || options.task_index >= 0) {
-      return absl::InvalidArgumentError(
-          "--job_name and --task_index need a cluster: --cluster FILE, --ps_hosts and --worker_hosts, or TF_CONFIG");
-    }
-    GRADRAIL_RETURN_IF_ERROR(check_launch(options));
-    if (options.local && !options.is_local_asked && std::getenv("TF_CONFIG") != nullptr)
-      print_text(stderr, "gradrail: TF_CONFIG names no cluster: this run uses this host alone\n");
-    return absl::OkStatus();
-  }
-  if (!options.cluster_file.empty() && hosts)
-    return usage_error(absl::InvalidArgumentError("give either --cluster or --ps_hosts and --worker_hosts"));
-  if (!options.cluster_file.empty() || hosts) GRADRAIL_RETURN_IF_ERROR(check_size(options));
-  absl::StatusOr<ps::ClusterSpec> cluster = absl::UnknownError("");
-  if (!options.cluster_file.empty()) {
-    cluster = ps::read_cluster_file(options.cluster_file);
-  } else if (hosts) {
-    cluster = ps::cluster_from_hosts(options.ps_hosts, options.worker_hosts);
-  } else {
-    GRADRAIL_RETURN_IF_ERROR(check_size_of_tf_config(options, *config.cluster));
-    cluster = *std::move(config.cluster);
-  }
-  if (!cluster.ok()) return cluster.status();
-  options.cluster = *std::move(cluster);
-  if (!options.job_name.empty()) {
-    // TensorFlow's clusters have one chief, so it needs no index.
-    if (options.task_index == -1 && !ps::has_one_task(options.job_name))
-      return usage_error(absl::InvalidArgumentError(
-          fmt::format("--task_index is missing (which task of job '{}' is this?)", options.job_name)));
-    // The flag replaces the task of TF_CONFIG.
-    GRADRAIL_ASSIGN_OR_RETURN(config.task, ps::resolve_task(options.cluster, options.job_name,
-                                                            options.task_index == -1 ? 0 : options.task_index));
-  }
-  if (!config.task.has_value()) {
-    if (options.cluster_file.empty() && !hosts)
-      return absl::InvalidArgumentError(
-          "TF_CONFIG has no \"task\": add the job and the index of this task, as in \"task\": {\"type\": \"worker\", "
-          "\"index\": 0}");
-    return usage_error(
-        absl::InvalidArgumentError("--job_name and --task_index are missing (which task of the cluster is this?)"));
-  }
-  options.task = *std::move(config.task);
-  return absl::OkStatus();
 }
 
 /// A request that needs a parameter server is an error where there is none.
@@ -226,8 +123,8 @@ class Adder {
 
   /// `parse` makes the value of the text, which is not kept.
   template <typename Value, typename Parse, typename... Permitted>
-  void parsed(const char* name, Value& value, Parse parse, const char* default_text, const char* help,
-              const Permitted&... permitted) const {
+  void operator()(const char* name, Value& value, Parse parse, const char* default_text, const char* help,
+                  const Permitted&... permitted) const {
     CLI::Option* const option = command_
                                     .add_option(
                                         both(name), [](const CLI::results_t&) { return true; }, help)
@@ -263,7 +160,7 @@ void add_cluster_flags(CLI::App& command, TrainOptions& options, const Adder& ad
   add("worker_hosts", options.worker_hosts, "comma-separated host:port list of the workers; replaces --cluster",
       accepted_by(ps::parse_host_list));
   add("job_name", options.job_name, "job of this task: ps, worker or chief; evaluator: the task ends at once",
-      CLI::IsMember({"ps", "worker", "chief", "master", kEvaluator}));
+      CLI::IsMember({"ps", "worker", "chief", "master", launch::kEvaluator}));
   add("task_index", options.task_index, "index of this task in its job, from 0", NumberIn<int64_t>(0));
   add("rendezvous", options.rendezvous.text,
       "tcp://HOST:PORT: address of the first task of srun, mpirun or torchrun; default: from the launcher. "
@@ -274,7 +171,7 @@ void add_cluster_flags(CLI::App& command, TrainOptions& options, const Adder& ad
                    "start a cluster on this host; ignore TF_CONFIG and the variables of launchers");
   add("bind", options.bind.text,
       "address to listen on (ps) or to send from (worker); default: its address in the cluster",
-      parsed_into(options.bind, parse_bind));
+      parsed_into(options.bind, launch::parse_bind));
   add("join-timeout", options.join_timeout_seconds, "seconds that a worker waits for the parameter servers to start",
       NumberIn(1u));
   add("heartbeat-timeout", options.heartbeat_timeout_s, "ps: seconds without a heartbeat until a worker is lost",
@@ -319,17 +216,15 @@ void add_model_flags(CLI::App& command, TrainOptions& options, const Adder& add)
       "ssp, else 1");
   add("weight_decay", options.optimizer.weight_decay,
       "adamw: of the parameters; others: times the parameter, added to the gradient", NumberIn(0.0f, kMaxLearningRate));
-  add.parsed(
-      "mode", options.mode, ps::parse_mode, "async",
+  add("mode", options.mode, ps::parse_mode, "async",
       "async; sync; ssp:K, async with no worker more than K steps ahead of the slowest; quorum:K, sync that "
       "waits for K gradients of a step; a late one is part of the next step, or dropped with quorum:K,late=drop; "
       "quorum:K,grace=S waits at most S seconds longer for it (or grace=auto)");
-  add.parsed(
-      "push", options.push, ps::parse_push_format, "fp32",
+  add("push", options.push, ps::parse_push_format, "fp32",
       "elements of a gradient on its way: fp32; bf16: half; int8, int4: 1/4, 1/8; topk:P: the largest P percent");
-  add.parsed("return", options.returns, ps::parse_return_format, "fp32",
-             "parameters on their way back: fp32; bf16: half; delta: bf16, what changed alone",
-             CLI::IsMember(ps::return_format_names()));
+  add("return", options.returns, ps::parse_return_format, "fp32",
+      "parameters on their way back: fp32; bf16: half; delta: bf16, what changed alone",
+      CLI::IsMember(ps::return_format_names()));
   add("shards", options.shards, "shards (threads) in each parameter server", NumberIn(1u, 256u));
   add("log_every", options.log_every, "batches between two progress lines", NumberIn(1u));
 }
@@ -338,7 +233,9 @@ void add_transport_flags(CLI::App& command, TrainOptions& options, const Adder& 
   command.option_defaults()->group("Transport");
   add("transport", options.transport, "auto, or a list in order of preference: ucx,tcp");
   command.add_flag("--no-fallback,--no_fallback", options.no_fallback, "fail if a transport is refused");
-  add("require", options.require, "rdma: refuse paths without an RDMA device", CLI::IsMember({"rdma"}));
+  const auto is_required = [](std::string_view) -> absl::StatusOr<bool> { return true; };  // there is one word
+  add("require", options.require_rdma, is_required, "", "rdma: refuse paths without an RDMA device",
+      CLI::IsMember({"rdma"}));
   add("ofi_provider", options.ofi_provider, "name of the libfabric provider, such as verbs");
   add("rails", options.rails,
       "addresses of this host's network interfaces over which buckets are striped; auto: the links of similar speed; "
@@ -364,9 +261,9 @@ void add_device_flags(CLI::App& command, TrainOptions& options, const Adder& add
       NumberIn(0u, kMaxTowers));
   command.add_flag("--no-soft-placement,--no_soft_placement", options.no_soft_placement, "fail if a tower has no GPU");
   add("gpu", options.gpu, "comma-separated GPUs to plan with, by index, name or PCI address; default: all");
-  add.parsed("reduce", options.reduce, parse_reduce, "auto",
-             "method to average the towers of a worker: host, nccl, or auto (nccl if each tower has its own GPU)",
-             CLI::IsMember({"auto", "host", "nccl"}));
+  add("reduce", options.reduce, parse_reduce, "auto",
+      "method to average the towers of a worker: host, nccl, or auto (nccl if each tower has its own GPU)",
+      CLI::IsMember({"auto", "host", "nccl"}));
   add("gpu_direct", options.gpu_direct,
       "path of gradients from a GPU: ipc (same host), dmabuf or peermem (network device), staged (pinned host memory), "
       "auto: the first that works",
@@ -378,10 +275,9 @@ void add_device_flags(CLI::App& command, TrainOptions& options, const Adder& add
       "method of waiting; auto: spin if each thread has its own core, else adapt: spin while answers come soon",
       CLI::IsMember({"auto", "spin", "adapt", "block"}));
   command.add_flag("--no-pin,--no_pin", options.no_pin, "bind no threads and no memory");
-  add.parsed("cores", options.cores, topology::CpuSet::parse, "",
-             "CPUs to use, as in taskset: 0-3,8; default: all permitted CPUs");
-  add.parsed("reserve", options.reserved, topology::CpuSet::parse, "",
-             "CPUs to leave free for the system or another job");
+  add("cores", options.cores, topology::CpuSet::parse, "",
+      "CPUs to use, as in taskset: 0-3,8; default: all permitted CPUs");
+  add("reserve", options.reserved, topology::CpuSet::parse, "", "CPUs to leave free for the system or another job");
   add("nic", options.nic, "comma-separated NICs to plan with, by name, interface or PCI address; default: all");
   command.add_flag("--log_device_placement,--log-device-placement", options.log_device_placement,
                    "print the placement and its reasons");
@@ -451,12 +347,6 @@ absl::Status check_host_of_worker(const TrainOptions& options) {
   return own.ok() ? own : absl::FailedPreconditionError(fmt::format("--bind {}", message_of(own)));
 }
 
-absl::StatusOr<BindAddress> parse_bind(std::string_view text) {
-  GRADRAIL_ASSIGN_OR_RETURN(const ps::HostPort parsed, ps::parse_host_port(text));
-  // parse_host_port() adds the default port: only a text that named a port is equal.
-  return BindAddress{.text = std::string(text), .host = parsed.host, .has_port = text == ps::to_string(parsed)};
-}
-
 /// A local cluster chooses the addresses of its ps.
 absl::Status check_local_bind(const TrainOptions& options) {
   if (options.bind.text.empty()) return absl::OkStatus();
@@ -479,7 +369,7 @@ absl::Status check_encrypted_transports(const TrainOptions& options) {
     const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);
     return found.ok() && (*found)->plugin;
   };
-  if (options.require == "rdma")
+  if (options.require_rdma)
     return absl::InvalidArgumentError("--encrypt-data --require rdma: RDMA carries data unencrypted; give one of them");
   const std::vector<std::string>& order = options.transports;
   if (!std::all_of(order.begin(), order.end(), carries_in_clear)) return absl::OkStatus();
@@ -508,7 +398,7 @@ absl::Status check_sparse_ps(const TrainOptions& options) {
 absl::StatusOr<TrainOptions> check_train_options(TrainOptions options) {
   if (!options.cnn_logits_relu && options.model != "cnn")
     return absl::InvalidArgumentError(fmt::format("--cnn_logits_relu is of --model cnn; this is {}", options.model));
-  GRADRAIL_RETURN_IF_ERROR(check_cluster(options));
+  GRADRAIL_RETURN_IF_ERROR(launch::resolve_cluster(options));
   if (is_evaluator(options)) return options;  // it does nothing, so that its other flags have no effect
   GRADRAIL_RETURN_IF_ERROR(check_alone(options));
   GRADRAIL_RETURN_IF_ERROR(check_sparse_ps(options));
@@ -518,6 +408,8 @@ absl::StatusOr<TrainOptions> check_train_options(TrainOptions options) {
   GRADRAIL_RETURN_IF_ERROR(check_monitoring(options.monitoring, trains_alone(options)));
   GRADRAIL_RETURN_IF_ERROR(read_secret(options.security, options.secret_file));
   GRADRAIL_RETURN_IF_ERROR(usage_error(ps::check_encryption(options.security)));
+  if (!worker::computes_on_devices(options.model))
+    options.why_no_gpu = fmt::format("model {} computes on CPUs only", options.model);
   // 0 asks for one per GPU: run_worker() replaces it once the plan is known.
   options.tower_count = std::max(1u, options.towers);
   if (options.cluster.sparse && options.mode.waits()) {
@@ -543,9 +435,9 @@ absl::StatusOr<TrainOptions> check_train_options(TrainOptions options) {
     const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);
     return found.ok() && !(*found)->plugin;
   };
-  if (options.require == "rdma" && trains_alone(options))
+  if (options.require_rdma && trains_alone(options))
     return absl::InvalidArgumentError("--ps 0 --require rdma: without a ps no path exists; omit one of the flags");
-  if (options.require == "rdma" && std::all_of(options.transports.begin(), options.transports.end(), without_device)) {
+  if (options.require_rdma && std::all_of(options.transports.begin(), options.transports.end(), without_device)) {
     return absl::InvalidArgumentError(fmt::format(
         "--transport {} --require rdma: none of these uses an RDMA device; name ucx or ofi", options.transport));
   }
