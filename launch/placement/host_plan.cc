@@ -18,9 +18,8 @@ namespace {
 using topology::Job;
 
 /// Names of this very host are one host: people write them as they like.
-std::string host_of(const std::string& address) {
-  const absl::StatusOr<ps::HostPort> parsed = ps::parse_host_port(address);
-  const std::string host = parsed.ok() ? parsed->host : address;
+std::string host_here(const std::string& address) {
+  const std::string host = host_of(address);
   return is_loopback_host(host) ? "localhost" : host;
 }
 
@@ -52,15 +51,16 @@ std::vector<topology::ProcessRequest> processes_here(const TaskOptions& options)
   }
   const auto& workers = options.cluster.workers;
   // A worker beyond the list has no address of its own: the host of the last listed worker stands in.
-  const std::string ours = host_of(is_ps(options) ? options.cluster.ps[options.task.index]
-                                                  : workers[std::min<size_t>(options.task.index, workers.size() - 1)]);
+  const std::string ours =
+      host_here(is_ps(options) ? options.cluster.ps[options.task.index]
+                               : workers[std::min<size_t>(options.task.index, workers.size() - 1)]);
   std::vector<topology::ProcessRequest> processes;
   for (size_t i = 0; i < options.cluster.ps.size(); ++i) {
-    if (host_of(options.cluster.ps[i]) != ours) continue;
+    if (host_here(options.cluster.ps[i]) != ours) continue;
     processes.push_back({Job::ps, static_cast<int>(i), static_cast<int>(options.shards)});
   }
   for (size_t i = 0; i < workers.size(); ++i) {
-    if (host_of(workers[i]) == ours)
+    if (host_here(workers[i]) == ours)
       processes.push_back({Job::worker, static_cast<int>(i), static_cast<int>(options.towers)});
   }
   if (is_unlisted(options))

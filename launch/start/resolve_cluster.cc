@@ -6,8 +6,6 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "launch/start/etcd_task.h"
-#include "launch/start/launched_task.h"
 
 namespace gradrail::launch {
 namespace {
@@ -44,10 +42,106 @@ absl::Status check_size_of_tf_config(const TaskOptions& options, const ps::Clust
                   ps, workers)));
 }
 
+/// A task that finds the others by etcd.
+absl::Status resolve_by_etcd(TaskOptions& options) {
+  if (options.is_local_asked || !options.cluster_file.empty() || !options.ps_hosts.empty() ||
+      !options.worker_hosts.empty())
+    return usage_error(absl::InvalidArgumentError(
+        "--rendezvous finds the other tasks: leave out --cluster, --ps_hosts, --worker_hosts and --local"));
+  const bool is_ps = options.job_name == "ps";
+  if (!is_ps && options.job_name != "worker")
+    return absl::InvalidArgumentError(
+        fmt::format("--rendezvous with --job_name '{}': each task is a ps or a worker", options.job_name));
+  if (!options.ps_given || !options.workers_given || options.ps == 0)
+    return absl::InvalidArgumentError(
+        "--rendezvous: give each task --ps and --workers, the numbers of tasks with which the run begins; a run has at "
+        "least one ps");
+  const uint32_t limit = is_ps ? options.ps : ps::kMaxWorkers;
+  if (options.task_index < 0 || options.task_index >= limit)
+    return absl::InvalidArgumentError(
+        fmt::format("--task_index {}: --rendezvous needs the index of this task in its job, 0 to {}",
+                    options.task_index, limit - 1));
+  options.local = false;
+  options.task = {.job = options.job_name, .index = static_cast<uint32_t>(options.task_index)};
+  // Only the numbers count here: `ps_address` finds an address when a connection needs it.
+  options.cluster.ps.assign(options.ps, "");
+  options.cluster.workers.assign(options.workers, "has not joined yet");
+  // Unknown tasks may share the host: the plan binds only where a flag states which CPUs are free for this task.
+  options.own_cpus = true;
+  if (options.cores.has_value()) return absl::OkStatus();
+  options.why_unbound = "not bound (other tasks of this host are not known: give each task its --cores)";
+  // A wait that spins would take the time of these tasks.
+  if (options.wait == "auto") options.wait = "block";
+  return absl::OkStatus();
+}
+
+absl::Status check_counts(const TaskOptions& options, const Launch& launch, uint32_t ps_count) {
+  if (launch.ps_count && options.ps_given && options.ps != *launch.ps_count)
+    return absl::InvalidArgumentError(
+        fmt::format("--ps {}: {} has {} (DMLC_NUM_SERVER): omit the flag, or use --local for a separate cluster",
+                    options.ps, launch.job, *launch.ps_count));
+  // Before the subtraction below: the difference of unsigned numbers must not wrap around.
+  if (ps_count >= launch.size)
+    return absl::InvalidArgumentError(fmt::format(
+        "--ps {}: {} has started {} tasks, and one of them has to be a worker", ps_count, launch.job, launch.size));
+  const uint32_t workers = launch.size - ps_count;
+  if (workers > ps::kMaxWorkers)
+    return absl::InvalidArgumentError(
+        fmt::format("{} workers by {}: the limit is {}", workers, launch.job, ps::kMaxWorkers));
+  if (options.workers_given && options.workers != workers)
+    return absl::InvalidArgumentError(
+        fmt::format("--workers {}: {} has started {} tasks, of which --ps {} leaves {} workers: omit the flag, or use "
+                    "--local for a separate cluster",
+                    options.workers, launch.job, launch.size, ps_count, workers));
+  return absl::OkStatus();
+}
+
+/// Whether srun, mpirun, torchrun or ps-lite's tracker has started us as one of several tasks. If so, `options` are those
+/// of a cluster that is known by its size.
+absl::Status resolve_by_launcher(TaskOptions& options) {
+  if (options.is_local_asked || options.ps == 0) {
+    if (!options.rendezvous.is_given()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        fmt::format("--rendezvous {}: --local and --ps 0 have no other tasks", options.rendezvous.text));
+  }
+  absl::StatusOr<std::optional<Launch>> launch = read_launcher();
+  // Variables of an earlier launcher can be left over in a shell: the message names the way out.
+  if (!launch.ok())
+    return absl::InvalidArgumentError(fmt::format("{}; --local ignores such variables", message_of(launch.status())));
+  if (!launch->has_value()) {
+    if (!options.rendezvous.is_given()) return absl::OkStatus();
+    return absl::InvalidArgumentError(
+        fmt::format("--rendezvous {}: neither srun, mpirun nor torchrun has started this task as one of several",
+                    options.rendezvous.text));
+  }
+  // Only ps-lite's launchers state the number of ps; for ranks the flag decides how many of them are ps.
+  const uint32_t ps_count = (*launch)->ps_count.value_or(options.ps);
+  GRADRAIL_RETURN_IF_ERROR(check_counts(options, **launch, ps_count));
+  // The flag replaces the address that the launcher's variables give.
+  if (options.rendezvous.is_given()) (*launch)->rendezvous = options.rendezvous.first_task;
+  if ((*launch)->rendezvous.empty()) {
+    const std::string& why = (*launch)->why_unknown;
+    return absl::InvalidArgumentError(
+        fmt::format("{} does not name the host of its first task{}: name it with --rendezvous tcp://HOST:PORT",
+                    (*launch)->job, why.empty() ? "" : fmt::format(" ({})", why)));
+  }
+  // Checked here, so that a wrong address fails before the wait of --join-timeout.
+  const absl::StatusOr<ps::HostPort> meet = ps::parse_host_port((*launch)->rendezvous);
+  if (!meet.ok())
+    return absl::InvalidArgumentError(
+        fmt::format("rendezvous address of {}: {}", (*launch)->job, message_of(meet.status())));
+  options.local = false;
+  options.ps = ps_count;
+  options.cluster.ps.resize(ps_count);
+  options.cluster.workers.resize((*launch)->size - ps_count);
+  options.launch = *std::move(launch);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status resolve_cluster(TaskOptions& options) {
-  if (options.rendezvous.is_etcd()) return check_rendezvous(options);
+  if (options.rendezvous.is_etcd()) return resolve_by_etcd(options);
   const bool hosts = !options.ps_hosts.empty() || !options.worker_hosts.empty();
   if (options.is_local_asked && (!options.cluster_file.empty() || hosts))
     return usage_error(
@@ -63,7 +157,7 @@ absl::Status resolve_cluster(TaskOptions& options) {
     options.task = {.job = kEvaluator};
     return absl::OkStatus();
   }
-  // No description of a cluster: the demo, or a task of a launcher, which check_launch() decides.
+  // No description of a cluster: the demo, or a task of a launcher, which resolve_by_launcher() decides.
   options.local = options.cluster_file.empty() && !hosts && !config.cluster.has_value();
   if (!options.local && options.rendezvous.is_given()) {
     return usage_error(absl::InvalidArgumentError(
@@ -75,7 +169,7 @@ absl::Status resolve_cluster(TaskOptions& options) {
       return absl::InvalidArgumentError(
           "--job_name and --task_index need a cluster: --cluster FILE, --ps_hosts and --worker_hosts, or TF_CONFIG");
     }
-    GRADRAIL_RETURN_IF_ERROR(check_launch(options));
+    GRADRAIL_RETURN_IF_ERROR(resolve_by_launcher(options));
     if (options.local && !options.is_local_asked && std::getenv("TF_CONFIG") != nullptr)
       print_text(stderr, "gradrail: TF_CONFIG names no cluster: this run uses this host alone\n");
     return absl::OkStatus();

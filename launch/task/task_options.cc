@@ -10,4 +10,9 @@ absl::StatusOr<BindAddress> parse_bind(std::string_view text) {
   return BindAddress{.text = std::string(text), .host = parsed.host, .has_port = text == ps::to_string(parsed)};
 }
 
+std::string host_of(const std::string& address) {
+  const absl::StatusOr<ps::HostPort> parsed = ps::parse_host_port(address);
+  return parsed.ok() ? parsed->host : address;
+}
+
 }  // namespace gradrail::launch

@@ -57,7 +57,7 @@ struct TaskOptions {
   ps::TaskId task;
   bool local = true;             ///< all tasks as processes of this host, started by us
   std::string local_run;         ///< local cluster: its name; differs from that of each other one
-  std::optional<Launch> launch;  ///< the cluster is known once all tasks have met: run_launched()
+  std::optional<Launch> launch;  ///< the cluster is known once all tasks have met: start.cc
   bool own_cpus = false;         ///< a launcher has bound us to cpus that are not those of the other tasks here
   std::string why_unbound;       ///< not to be bound to cpus, and why; "": as the plan says
   /// Where a ps is now; empty: where the cluster says. Called from one thread of the task.
@@ -81,6 +81,9 @@ struct TaskOptions {
   std::string wait = "auto";
   bool log_device_placement = false;
 };
+
+/// The host in the address of a task. The name of a worker may be another text, which is its own host.
+std::string host_of(const std::string& address);
 
 /// Without a parameter server: this process trains, alone.
 inline bool trains_alone(const TaskOptions& options) { return options.local && options.ps == 0; }

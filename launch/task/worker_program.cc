@@ -25,10 +25,6 @@ constexpr int kNoSuchProgram = 127;  // the code of shells
 
 /// The ranks of a launcher include the ps tasks. A program that reads them is one of the workers.
 void count_workers_only(const TaskOptions& options) {
-  const auto host_of = [](const std::string& address) {
-    const absl::StatusOr<ps::HostPort> parsed = ps::parse_host_port(address);
-    return parsed.ok() ? parsed->host : address;
-  };
   std::vector<std::string> hosts;
   for (const std::string& worker : options.cluster.workers) hosts.push_back(host_of(worker));
   for (const auto& [name, value] :
@@ -38,9 +34,6 @@ void count_workers_only(const TaskOptions& options) {
 }
 
 void set_variables(const TaskOptions& options) {
-  const std::vector<std::string>& ps = options.cluster.ps;
-  const size_t primaries = options.backup_ps > 0 ? ps.size() / 2 : ps.size();
-  const auto middle = ps.begin() + static_cast<std::ptrdiff_t>(primaries);
   std::vector<std::string> workers = options.cluster.workers;
   // Names only: nothing connects to a worker. Launchers give hosts without ports, and the names must differ.
   for (size_t i = 0; i < workers.size(); ++i) {
@@ -54,8 +47,8 @@ void set_variables(const TaskOptions& options) {
       setenv(name, value.c_str(), 1);
     }
   };
-  set("GRADRAIL_PS_HOSTS", fmt::format("{}", fmt::join(ps.begin(), middle, ",")));
-  set("GRADRAIL_BACKUP_HOSTS", fmt::format("{}", fmt::join(middle, ps.end(), ",")));
+  set("GRADRAIL_PS_HOSTS", fmt::format("{}", fmt::join(without_backups(options).ps, ",")));
+  set("GRADRAIL_BACKUP_HOSTS", fmt::format("{}", fmt::join(backups(options), ",")));
   set("GRADRAIL_WORKER_HOSTS", fmt::format("{}", fmt::join(workers, ",")));
   set("GRADRAIL_TASK_INDEX", std::to_string(options.task.index));
   const ps::Security& security = options.security;

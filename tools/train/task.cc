@@ -37,11 +37,6 @@ constexpr auto kAwayLonger = std::chrono::seconds(30);
 /// Behind the stop of a launched run, which signals its ps and workers at once. Slurm kills after 30 s.
 constexpr auto kGracePeriod = std::chrono::seconds(20);
 
-std::string host_of(const std::string& address) {
-  const absl::StatusOr<ps::HostPort> parsed = ps::parse_host_port(address);
-  return parsed.ok() ? parsed->host : address;
-}
-
 /// The address a ps listens on: --bind (host, or host:port), else the cluster's.
 std::string listen_address(const TrainOptions& options) {
   const std::string& ours = options.cluster.ps[options.task.index];
@@ -70,7 +65,7 @@ void warn_of_loopback_name(const TrainOptions& options, const std::string& host)
   const absl::StatusOr<std::vector<NetAddress>> found = resolve(host, 0);
   if (!found.ok() || !std::all_of(found->begin(), found->end(), [](const auto& each) { return each.is_loopback(); }))
     return;
-  const auto is_elsewhere = [&](const std::string& address) { return host_of(address) != host; };
+  const auto is_elsewhere = [&](const std::string& address) { return launch::host_of(address) != host; };
   const std::vector<std::string>& servers = options.cluster.ps;
   const std::vector<std::string>& workers = options.cluster.workers;
   if (std::none_of(servers.begin(), servers.end(), is_elsewhere) &&
@@ -341,10 +336,10 @@ absl::Status serve(const TrainOptions& options, const ps::Server::Options& serve
   guard.end();
   if (listening) listening(server->port());
   if (!options.local)
-    launch::print_comment(
-        fmt::format("ps/{} listens on {}", options.task.index,
-                    ps::to_string({.host = host_of(listen), .port = server->port()}) + resolved_text(host_of(listen))));
-  warn_of_loopback_name(options, host_of(listen));
+    launch::print_comment(fmt::format("ps/{} listens on {}", options.task.index,
+                                      ps::to_string({.host = launch::host_of(listen), .port = server->port()}) +
+                                          resolved_text(launch::host_of(listen))));
+  warn_of_loopback_name(options, launch::host_of(listen));
   // Only a launcher stops ps and workers at the same moment; else a stop of a ps counts at once.
   absl::Status finished = server->wait_finished(signals.stop(), options.launch ? kGracePeriod : Duration::zero());
   if (!finished.ok()) flight.write(server->marks(), std::string(message_of(finished)));
@@ -376,10 +371,10 @@ absl::Status run_ps(const TrainOptions& options, const launch::HostPlan& plan, l
   const ps::Server::Options server_options = {
       .task_index = options.task.index,
       .listen_address = listen,
-      .advertised_host = host_of(advertised),
+      .advertised_host = launch::host_of(advertised),
       .shard_count = options.shards,
       .transports = options.transports,
-      .rails = transport::rails::rails_of(rails_setting(options), host_of(listen), !options.bind.text.empty()),
+      .rails = transport::rails::rails_of(rails_setting(options), launch::host_of(listen), !options.bind.text.empty()),
       .rails_named = !rails_setting(options).hosts.empty(),
       .data_port = options.data_port,
       .rdma_only = options.rdma_only,
