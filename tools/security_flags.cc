@@ -5,9 +5,8 @@
 
 namespace gradrail::tools {
 
-void add_security_flags(CLI::App& command, SecurityFlags& flags) {
+void add_security_flags(CLI::App& command, Security& security, std::string& secret_file) {
   command.option_defaults()->group("Security");
-  Security& security = flags.security;
   // Two spellings each: dashes as in etcd, underscores as in the flags of TensorFlow.
   command
       .add_option("--cert-file,--cert_file", security.cert_file,
@@ -22,19 +21,18 @@ void add_security_flags(CLI::App& command, SecurityFlags& flags) {
   command.add_flag("--client-cert-auth,--client_cert_auth", security.client_cert_auth,
                    "ps: only workers with a certificate by --trusted-ca-file");
   command
-      .add_option("--secret-file,--secret_file", flags.secret_file,
+      .add_option("--secret-file,--secret_file", secret_file,
                   "file, mode 0600, with the secret of the job: only tasks that have it may join")
       ->take_last();
   command.add_flag("--insecure", security.insecure, "permit other hosts without TLS or a secret: any process may join");
 }
 
-absl::StatusOr<Security> read_security(const SecurityFlags& flags) {
-  Security security = flags.security;
+absl::Status read_secret(Security& security, const std::string& secret_file) {
   // Checked before the file is read: a contradiction of flags is the better message.
   GRADRAIL_RETURN_IF_ERROR(check(security));
-  if (flags.secret_file.empty()) return security;
-  GRADRAIL_ASSIGN_OR_RETURN(security.secret, read_secret_file(flags.secret_file));
-  return security;
+  if (secret_file.empty()) return absl::OkStatus();
+  GRADRAIL_ASSIGN_OR_RETURN(security.secret, read_secret_file(secret_file));
+  return absl::OkStatus();
 }
 
 }  // namespace gradrail::tools

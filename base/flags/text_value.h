@@ -55,6 +55,20 @@ inline void refuse_unusable_values(CLI::App& app) {
   for (CLI::App* const sub : app.get_subcommands([](CLI::App*) { return true; })) refuse_unusable_values(*sub);
 }
 
+/// Stores what `parse`, a function of a text that returns a StatusOr, makes of the value. Its message contains the value.
+/// Use  option->transform(parsed_into(options.mode, parse_mode)).
+template <typename Value, typename Parse>
+CLI::Validator parsed_into(Value& value, Parse parse) {
+  return CLI::Validator(
+      [&value, parse = std::move(parse)](std::string& text) -> std::string {
+        auto parsed = parse(text);
+        if (!parsed.ok()) return std::string(message_of(parsed.status()));
+        value = *std::move(parsed);
+        return "";
+      },
+      "");
+}
+
 /// Permits the values that `parse`, a function of a text that returns a Status or a StatusOr, accepts. Its message
 /// contains the value.
 /// Use  option->transform(accepted_by(parse_mode)).

@@ -53,8 +53,9 @@ void ClusterOptions::add_flags(CLI::App& app) {
       ->check(CLI::IsMember({"ps", "worker", "chief", "master"}));
   app.add_option("--task_index,--task-index", task_index, "index of this task in --job_name, from 0")
       ->transform(NumberIn<int64_t>(0));
-  app.add_option("--rendezvous", rendezvous, "under mpirun: tcp://HOST:PORT of rank 0, which coordinates the ranks")
-      ->transform(accepted_by(launch::parse_tcp_rendezvous));
+  app.add_option("--rendezvous", rendezvous.text,
+                 "under mpirun: tcp://HOST:PORT of rank 0, which coordinates the ranks")
+      ->transform(parsed_into(rendezvous, launch::parse_tcp_rendezvous));
   app.add_option("--ps", servers,
                  "under srun, mpirun, torchrun: number of ranks that are servers; the others are workers")
       ->transform(NumberIn(1u, 64u))
@@ -66,15 +67,13 @@ absl::StatusOr<Place> place_of(const ClusterOptions& o) {
   if (!o.job_name.empty())
     return absl::InvalidArgumentError(fmt::format("--job_name {}: of which --cluster, or --ps_hosts?", o.job_name));
   absl::StatusOr<Place> place = from_launcher();
-  if (place.ok() && place->size == 1 && !o.rendezvous.empty())
+  if (place.ok() && place->size == 1 && o.rendezvous.is_given())
     return absl::InvalidArgumentError(
-        fmt::format("--rendezvous {}: neither srun, mpirun nor torchrun has started this process", o.rendezvous));
+        fmt::format("--rendezvous {}: neither srun, mpirun nor torchrun has started this process", o.rendezvous.text));
   if (!place.ok() || place->size == 1) return place;
   place->servers = o.servers;
   place->by_launcher = true;
-  if (!o.rendezvous.empty()) {
-    GRADRAIL_ASSIGN_OR_RETURN(place->rendezvous, launch::parse_tcp_rendezvous(o.rendezvous));
-  }
+  if (o.rendezvous.is_given()) place->rendezvous = o.rendezvous.first_task;
   if (place->rendezvous.empty()) {
     return absl::InvalidArgumentError(
         fmt::format("{} does not say where rank 0 is: name its host with --rendezvous tcp://HOST:PORT", place->from));

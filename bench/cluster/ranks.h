@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "launch/launcher/rendezvous_url.h"
 
 namespace CLI {
 class App;
@@ -18,7 +19,7 @@ struct ClusterOptions {
   std::string worker_hosts;
   std::string job_name;
   int64_t task_index = 0;
-  std::string rendezvous;
+  launch::RendezvousUrl rendezvous;  ///< tcp:// alone
   uint32_t servers = 1;
 
   void add_flags(CLI::App& app);

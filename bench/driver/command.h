@@ -21,7 +21,7 @@ struct BenchFlags {
 /// `gradrail bench SUITE …`: a subcommand for each suite.
 void add_bench_flags(CLI::App& command, BenchFlags& flags);
 
-/// Returns the program's exit code (tools/exit_codes.h): 1 a path failed, 2 flags, 3 wrong results.
+/// Returns the program's exit code (base/exit_codes.h): 1 a path failed, 2 flags, 3 wrong results.
 int run_bench(const BenchFlags& flags, int argc, char** argv);
 
 }  // namespace gradrail::bench

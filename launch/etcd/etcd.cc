@@ -179,7 +179,7 @@ Etcd::Etcd(std::unique_ptr<Endpoints> endpoints) : endpoints_(std::move(endpoint
 Etcd::~Etcd() = default;
 
 absl::StatusOr<std::unique_ptr<Etcd>> Etcd::open(const std::vector<std::string>& endpoints) {
-  // One scheme for all endpoints: parse_rendezvous() gives all of them the same.
+  // One scheme for all endpoints: parse_etcd_rendezvous() gives all of them the same.
   GRADRAIL_ASSIGN_OR_RETURN(auto credentials, credentials_for(endpoints.empty() ? "" : endpoints.front()));
   return absl::WrapUnique(new Etcd(std::make_unique<Endpoints>(endpoints, std::move(credentials))));
 }

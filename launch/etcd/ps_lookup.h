@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "gradrail/clock.h"
 #include "launch/etcd/etcd.h"
-#include "launch/etcd/rendezvous_url.h"
+#include "launch/launcher/rendezvous_url.h"
 
 namespace gradrail::launch {
 

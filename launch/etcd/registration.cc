@@ -37,10 +37,6 @@ absl::StatusOr<std::unique_ptr<Registration>> Registration::take(const Registrat
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Etcd> etcd, Etcd::open(request.where.endpoints));
   auto registration = absl::WrapUnique(new Registration(request, std::move(etcd)));
   GRADRAIL_RETURN_IF_ERROR(registration->wait_for_key(request));
-  {
-    const MutexLock lock(registration->mutex_);
-    registration->address_ = registration->host_;
-  }
   // A thread of its own: a step of training can take longer than a lease.
   GRADRAIL_ASSIGN_OR_RETURN(registration->thread_,
                             start_thread("that renews the lease in etcd", [r = registration.get()] { r->run(); }));
@@ -52,7 +48,7 @@ absl::Status Registration::wait_for_key(const RegistrationRequest& request) {
   TimePoint notice_at = Clock::now() + kFirstNotice;
   std::optional<TimePoint> held_since;
   while (true) {
-    const absl::Status renewed = renew("");
+    const absl::Status renewed = renew(0);
     std::string what(message_of(renewed));
     if (absl::IsAlreadyExists(renewed)) {
       if (!held_since) held_since = Clock::now();
@@ -91,8 +87,7 @@ Registration::~Registration() {
 void Registration::publish(uint16_t port) {
   {
     const MutexLock lock(mutex_);
-    address_ = to_string({.host = host_, .port = port});
-    is_new_ = true;
+    port_ = port;
   }
   changed_.notify_all();
 }
@@ -100,16 +95,15 @@ void Registration::publish(uint16_t port) {
 void Registration::run() {
   MutexLock lock(mutex_);
   Duration pause = Duration::zero();  // the lease may be half over
+  uint16_t port = 0;
   while (!ending_) {
     const TimePoint next = Clock::now() + pause;
-    while (!ending_ && !is_new_ && changed_.wait_until(lock, next)) {
+    while (!ending_ && port_ == port && changed_.wait_until(lock, next)) {
     }
     if (ending_) return;
-    is_new_ = false;
-    // A copy: publish() must not wait for etcd.
-    const std::string address = address_;
-    lock.unlock();
-    const absl::Status renewed = renew(address);
+    port = port_;
+    lock.unlock();  // publish() must not wait for etcd
+    const absl::Status renewed = renew(port);
     report(renewed);
     pause = renewed.ok() ? kBetweenRenewals : kBetweenTries;
     lock.lock();
@@ -126,12 +120,12 @@ absl::Status Registration::keep_lease() {
   return absl::OkStatus();
 }
 
-/// Makes `address`, by default the host, the value of the key. The key belongs to the task whose lease it has. This also
+/// Writes the host, and the port unless it is 0, to the key. The key belongs to the task whose lease it has. This also
 /// shows whether a write came through whose answer was lost.
-absl::Status Registration::renew(const std::string& address) {
+absl::Status Registration::renew(uint16_t port) {
   GRADRAIL_RETURN_IF_ERROR(keep_lease());
   if (host_.empty()) host_ = etcd_->local_host();  // after the first answer
-  const std::string& value = address.empty() ? host_ : address;
+  const std::string value = port == 0 ? host_ : to_string({.host = host_, .port = port});
   GRADRAIL_ASSIGN_OR_RETURN(const Etcd::Listing found, etcd_->list({.key = key_}));
   if (!found.entries.empty()) {
     const Etcd::Entry& there = found.entries.front();

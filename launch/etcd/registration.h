@@ -10,7 +10,7 @@
 #include "base/mutex.h"
 #include "gradrail/clock.h"
 #include "launch/etcd/etcd.h"
-#include "launch/etcd/rendezvous_url.h"
+#include "launch/launcher/rendezvous_url.h"
 
 namespace gradrail::launch {
 
@@ -48,7 +48,7 @@ class Registration {
   Registration(const RegistrationRequest& request, std::unique_ptr<Etcd> etcd);
   absl::Status wait_for_key(const RegistrationRequest& request);
   absl::Status keep_lease();
-  absl::Status renew(const std::string& address);
+  absl::Status renew(uint16_t port);
   void run();
   void report(const absl::Status& status);
 
@@ -61,8 +61,7 @@ class Registration {
 
   Mutex mutex_;
   ConditionVariable changed_;
-  std::string address_ ABSL_GUARDED_BY(mutex_);
-  bool is_new_ ABSL_GUARDED_BY(mutex_) = false;  ///< the thread has not read address_ yet
+  uint16_t port_ ABSL_GUARDED_BY(mutex_) = 0;  ///< 0: the ps does not listen yet
   bool ending_ ABSL_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };

@@ -43,7 +43,6 @@ class Reader {
   const Variables& variable_;
 };
 
-constexpr std::string_view kTcpScheme = "tcp://";
 constexpr const char* kPmixHost = "the host of rank 0 in PMIx";
 // The limits of --ps and of workers together.
 constexpr uint32_t kMostTasks = kMaxWorkers + 64;
@@ -266,17 +265,6 @@ std::vector<std::pair<std::string, std::string>> worker_variables(const Variable
   const bool agent_listens = store != nullptr && std::string_view(store) == "True";
   if (!agent_listens && !same(hosts.front(), first_host)) set(hosts.front(), {"MASTER_ADDR"});
   return found;
-}
-
-bool is_tcp_rendezvous(std::string_view url) { return url.starts_with(kTcpScheme); }
-
-absl::StatusOr<std::string> parse_tcp_rendezvous(std::string_view url) {
-  const absl::StatusOr<HostPort> address = is_tcp_rendezvous(url)
-                                               ? parse_host_port(url.substr(kTcpScheme.size()))
-                                               : absl::InvalidArgumentError("it is not the address of a host");
-  if (address.ok()) return to_string(*address);
-  return absl::InvalidArgumentError(
-      fmt::format("{}: {}; the correct form is tcp://HOST:PORT", url, message_of(address.status())));
 }
 
 Found read_launcher(const Variables& variable, const PmixQuery& query) {

@@ -47,12 +47,6 @@ std::vector<std::pair<std::string, std::string>> worker_variables(const Variable
                                                                   const std::vector<std::string>& hosts,
                                                                   const std::string& first_host);
 
-/// Whether the value of --rendezvous names the host of a launcher's first task. Other values name an etcd.
-bool is_tcp_rendezvous(std::string_view url);
-
-/// The HOST:PORT of --rendezvous tcp://HOST:PORT. Errors  INVALID_ARGUMENT: the cause and the correct form.
-absl::StatusOr<std::string> parse_tcp_rendezvous(std::string_view url);
-
 /// Slurm's "node[03-05,9],x7": node03 node04 node05 node9 x7.
 /// Errors  INVALID_ARGUMENT: not such a list, more than 65,536 hosts, or names of more than 255 characters.
 absl::StatusOr<std::vector<std::string>> expand_nodes(std::string_view nodes);

@@ -10,7 +10,7 @@
 #include "tools/gradrail/convert.h"
 #include "tools/gradrail/topo.h"
 #include "tools/monitor/top.h"
-#include "tools/supervise/run_command.h"
+#include "tools/train/run_command.h"
 #include "tools/train/train_options.h"
 
 namespace gradrail::tools {
@@ -22,8 +22,8 @@ struct CommandLine {
   CommandLine& operator=(const CommandLine&) = delete;
 
   CLI::App app{"gradient exchange with a sharded parameter server", "gradrail"};
-  TrainFlags train;
-  RunFlags run;
+  TrainOptions train;
+  TrainOptions run;
   DoctorFlags doctor;
   std::string plugin_dir;  ///< of `info` and `doctor`
   TopoFlags topo;

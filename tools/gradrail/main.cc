@@ -10,31 +10,22 @@
 #include <cstring>
 #include <system_error>
 
+#include "base/exit_codes.h"
 #include "base/log.h"
 #include "base/out_of_memory.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "tools/exit_codes.h"
+#include "launch/start/start.h"
+#include "launch/task/console.h"
+#include "launch/task/signal_thread.h"
+#include "launch/task/start_guard.h"
 #include "tools/gradrail/command_line.h"
 #include "tools/gradrail/info.h"
-#include "tools/supervise/local_cluster.h"
-#include "tools/train/etcd_task.h"
-#include "tools/train/host_plan.h"
-#include "tools/train/launched_task.h"
-#include "tools/train/signal_thread.h"
-#include "tools/train/start_guard.h"
 #include "tools/train/task.h"
 #include "tools/train/tutorial_flags.h"
-#include "tools/train/worker_program.h"
 
 namespace gradrail::tools {
 namespace {
-
-int finish(const absl::Status& status) {
-  // Errors go to stderr, so that a pipe after stdout receives results only.
-  if (!status.ok()) print_text(stderr, "gradrail: {}\n", message_of(status));
-  return exit_code(status);
-}
 
 absl::Status flush_output() {
   const bool is_flushed = std::fflush(stdout) == 0;
@@ -48,13 +39,13 @@ absl::Status flush_output() {
 int finish_output(int code) {
   const absl::Status flushed = flush_output();
   if (flushed.ok()) return code;
-  const int failed = finish(flushed);
+  const int failed = launch::report(flushed);
   return code == kGood ? failed : code;
 }
 
 /// That of tasks, whose output is a log: a run is complete without it.
 int finish_log(int code) {
-  finish(flush_output());
+  launch::report(flush_output());
   __fpurge(stdout);
   std::clearerr(stdout);
   return code;
@@ -65,72 +56,42 @@ void print_hints(const std::vector<std::string>& hints) {
 }
 
 int examine(const DoctorFlags& flags, const std::string& plugin_dir) {
-  if (absl::Status plugins = use_plugin_dir(plugin_dir); !plugins.ok()) return finish(plugins);
+  if (absl::Status plugins = use_plugin_dir(plugin_dir); !plugins.ok()) return launch::report(plugins);
   const absl::StatusOr<bool> all_hold = run_doctor(flags);
-  if (!all_hold.ok()) return finish(all_hold.status());
+  if (!all_hold.ok()) return launch::report(all_hold.status());
   return *all_hold ? kGood : kConfiguration;
 }
 
 int show_topology(const TopoFlags& flags) {
   const absl::StatusOr<bool> all_hold = run_topo(flags);
-  if (!all_hold.ok()) return finish(all_hold.status());
+  if (!all_hold.ok()) return launch::report(all_hold.status());
   return *all_hold ? kGood : kConfiguration;
 }
 
 int inspect(const CheckpointFlags& flags) {
   const absl::StatusOr<bool> whole = run_checkpoint(flags);
-  if (!whole.ok()) return finish(whole.status());
+  if (!whole.ok()) return launch::report(whole.status());
   return *whole ? kGood : kFailed;
 }
 
 int predict(const bench::predict::PredictFlags& flags) {
   const absl::StatusOr<bool> holds = bench::predict::run_predict(flags);
   // Files with other contents have other codes.
-  if (absl::IsInvalidArgument(holds.status())) return finish(usage_error(holds.status()));
-  if (!holds.ok()) return finish(holds.status());
+  if (absl::IsInvalidArgument(holds.status())) return launch::report(usage_error(holds.status()));
+  if (!holds.ok()) return launch::report(holds.status());
   return *holds ? kGood : kFailed;
-}
-
-absl::Status run_task(const TrainOptions& options) {
-  if (!options.program.empty() && options.task.job != "ps") become_worker_program(options);
-  // SignalThread starts a thread; a fork of a process with threads copies only the calling one.
-  const absl::StatusOr<HostPlan> plan = plan_host(options);  // may fork, which a second thread would hinder
-  if (!plan.ok()) return plan.status();
-  SignalThread signals(SignalThread::Task::kOwn);
-  if (trains_alone(options)) return run_alone(options, *plan, signals);
-  if (options.task.job == "ps") return run_ps(options, *plan, signals, [](uint16_t) {});
-  return run_worker(options, *plan, signals);
-}
-
-/// A cluster on this host, or one task of a cluster.
-int run_tasks(TrainOptions options) {
-  if (is_evaluator(options)) {
-    print_comment(options.program.empty() ? "evaluator: no evaluation job is needed, because each worker evaluates the "
-                                            "model at the end of the run"
-                                          : "evaluator: the program is not started, because a run has workers and "
-                                            "parameter servers only: one of the workers may evaluate");
-    return kGood;
-  }
-  // 0: a value that the user has set counts more than the flag.
-  if (options.flags.verbose) setenv("GRADRAIL_LOG", "info", 0);  // the tasks of a local cluster inherit it
-  if (is_local_cluster(options)) return run_local_cluster(std::move(options));
-  const bool by_etcd = uses_etcd(options.flags);
-  if (!by_etcd && !options.launch) return finish(run_task(options));
-  // The rendezvous itself can take long: Ctrl-C must end it as well.
-  SignalThread signals(SignalThread::Task::kRendezvous);
-  // Before the threads of the rendezvous: the task gets its name later.
-  start_log("train");
-  if (by_etcd) return finish(run_with_etcd(std::move(options), signals));
-  return finish(run_launched(std::move(options), signals));
 }
 
 /// Runs the tasks that the checked flags describe.
 template <class Check>
 int start_tasks(const Check& check) {
   // A new thread inherits the mask. A signal must reach the signal thread, not a thread of a library.
-  block_signals();  // before any library starts a thread
-  absl::StatusOr<TrainOptions> options = check();
-  return options.ok() ? run_tasks(*std::move(options)) : finish(options.status());
+  launch::block_signals();  // before any library starts a thread
+  const absl::StatusOr<TrainOptions> options = check();
+  if (!options.ok()) return launch::report(options.status());
+  // 0: a value that the user has set counts more than the flag.
+  if (options->verbose) setenv("GRADRAIL_LOG", "info", 0);  // the tasks of a local cluster inherit it
+  return launch::run_tasks(*options, task_bodies(*options));
 }
 
 /// A file or a connection would get the number of a standard descriptor that is closed, and then the output of this
@@ -160,21 +121,21 @@ int run(int argc, char** argv) {
       print_hints(hints_for_tutorial_flags(absl::MakeSpan(argv, static_cast<size_t>(argc))));
     return kUsage;
   }
-  if (absl::Status level = check_log_level(); !level.ok()) return finish(usage_error(level));
+  if (absl::Status level = check_log_level(); !level.ok()) return launch::report(usage_error(level));
   const std::string command = line.app.get_subcommands().front()->get_name();
   if (command == "info") {
     const absl::Status plugins = use_plugin_dir(line.plugin_dir);
-    const StartGuard guard("info");  // UCX aborts without a thread of its own
-    return plugins.ok() ? run_info() : finish(plugins);
+    const launch::StartGuard guard("info");  // UCX aborts without a thread of its own
+    return plugins.ok() ? run_info() : launch::report(plugins);
   }
-  if (command == "train") return finish_log(start_tasks([&] { return check_train_flags(line.train); }));
-  if (command == "run") return finish_log(start_tasks([&] { return check_run_flags(line.run); }));
+  if (command == "train") return finish_log(start_tasks([&] { return check_train_options(line.train); }));
+  if (command == "run") return finish_log(start_tasks([&] { return check_run_options(line.run); }));
   if (command == "doctor") return examine(line.doctor, line.plugin_dir);
   if (command == "checkpoint") return inspect(line.checkpoint);
-  if (command == "convert") return finish(run_convert(line.convert));
+  if (command == "convert") return launch::report(run_convert(line.convert));
   if (command == "bench") return bench::run_bench(line.bench, argc, argv);
   if (command == "predict") return predict(line.predict);
-  if (command == "top") return finish(run_top(line.top));
+  if (command == "top") return launch::report(run_top(line.top));
   return show_topology(line.topo);
 }
 
@@ -182,8 +143,8 @@ int run(int argc, char** argv) {
 }  // namespace gradrail::tools
 
 int main(int argc, char** argv) {
-  gradrail::explain_aborts(gradrail::tools::kConfiguration);
-  int code = gradrail::tools::kGood;
+  gradrail::explain_aborts(gradrail::kConfiguration);
+  int code = gradrail::kGood;
   try {
     code = gradrail::tools::run(argc, argv);
   } catch (const std::system_error&) {  // of fmt::print(); finish_output() reports it

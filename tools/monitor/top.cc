@@ -20,8 +20,8 @@
 #include "gradrail/cluster.h"
 #include "launch/etcd/ps_lookup.h"
 #include "ps/protocol/control.pb.h"
-#include "ps/protocol/security.h"
 #include "tools/monitor/top_table.h"
+#include "tools/security_flags.h"
 #include "worker/client/session/control_link.h"
 
 namespace gradrail::tools {
@@ -136,7 +136,7 @@ absl::StatusOr<std::vector<std::string>> ps_addresses(const TopFlags& flags) {
     return absl::InvalidArgumentError(
         "top: name the cluster: a file, as for train --cluster, or --ps_hosts, or etcd://…");
   if (is_rendezvous(flags)) {
-    const absl::StatusOr<launch::RendezvousUrl> where = launch::parse_rendezvous(flags.cluster);
+    const absl::StatusOr<launch::RendezvousUrl> where = launch::parse_etcd_rendezvous(flags.cluster);
     return where.ok() ? launch::find_ps(*where) : where.status();
   }
   // cluster_from_hosts() wants both lists; the entry for the workers is never used.
@@ -148,7 +148,8 @@ absl::StatusOr<std::vector<std::string>> ps_addresses(const TopFlags& flags) {
 
 absl::StatusOr<Watched> watch(const TopFlags& flags) {
   GRADRAIL_ASSIGN_OR_RETURN(std::vector<std::string> addresses, ps_addresses(flags));
-  GRADRAIL_ASSIGN_OR_RETURN(const Security security, read_security(flags.security));
+  Security security = flags.security;
+  GRADRAIL_RETURN_IF_ERROR(read_secret(security, flags.secret_file));
   // Before the first packet: the rule that a job beyond localhost needs authentication holds here, too.
   for (const std::string& address : addresses) GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(security, address));
   GRADRAIL_ASSIGN_OR_RETURN(auto dialer, worker::control_link_dialer(security, 0));
@@ -214,7 +215,7 @@ void add_top_flags(CLI::App& command, TopFlags& flags) {
   command.option_defaults()->group("Monitoring");
   command.add_flag("--once", flags.once, "print one table and end");
   command.add_flag("--dump", flags.dump, "also make all tasks dump their flight recorders");
-  add_security_flags(command, flags.security);
+  add_security_flags(command, flags.security, flags.secret_file);
 }
 
 absl::Status run_top(const TopFlags& flags) {

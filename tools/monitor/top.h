@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "tools/security_flags.h"
+#include "ps/protocol/security.h"
 
 namespace CLI {
 class App;
@@ -14,7 +14,8 @@ namespace gradrail::tools {
 struct TopFlags {
   std::string cluster;  ///< file
   std::string ps_hosts;
-  SecurityFlags security;
+  Security security;
+  std::string secret_file;
   bool once = false;
   // At most one request: each task answers a limited number of them.
   bool dump = false;

@@ -1,10 +1,10 @@
-// --parent: this ps is a node of a tree (docs/clusters.md).
+// --parent: this ps is a node of a tree (docs/tree.md).
 #include <algorithm>
 
+#include "base/exit_codes.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "gradrail/cluster.h"
-#include "tools/exit_codes.h"
 #include "tools/train/train_options.h"
 
 namespace gradrail::tools {
@@ -12,16 +12,15 @@ namespace {
 
 /// Refuses a cluster that has no place for a node, and flags of state that only the root of a tree has.
 absl::Status check_node(const TrainOptions& options) {
-  const TrainFlags& flags = options.flags;
   const auto refuse = [&](std::string_view why) {
-    return absl::InvalidArgumentError(fmt::format("--parent {}: {}", flags.parent, why));
+    return absl::InvalidArgumentError(fmt::format("--parent {}: {}", options.parent_file, why));
   };
   if (options.local)
     return refuse("a node of a tree needs a cluster description: give --cluster, or --ps_hosts and --worker_hosts");
   if (options.cluster.ps.size() != 1)
     return refuse("a node is the only ps of its workers: give each ps a cluster of its own, or use --shards");
-  if (flags.backup_ps != 0) return refuse("a node has no backup; omit --backup-ps, and start a lost node again");
-  const bool has_state = !flags.checkpoint_dir.empty() || flags.ps_device != "host";
+  if (options.backup_ps != 0) return refuse("a node has no backup; omit --backup-ps, and start a lost node again");
+  const bool has_state = !options.checkpoint_dir.empty() || options.ps_device != "host";
   if (has_state) return refuse("the root has the parameters; give --checkpoint_dir and --ps_device to the root");
   return absl::OkStatus();
 }
@@ -29,7 +28,7 @@ absl::Status check_node(const TrainOptions& options) {
 }  // namespace
 
 absl::Status set_parent(TrainOptions& options) {
-  const std::string& file = options.flags.parent;
+  const std::string& file = options.parent_file;
   // The command of a run may have the flags of all of its tasks.
   if (file.empty() || (!options.local && options.task.job != "ps")) return absl::OkStatus();
   GRADRAIL_RETURN_IF_ERROR(usage_error(check_node(options)));

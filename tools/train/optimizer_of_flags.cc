@@ -14,27 +14,23 @@ float model_rate(const std::string& model) {
   return model == "linear" ? kLinearLearningRate : kMlpLearningRate;
 }
 
-absl::StatusOr<OptimizerKind> chosen_optimizer(const TrainFlags& flags) {
-  if (flags.optimizer != "auto") return parse_optimizer(flags.optimizer);
-  // The tutorial trains the CNN with momentum; plain SGD needs more epochs.
-  return flags.model == "cnn" ? OptimizerKind::nesterov : OptimizerKind::sgd;
-}
-
 }  // namespace
 
-absl::StatusOr<OptimizerConfig> optimizer_of(const TrainFlags& flags) {
-  const absl::StatusOr<OptimizerKind> kind = chosen_optimizer(flags);
-  if (!kind.ok()) return absl::InvalidArgumentError(fmt::format("--optimizer: {}", message_of(kind.status())));
-  if (flags.momentum_every != 0 && *kind != OptimizerKind::delayed_nesterov) {
-    return absl::InvalidArgumentError(
-        fmt::format("--momentum_every {}: the optimizer is {}, and only delayed_nesterov has it", flags.momentum_every,
-                    optimizer_name(*kind)));
+absl::Status set_optimizer(TrainOptions& options) {
+  OptimizerConfig& optimizer = options.optimizer;
+  if (options.optimizer_name != "auto") {
+    GRADRAIL_ASSIGN_OR_RETURN(optimizer.kind, parse_optimizer(options.optimizer_name));
+  } else if (options.model == "cnn") {
+    // The tutorial trains the CNN with momentum; plain SGD needs more epochs.
+    optimizer.kind = OptimizerKind::nesterov;
   }
-  return OptimizerConfig{.kind = *kind,
-                         .learning_rate = flags.learning_rate > 0.0f ? flags.learning_rate : model_rate(flags.model),
-                         .momentum = flags.momentum,
-                         .weight_decay = flags.weight_decay,
-                         .momentum_every = flags.momentum_every};
+  if (optimizer.momentum_every != 0 && optimizer.kind != OptimizerKind::delayed_nesterov) {
+    return absl::InvalidArgumentError(
+        fmt::format("--momentum_every {}: the optimizer is {}, and only delayed_nesterov has it",
+                    optimizer.momentum_every, optimizer_name(optimizer.kind)));
+  }
+  if (optimizer.learning_rate == 0.0f) optimizer.learning_rate = model_rate(options.model);
+  return absl::OkStatus();
 }
 
 }  // namespace gradrail::tools

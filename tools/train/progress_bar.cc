@@ -51,4 +51,20 @@ void ProgressBar::clear() {
   shown_ = false;
 }
 
+std::optional<std::string> bar_of_line(uint32_t worker, const std::string& line) {
+  unsigned long long step = 0;
+  unsigned epoch = 0, batch = 0, batches = 0;
+  float cost = 0.0f;
+  // The multi-GPU tutorial's line says how fast, not how far: it moves no bar.
+  if (std::sscanf(line.c_str(), "%*d-%*d-%*d %*s step %llu, loss = %f", &step, &cost) == 2) return "";
+  // The formats of step_line() in worker/trainer/trainer.cc: a worker's stdout is a pipe, so its lines are all there
+  // is.
+  if (std::sscanf(line.c_str(), "Step: %llu,  Epoch: %u,  Batch: %u of %u,  Cost: %f", &step, &epoch, &batch, &batches,
+                  &cost) != 5)
+    return std::nullopt;
+  if (batches == 0) return "";
+  return ProgressBar::draw(static_cast<double>(batch) / batches,
+                           fmt::format("worker {}: epoch {}, cost {:.4f}", worker, epoch, cost));
+}
+
 }  // namespace gradrail::tools

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 
 #include "gradrail/clock.h"
@@ -28,5 +30,8 @@ class ProgressBar {
   bool shown_ = false;
   TimePoint next_draw_{};
 };
+
+/// The bar of a worker that has printed this line of the training loop, "" for none; nullopt: the line reports no step.
+std::optional<std::string> bar_of_line(uint32_t worker, const std::string& line);
 
 }  // namespace gradrail::tools

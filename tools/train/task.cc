@@ -14,17 +14,15 @@
 #include "fmt/ranges.h"
 #include "gradrail/client.h"
 #include "gradrail/clock.h"
-#include "launch/etcd/rendezvous_url.h"
+#include "launch/placement/affinity_binder.h"
+#include "launch/task/backup_ps.h"
+#include "launch/task/console.h"
+#include "launch/task/start_guard.h"
 #include "ps/server.h"
 #include "tools/monitor/model_graph.h"
 #include "tools/monitor/task_monitor.h"
-#include "tools/train/affinity_binder.h"
-#include "tools/train/backup_ps.h"
-#include "tools/train/etcd_task.h"
 #include "tools/train/progress_bar.h"
-#include "tools/train/start_guard.h"
 #include "tools/train/tower_devices.h"
-#include "tools/train/worker_program.h"
 #include "transport/rails/rails_setting.h"
 #include "worker/trainer/client_variables.h"
 #include "worker/trainer/local_variables.h"
@@ -39,27 +37,13 @@ constexpr auto kAwayLonger = std::chrono::seconds(30);
 /// Behind the stop of a launched run, which signals its ps and workers at once. Slurm kills after 30 s.
 constexpr auto kGracePeriod = std::chrono::seconds(20);
 
-std::string host_of(const std::string& address) {
-  const absl::StatusOr<HostPort> parsed = parse_host_port(address);
-  return parsed.ok() ? parsed->host : address;
-}
-
 /// The address a ps listens on: --bind (host, or host:port), else the cluster's.
-absl::StatusOr<std::string> listen_address(const TrainOptions& options) {
+std::string listen_address(const TrainOptions& options) {
   const std::string& ours = options.cluster.ps[options.task.index];
-  if (options.flags.bind.empty()) return ours;
-  const absl::StatusOr<HostPort> bind = parse_host_port(options.flags.bind);
-  if (!bind.ok()) return absl::InvalidArgumentError(fmt::format("--bind: {}", message_of(bind.status())));
-  if (names_port(options.flags.bind, *bind)) return options.flags.bind;
+  if (options.bind.text.empty()) return ours;
+  if (options.bind.has_port) return options.bind.text;
   const absl::StatusOr<HostPort> address = parse_host_port(ours);
-  return to_string({bind->host, address.ok() ? address->port : kDefaultPort});
-}
-
-absl::StatusOr<std::string> source_host(const TrainOptions& options) {
-  if (options.flags.bind.empty()) return std::string();
-  const absl::StatusOr<HostPort> bind = parse_host_port(options.flags.bind);
-  if (!bind.ok()) return absl::InvalidArgumentError(fmt::format("--bind: {}", message_of(bind.status())));
-  return bind->host;
+  return to_string({options.bind.host, address.ok() ? address->port : kDefaultPort});
 }
 
 bool is_name(const std::string& host) {
@@ -81,7 +65,7 @@ void warn_of_loopback_name(const TrainOptions& options, const std::string& host)
   const absl::StatusOr<std::vector<NetAddress>> found = resolve(host, 0);
   if (!found.ok() || !std::all_of(found->begin(), found->end(), [](const auto& each) { return each.is_loopback(); }))
     return;
-  const auto is_elsewhere = [&](const std::string& address) { return host_of(address) != host; };
+  const auto is_elsewhere = [&](const std::string& address) { return launch::host_of(address) != host; };
   const std::vector<std::string>& servers = options.cluster.ps;
   const std::vector<std::string>& workers = options.cluster.workers;
   if (std::none_of(servers.begin(), servers.end(), is_elsewhere) &&
@@ -94,14 +78,14 @@ void warn_of_loopback_name(const TrainOptions& options, const std::string& host)
 }
 
 /// The flag has been parsed before.
-transport::rails::RailsSetting rails_setting(const TrainFlags& flags) {
-  return transport::rails::parse_rails(flags.rails).value_or(transport::rails::RailsSetting{});
+transport::rails::RailsSetting rails_setting(const TrainOptions& options) {
+  return transport::rails::parse_rails(options.rails).value_or(transport::rails::RailsSetting{});
 }
 
 /// A worker that is bound to one address uses one rail, unless --rails names several.
-bool uses_rails(const TrainFlags& flags) {
-  const transport::rails::RailsSetting setting = rails_setting(flags);
-  return !setting.off && (flags.bind.empty() || !setting.hosts.empty());
+bool uses_rails(const TrainOptions& options) {
+  const transport::rails::RailsSetting setting = rails_setting(options);
+  return !setting.off && (options.bind.text.empty() || !setting.hosts.empty());
 }
 
 /// The same text in all ps tasks of a run: it is the owner of their checkpoint folder.
@@ -110,30 +94,27 @@ std::string run_name(const TrainOptions& options) {
   if (options.local) return options.local_run;
   // Their tasks have no addresses before they listen, and others after a return through etcd.
   if (options.launch.has_value()) return fmt::format("{} at {}", options.launch->job, options.launch->rendezvous);
-  if (uses_etcd(options.flags)) {
-    const absl::StatusOr<launch::RendezvousUrl> where = launch::parse_rendezvous(options.flags.rendezvous);
-    return fmt::format("etcd job {}", where.ok() ? where->job : options.flags.rendezvous);
-  }
+  if (options.rendezvous.is_etcd()) return fmt::format("etcd job {}", options.rendezvous.job);
   return fmt::format("ps hosts {}", fmt::join(options.cluster.ps, ","));
 }
 
-bool is_returning_ps_possible(const TrainOptions& options) { return !options.local || options.flags.max_restarts > 0; }
+bool is_returning_ps_possible(const TrainOptions& options) { return !options.local || options.max_restarts > 0; }
 
 /// A stop on request is not a failure, even if the task had not started its work.
-absl::Status stopped_by_signal(const absl::Status& status, const SignalThread& signals) {
+absl::Status stopped_by_signal(const absl::Status& status, const launch::SignalThread& signals) {
   if (!absl::IsCancelled(status) || !signals.stop().load()) return status;
   spdlog::warn("{}", message_of(status));
   return absl::OkStatus();
 }
 
-worker::WorkloadOptions workload_options(const TrainOptions& options, AffinityBinder& binder) {
-  return {.model = options.flags.model,
-          .batch_size = options.flags.batch_size,
-          .data_dir = options.flags.data_dir,
-          .seed = options.flags.seed,
-          .task_index = options.task.index + options.flags.first_worker,
-          .cnn_logits_relu = options.flags.cnn_logits_relu,
-          .tower_count = options.towers,
+worker::WorkloadOptions workload_options(const TrainOptions& options, launch::AffinityBinder& binder) {
+  return {.model = options.model,
+          .batch_size = options.batch_size,
+          .data_dir = options.data_dir,
+          .seed = options.seed,
+          .task_index = options.task.index + options.first_worker,
+          .cnn_logits_relu = options.cnn_logits_relu,
+          .tower_count = options.tower_count,
           .push = options.push,
           // Like the control plane, this thread keeps off the cores that compute.
           .on_reader_thread = [&binder] { binder.unbind(0); }};
@@ -147,8 +128,8 @@ struct Model {
 };
 
 /// The options of a worker, now that the plan is there: the plan has the number of towers.
-TrainOptions planned(TrainOptions options, const HostPlan& plan) {
-  options.towers = tower_count(plan, options);
+TrainOptions planned(TrainOptions options, const launch::HostPlan& plan) {
+  options.tower_count = tower_count(plan, options);
   return options;
 }
 
@@ -164,7 +145,8 @@ absl::StatusOr<std::unique_ptr<worker::Workload>> make_tower(const worker::Workl
   return worker::make_workload(options, nullptr);
 }
 
-absl::Status make_towers(const TrainOptions& options, const HostPlan& plan, AffinityBinder& binder, Model& model) {
+absl::Status make_towers(const TrainOptions& options, const launch::HostPlan& plan, launch::AffinityBinder& binder,
+                         Model& model) {
   worker::WorkloadOptions common = workload_options(options, binder);
   // Loaded once for all towers, which only read it.
   GRADRAIL_ASSIGN_OR_RETURN(common.data, worker::load_data(common));
@@ -174,18 +156,20 @@ absl::Status make_towers(const TrainOptions& options, const HostPlan& plan, Affi
     own.threads = compute_threads(plan, options, tower);
     return make_tower(own, tower, *model.devices);
   };
-  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<worker::Towers> towers,
-                            worker::Towers::create(
-                                options.towers, on_tower, [&](size_t tower) { binder.bind(tower); }, options.reduce));
+  GRADRAIL_ASSIGN_OR_RETURN(
+      std::unique_ptr<worker::Towers> towers,
+      worker::Towers::create(
+          options.tower_count, on_tower, [&](size_t tower) { binder.bind(tower); }, options.reduce));
   model.averaged_by = towers->averaged_by();
   model.workload = std::move(towers);
   return absl::OkStatus();
 }
 
 /// One tower computes in this thread, several each in its own.
-absl::StatusOr<Model> make_model(const TrainOptions& options, const HostPlan& plan, AffinityBinder& binder) {
+absl::StatusOr<Model> make_model(const TrainOptions& options, const launch::HostPlan& plan,
+                                 launch::AffinityBinder& binder) {
   Model model{.devices = std::make_unique<TowerDevices>(plan, options), .workload = nullptr};
-  if (options.towers > 1 || options.reduce == gpu::Reduce::nccl) {
+  if (options.tower_count > 1 || options.reduce == gpu::Reduce::nccl) {
     GRADRAIL_RETURN_IF_ERROR(make_towers(options, plan, binder, model));
     return model;
   }
@@ -200,58 +184,57 @@ absl::StatusOr<Model> make_model(const TrainOptions& options, const HostPlan& pl
 }
 
 /// The end of the summary: where everything was.
-std::vector<std::string> where_it_was(const AffinityBinder& binder, const Model& model,
-                                      AffinityBinder::UnitMemory variables, const TrainOptions& options) {
+std::vector<std::string> where_it_was(const launch::AffinityBinder& binder, const Model& model,
+                                      launch::AffinityBinder::UnitMemory variables, const TrainOptions& options) {
   std::vector<std::string> lines = model.devices->summary(model.averaged_by);
   if (const std::string launches = model.workload->launches(); !launches.empty()) lines.push_back("Steps: " + launches);
   // The variables lie where the first tower is; the others have nothing that a summary could show.
-  std::vector<AffinityBinder::UnitMemory> units(options.towers);
+  std::vector<launch::AffinityBinder::UnitMemory> units(options.tower_count);
   units[0] = std::move(variables);
-  for (std::string& line : binder.summary(units, options.flags.verbose)) lines.push_back(std::move(line));
+  for (std::string& line : binder.summary(units, options.verbose)) lines.push_back(std::move(line));
   return lines;
 }
 
 MonitoredTask monitored(const TrainOptions& options) {
   const bool is_ps = options.task.job == "ps";
   // Ports of metrics: those of the ps come first, then those of the workers.
-  const uint32_t before = is_ps ? 0 : options.flags.ps;
+  const uint32_t before = is_ps ? 0 : options.ps;
   return {.name = fmt::format("{}/{}", options.task.job, options.task.index),
           .place_on_host = static_cast<uint16_t>(options.local ? before + options.task.index : options.place_on_host),
-          .print = print_line};
+          .print = launch::print_line};
 }
 
 /// The settings that workers of one synchronous run share, beyond those that the ps checks by itself.
 /// As text: the ps compares it whole, and shows both values if they differ.
 std::string agreement(const TrainOptions& options) {
-  const TrainFlags& flags = options.flags;
-  std::string text = fmt::format("--epochs {} --batch_size {} --seed {}", flags.epochs, flags.batch_size, flags.seed);
-  if (options.towers > 1) text += fmt::format(" --towers {}", options.towers);
-  if (!flags.cnn_logits_relu) text += " --cnn_logits_relu false";
+  std::string text =
+      fmt::format("--epochs {} --batch_size {} --seed {}", options.epochs, options.batch_size, options.seed);
+  if (options.tower_count > 1) text += fmt::format(" --towers {}", options.tower_count);
+  if (!options.cnn_logits_relu) text += " --cnn_logits_relu false";
   return text;
 }
 
 /// As TensorFlow's MonitoredTrainingSession: by the clock unless steps were asked for.
-worker::SaveEvery save_every(const TrainFlags& flags) {
-  const double seconds = flags.save_secs.value_or(flags.save_steps > 0 ? 0.0 : kDefaultSaveSecs);
-  return {.time = from_seconds(seconds), .steps = flags.save_steps};
+worker::SaveEvery save_every(const TrainOptions& options) {
+  const double seconds = options.save_secs.value_or(options.save_steps > 0 ? 0.0 : kDefaultSaveSecs);
+  return {.time = from_seconds(seconds), .steps = options.save_steps};
 }
 
-absl::Status train(const TrainOptions& options, const SignalThread& signals, worker::Variables& variables,
+absl::Status train(const TrainOptions& options, const launch::SignalThread& signals, worker::Variables& variables,
                    worker::Workload& workload, Summaries* summaries, const Client* client,
                    std::function<std::vector<std::string>()> more) {
-  const bool is_cnn = options.flags.model == "cnn";
+  const bool is_cnn = options.model == "cnn";
   if (summaries != nullptr)
-    summaries->graph(
-        model_graph(options.flags.model, workload.schema(), workload.batch_size(), options.flags.cnn_logits_relu));
+    summaries->graph(model_graph(options.model, workload.schema(), workload.batch_size(), options.cnn_logits_relu));
   ProgressBar bar(isatty(STDOUT_FILENO) != 0);
   return stopped_by_signal(worker::train(variables, workload,
-                                         {.epochs = options.flags.epochs,
-                                          .seed = options.flags.seed,
-                                          .log_every = options.flags.log_every,
-                                          .save_every = save_every(options.flags),
-                                          .verbose = options.flags.verbose,
+                                         {.epochs = options.epochs,
+                                          .seed = options.seed,
+                                          .log_every = options.log_every,
+                                          .save_every = save_every(options),
+                                          .verbose = options.verbose,
                                           .step_line = is_cnn ? worker::StepLine::kRate : worker::StepLine::kEpochs,
-                                          .towers = options.towers},
+                                          .towers = options.tower_count},
                                          {.line = [&](const std::string& line) { bar.print_above(line); },
                                           .progress =
                                               [&](const worker::Progress& progress) {
@@ -268,36 +251,63 @@ absl::Status train(const TrainOptions& options, const SignalThread& signals, wor
                            signals);
 }
 
-/// The data connections of a worker, or of a node to its parent. `bind_host` is "" without --bind.
-TransportOptions transport_options(const TrainOptions& options, const HostPlan& plan, const std::string& bind_host) {
-  const TrainFlags& flags = options.flags;
-  return {.order = options.transports,
-          .rdma_only = options.rdma_only,
-          .ofi_provider = flags.ofi_provider,
-          .path_timeout = std::chrono::seconds(flags.path_timeout_s),
-          .fallback = !flags.no_fallback,
-          .require_rdma = flags.require == "rdma",
-          .failback = from_seconds(flags.failback_secs),
-          .checksums = flags.checksums,
-          .bind_host = bind_host,
-          .rails = uses_rails(flags),
-          .streams = transport::rails::parse_streams(flags.streams).value_or(0),
-          .wait = wait_policy(plan, options)};
-}
-
-/// The connection of a node to the next level of its tree. TreeParent adds the agreement of the run.
-ClientOptions options_of_parent(const TrainOptions& options, const HostPlan& plan, const std::string& bind_host,
-                                SignalThread& signals) {
-  return {.cluster = options.parent,
-          .task_index = options.parent_index,
-          .transport = transport_options(options, plan, bind_host),
+/// What all connections of a task have in common: those of a worker to the ps tasks, and of a node to its parent.
+ClientOptions connection_options(const TrainOptions& options, const launch::HostPlan& plan,
+                                 const launch::SignalThread& signals) {
+  return {.transport = {.order = options.transports,
+                        .rdma_only = options.rdma_only,
+                        .ofi_provider = options.ofi_provider,
+                        .path_timeout = std::chrono::seconds(options.path_timeout_s),
+                        .fallback = !options.no_fallback,
+                        .require_rdma = options.require_rdma,
+                        .failback = from_seconds(options.failback_secs),
+                        .checksums = options.checksums,
+                        .bind_host = options.bind.host,
+                        .rails = uses_rails(options),
+                        .streams = transport::rails::parse_streams(options.streams).value_or(0),
+                        .wait = wait_policy(plan, options)},
           .security = options.security,
-          .recovery = {.join_timeout = std::chrono::seconds(options.flags.join_timeout_seconds)},
+          .recovery = {.join_timeout = std::chrono::seconds(options.join_timeout_seconds)},
           .hooks = {.stop = &signals.stop()}};
 }
 
+/// The connection of a node to the next level of its tree. TreeParent adds the agreement of the run.
+ClientOptions parent_options(const TrainOptions& options, const launch::HostPlan& plan,
+                             const launch::SignalThread& signals) {
+  ClientOptions client = connection_options(options, plan, signals);
+  client.cluster = options.parent;
+  client.task_index = options.parent_index;
+  return client;
+}
+
+/// `model` and what the functions call outlive the client.
+absl::StatusOr<ClientOptions> worker_options(const TrainOptions& options, const launch::HostPlan& plan,
+                                             const launch::SignalThread& signals, const Model& model,
+                                             launch::AffinityBinder& binder, FlightLog& flight) {
+  ClientOptions client = connection_options(options, plan, signals);
+  client.cluster = without_backups(options);
+  client.task_index = options.task.index;
+  client.mode = options.mode;
+  client.optimizer = options.optimizer;
+  client.bucket_bytes = options.bucket_kib * 1024;
+  client.agreement = agreement(options);
+  client.compression = {.push = options.push, .returns = options.returns};
+  client.recovery.backups = backups(options);
+  client.recovery.rejoin_timeout =
+      std::chrono::seconds(is_returning_ps_possible(options) ? options.rejoin_timeout_s : 0);
+  client.recovery.ps_address = options.ps_address;
+  GRADRAIL_ASSIGN_OR_RETURN(client.placement.device, model.devices->exported(*model.workload));
+  client.placement.gpu_transfers = model.devices->ways();
+  client.placement.require_device = model.devices->forbids_staging();
+  client.placement.place_memory = [&](const MemorySpan& memory) { binder.bind_memory(0, memory); };
+  client.hooks.marks = options.monitoring.marks();
+  client.hooks.dump = [&](const std::vector<Mark>& marks) { flight.answer(marks); };
+  client.hooks.dump_signals = &signals.dumps();
+  return client;
+}
+
 /// A node without its parent has nothing to serve: it waits for the parent, and begins again as if it were restarted.
-absl::Status serve_node(ClientOptions parent, const SignalThread& signals,
+absl::Status serve_node(ClientOptions parent, const launch::SignalThread& signals,
                         const std::function<absl::Status(bool is_first)>& serve) {
   bool is_first = true;
   while (true) {
@@ -311,164 +321,131 @@ absl::Status serve_node(ClientOptions parent, const SignalThread& signals,
 
 /// Serves one run.
 absl::Status serve(const TrainOptions& options, const ps::Server::Options& server_options, const std::string& listen,
-                   SignalThread& signals, StartGuard& guard, AffinityBinder& binder, FlightLog& flight,
-                   const std::function<void(uint16_t)>& listening) {
+                   launch::SignalThread& signals, launch::StartGuard& guard, launch::AffinityBinder& binder,
+                   FlightLog& flight, const std::function<void(uint16_t)>& listening) {
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<ps::Server> server, ps::Server::start(server_options));
-  GRADRAIL_ASSIGN_OR_RETURN(const auto monitor,
-                            PsMonitor::start(options.flags.monitoring, monitored(options), *server));
+  GRADRAIL_ASSIGN_OR_RETURN(const auto monitor, PsMonitor::start(options.monitoring, monitored(options), *server));
   // Declared after the server: the waker is destroyed first, so no signal can wake a server that no longer exists.
-  const SignalThread::Waker waker(signals, [&] { server->wake(); });
+  const launch::SignalThread::Waker waker(signals, [&] { server->wake(); });
   // The supervisor or the rendezvous sends the port to the workers: they can connect from now on.
   guard.end();
   if (listening) listening(server->port());
   if (!options.local)
-    print_comment(
-        fmt::format("ps/{} listens on {}", options.task.index,
-                    to_string({.host = host_of(listen), .port = server->port()}) + resolved_text(host_of(listen))));
-  warn_of_loopback_name(options, host_of(listen));
+    launch::print_comment(fmt::format(
+        "ps/{} listens on {}", options.task.index,
+        to_string({.host = launch::host_of(listen), .port = server->port()}) + resolved_text(launch::host_of(listen))));
+  warn_of_loopback_name(options, launch::host_of(listen));
   // Only a launcher stops ps and workers at the same moment; else a stop of a ps counts at once.
   absl::Status finished = server->wait_finished(signals.stop(), options.launch ? kGracePeriod : Duration::zero());
   if (!finished.ok()) flight.write(server->marks(), std::string(message_of(finished)));
-  for (const std::string& line : server->summary()) print_line(line);
-  std::vector<AffinityBinder::UnitMemory> memory;
+  for (const std::string& line : server->summary()) launch::print_line(line);
+  std::vector<launch::AffinityBinder::UnitMemory> memory;
   for (const MemorySpan& parameters : server->parameters_memory()) memory.push_back({parameters});
-  for (const std::string& line : binder.summary(memory, options.flags.verbose)) print_line(line);
+  for (const std::string& line : binder.summary(memory, options.verbose)) launch::print_line(line);
   return finished;
 }
 
-}  // namespace
-
-void print_line(const std::string& line) {
-  print_text("{}\n", line);
-  std::fflush(stdout);
-}
-
-void print_comment(const std::string& line) { print_line("# " + line); }
-
-absl::Status run_ps(const TrainOptions& options, const HostPlan& plan, SignalThread& signals,
+absl::Status run_ps(const TrainOptions& options, const launch::HostPlan& plan, launch::SignalThread& signals,
                     const std::function<void(uint16_t)>& listening, const std::function<void(uint32_t)>& joined) {
   // First: each line of the log names the task.
   const std::string name = fmt::format("ps/{}", options.task.index);
   start_log(name);
-  StartGuard guard(name);
+  launch::StartGuard guard(name);
   signals.accept_stop();
-  AffinityBinder binder(plan, options);  // before anything else: threads inherit
+  launch::AffinityBinder binder(plan, options);  // before anything else: threads inherit
   signals.follow_cpus();
   const std::string& advertised = options.cluster.ps[options.task.index];
-  GRADRAIL_ASSIGN_OR_RETURN(const std::string listen, listen_address(options));
+  const std::string listen = listen_address(options);
   std::shared_ptr<tree::TreeParent> parent;
-  ClientOptions parent_options;
+  ClientOptions to_parent;
   if (!options.parent.ps.empty()) {
-    parent_options = options_of_parent(options, plan, options.flags.bind.empty() ? "" : host_of(listen), signals);
-    GRADRAIL_ASSIGN_OR_RETURN(parent, tree::TreeParent::start(parent_options));
+    to_parent = parent_options(options, plan, signals);
+    GRADRAIL_ASSIGN_OR_RETURN(parent, tree::TreeParent::start(to_parent));
   }
-  FlightLog flight(options.flags.monitoring, fmt::format("ps/{}", options.task.index));
+  FlightLog flight(options.monitoring, fmt::format("ps/{}", options.task.index));
   const ps::Server::Options server_options = {
       .task_index = options.task.index,
       .listen_address = listen,
-      .advertised_host = host_of(advertised),
-      .shard_count = options.flags.shards,
+      .advertised_host = launch::host_of(advertised),
+      .shard_count = options.shards,
       .transports = options.transports,
-      .rails = transport::rails::rails_of(rails_setting(options.flags), host_of(listen), !options.flags.bind.empty()),
-      .rails_named = !rails_setting(options.flags).hosts.empty(),
-      .data_port = options.flags.data_port,
+      .rails = transport::rails::rails_of(rails_setting(options), launch::host_of(listen), !options.bind.text.empty()),
+      .rails_named = !rails_setting(options).hosts.empty(),
+      .data_port = options.data_port,
       .rdma_only = options.rdma_only,
-      .ofi_provider = options.flags.ofi_provider,
-      .path_timeout = std::chrono::seconds(options.flags.path_timeout_s),
+      .ofi_provider = options.ofi_provider,
+      .path_timeout = std::chrono::seconds(options.path_timeout_s),
       .worker_names = options.cluster.workers,
       .wait = wait_policy(plan, options),
       .replication_peer = replication_peer(options),
       .find_replication_peer = find_replication_peer(options),
       .begins_as_backup = begins_as_backup(options),
       .parent = parent,
-      .device = options.flags.ps_device,
-      .checkpoint_dir = options.flags.checkpoint_dir,
+      .device = options.ps_device,
+      .checkpoint_dir = options.checkpoint_dir,
       .run_name = run_name(options),
-      .keep_checkpoints = options.flags.keep,
-      .heartbeat_timeout = std::chrono::seconds(options.flags.heartbeat_timeout_s),
-      .min_workers = options.flags.min_workers,
-      .away_limit = std::chrono::seconds(options.flags.rejoin_timeout_s) + kAwayLonger,
-      .console = print_line,
+      .keep_checkpoints = options.keep,
+      .heartbeat_timeout = std::chrono::seconds(options.heartbeat_timeout_s),
+      .min_workers = options.min_workers,
+      .away_limit = std::chrono::seconds(options.rejoin_timeout_s) + kAwayLonger,
+      .console = launch::print_line,
       .on_join = joined,
       .on_shard_thread = [&](uint32_t shard) { binder.bind(shard); },
       .place_memory = [&](uint32_t shard, const MemorySpan& memory) { binder.bind_memory(shard, memory); },
-      .slot_bytes = uint64_t{options.flags.slot_mib} << 20,
-      .marks = options.flags.monitoring.marks(),
+      .slot_bytes = uint64_t{options.slot_mib} << 20,
+      .marks = options.monitoring.marks(),
       .dump = [&](const std::vector<Mark>& marks) { flight.answer(marks); },
       .dump_signals = &signals.dumps(),
       .security = options.security};
   if (parent == nullptr) return serve(options, server_options, listen, signals, guard, binder, flight, listening);
-  return serve_node(parent_options, signals, [&](bool is_first) {
+  return serve_node(to_parent, signals, [&](bool is_first) {
     return serve(options, server_options, listen, signals, guard, binder, flight,
                  is_first ? listening : std::function<void(uint16_t)>());
   });
 }
 
-absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalThread& signals,
+absl::Status run_worker(const TrainOptions& given, const launch::HostPlan& plan, launch::SignalThread& signals,
                         const std::function<void()>& joined) {
   const TrainOptions options = planned(given, plan);
   const std::string name = fmt::format("worker/{}", options.task.index);
   start_log(name);
-  StartGuard guard(name);
+  launch::StartGuard guard(name);
   signals.accept_stop();
-  AffinityBinder binder(plan, options);
+  launch::AffinityBinder binder(plan, options);
   signals.follow_cpus();
   // Before the data, which may take minutes to read.
-  GRADRAIL_RETURN_IF_ERROR(check_host_of_worker(options.flags));
+  GRADRAIL_RETURN_IF_ERROR(check_host_of_worker(options));
   // Before join(): the schema comes from the model, and a wrong data folder must not cost a membership.
   GRADRAIL_ASSIGN_OR_RETURN(const Model model, make_model(options, plan, binder));
-  GRADRAIL_ASSIGN_OR_RETURN(DeviceBlock device, model.devices->exported(*model.workload));
-  GRADRAIL_ASSIGN_OR_RETURN(const std::string source, source_host(options));
-  GRADRAIL_ASSIGN_OR_RETURN(const auto monitor, WorkerMonitor::start(options.flags.monitoring, monitored(options)));
+  GRADRAIL_ASSIGN_OR_RETURN(const auto monitor, WorkerMonitor::start(options.monitoring, monitored(options)));
   GRADRAIL_ASSIGN_OR_RETURN(const auto summaries,
-                            open_summaries(options.flags.monitoring, options.task.index, options.flags.log_every));
-  GRADRAIL_ASSIGN_OR_RETURN(const auto timeline, open_timeline(options.flags.monitoring, options.task.index));
-  FlightLog flight(options.flags.monitoring, fmt::format("worker/{}", options.task.index));
-  absl::StatusOr<std::unique_ptr<Client>> client = Client::join(
-      {.cluster = without_backups(options),
-       .task_index = options.task.index,
-       .mode = options.mode,
-       .optimizer = options.optimizer,
-       .bucket_bytes = options.flags.bucket_kib * 1024,
-       .agreement = agreement(options),
-       .compression = {.push = options.push, .returns = options.returns},
-       .transport = transport_options(options, plan, source),
-       .security = options.security,
-       .recovery = {.backups = backups(options),
-                    .join_timeout = std::chrono::seconds(options.flags.join_timeout_seconds),
-                    .rejoin_timeout =
-                        std::chrono::seconds(is_returning_ps_possible(options) ? options.flags.rejoin_timeout_s : 0),
-                    .ps_address = options.ps_address},
-       .placement = {.device = std::move(device),
-                     .gpu_transfers = model.devices->ways(),
-                     .require_device = model.devices->forbids_staging(),
-                     .place_memory = [&](const MemorySpan& memory) { binder.bind_memory(0, memory); }},
-       .hooks = {.stop = &signals.stop(),
-                 .marks = options.flags.monitoring.marks(),
-                 .dump = [&](const std::vector<Mark>& marks) { flight.answer(marks); },
-                 .dump_signals = &signals.dumps()}},
-      model.workload->schema());
+                            open_summaries(options.monitoring, options.task.index, options.log_every));
+  GRADRAIL_ASSIGN_OR_RETURN(const auto timeline, open_timeline(options.monitoring, options.task.index));
+  FlightLog flight(options.monitoring, fmt::format("worker/{}", options.task.index));
+  GRADRAIL_ASSIGN_OR_RETURN(ClientOptions client_options,
+                            worker_options(options, plan, signals, model, binder, flight));
+  absl::StatusOr<std::unique_ptr<Client>> client = Client::join(std::move(client_options), model.workload->schema());
   if (!client.ok()) {
     absl::Status stopped = stopped_by_signal(client.status(), signals);
-    if (stopped.ok()) print_line("Stopped before the first step: nothing was trained");
+    if (stopped.ok()) launch::print_line("Stopped before the first step: nothing was trained");
     return stopped;
   }
   guard.end();
   if (joined) joined();
   // Declared after the client, hence removed before it: no scrape reads a client that no longer exists.
   const WorkerMonitor::Watch watch(*monitor, **client);
-  const SignalThread::Waker waker(signals, [&] { (*client)->wake(); });
+  const launch::SignalThread::Waker waker(signals, [&] { (*client)->wake(); });
   // The ps reads the gradients on the GPU: the copy to the host is not needed.
   if ((*client)->device().is_used()) model.workload->stay_on_device();
   // Not before join(): the threads of the control plane started there and must not inherit the binding.
-  if (options.towers == 1) binder.bind(0);
+  if (options.tower_count == 1) binder.bind(0);
   // Checked after join(): each ps announces there whether it has a folder.
-  const bool wants_checkpoints = options.flags.save_steps > 0 || options.flags.save_secs.value_or(0.0) > 0.0 ||
-                                 !options.flags.checkpoint_dir.empty();
+  const bool wants_checkpoints =
+      options.save_steps > 0 || options.save_secs.value_or(0.0) > 0.0 || !options.checkpoint_dir.empty();
   if (wants_checkpoints && !(*client)->checkpoints().are_saved()) {
     return absl::FailedPreconditionError(
         fmt::format("{}: not every ps task was started with --checkpoint_dir; give it to all of them",
-                    given_checkpoint_flags(options.flags)));
+                    given_checkpoint_flags(options)));
   }
   worker::ClientVariables variables(**client);
   absl::Status trained = train(options, signals, variables, *model.workload, summaries.get(), client->get(), [&] {
@@ -481,11 +458,11 @@ absl::Status run_worker(const TrainOptions& given, const HostPlan& plan, SignalT
   return trained;
 }
 
-absl::Status run_alone(const TrainOptions& given, const HostPlan& plan, SignalThread& signals) {
+absl::Status run_alone(const TrainOptions& given, const launch::HostPlan& plan, launch::SignalThread& signals) {
   const TrainOptions options = planned(given, plan);
   start_log("worker/0");
   signals.accept_stop();
-  AffinityBinder binder(plan, options);
+  launch::AffinityBinder binder(plan, options);
   signals.follow_cpus();
   GRADRAIL_ASSIGN_OR_RETURN(const Model model, make_model(options, plan, binder));
   GRADRAIL_ASSIGN_OR_RETURN(
@@ -493,22 +470,33 @@ absl::Status run_alone(const TrainOptions& given, const HostPlan& plan, SignalTh
       worker::LocalVariables::create(model.workload->schema(), options.optimizer,
                                      [&](const MemorySpan& memory) { binder.bind_memory(0, memory); }));
   GRADRAIL_ASSIGN_OR_RETURN(const auto summaries,
-                            open_summaries(options.flags.monitoring, options.task.index, options.flags.log_every));
-  if (options.towers == 1) binder.bind(0);
+                            open_summaries(options.monitoring, options.task.index, options.log_every));
+  if (options.tower_count == 1) binder.bind(0);
   return train(options, signals, *variables, *model.workload, summaries.get(), nullptr,
                [&] { return where_it_was(binder, model, variables->memory(), options); });
 }
 
-absl::Status run_ps(const TrainOptions& options, SignalThread& signals,
-                    const std::function<void(uint16_t)>& listening) {
-  const absl::StatusOr<HostPlan> plan = plan_host(options);
-  return plan.ok() ? run_ps(options, *plan, signals, listening) : plan.status();
+/// The options of one task, which the room `launch` has resolved further since the flags were checked.
+TrainOptions of_task(TrainOptions options, const launch::TaskOptions& task) {
+  static_cast<launch::TaskOptions&>(options) = task;
+  return options;
 }
 
-absl::Status run_worker(const TrainOptions& options, SignalThread& signals) {
-  if (!options.program.empty()) become_worker_program(options);
-  const absl::StatusOr<HostPlan> plan = plan_host(options);
-  return plan.ok() ? run_worker(options, *plan, signals) : plan.status();
+}  // namespace
+
+launch::TaskBodies task_bodies(const TrainOptions& options) {
+  return {.run_ps =
+              [options](const launch::TaskOptions& task, const launch::HostPlan& plan, launch::SignalThread& signals,
+                        const std::function<void(uint16_t)>& listening, const std::function<void(uint32_t)>& joined) {
+                return run_ps(of_task(options, task), plan, signals, listening, joined);
+              },
+          .run_worker =
+              [options](const launch::TaskOptions& task, const launch::HostPlan& plan, launch::SignalThread& signals,
+                        const std::function<void()>& joined) {
+                const TrainOptions own = of_task(options, task);
+                return trains_alone(own) ? run_alone(own, plan, signals) : run_worker(own, plan, signals, joined);
+              },
+          .bar_of_line = bar_of_line};
 }
 
 }  // namespace gradrail::tools

@@ -12,9 +12,9 @@
 
 namespace gradrail::tools {
 
-TowerDevices::TowerDevices(const HostPlan& plan, const TrainOptions& options)
-    : soft_(!options.flags.no_soft_placement), direct_(options.flags.gpu_direct), checksums_(options.flags.checksums) {
-  for (const UnitPlace& place : places_of(plan, options)) {
+TowerDevices::TowerDevices(const launch::HostPlan& plan, const TrainOptions& options)
+    : soft_(!options.no_soft_placement), direct_(options.gpu_direct), checksums_(options.checksums) {
+  for (const launch::UnitPlace& place : places_of(plan, options)) {
     towers_.push_back({.ordinal = place.gpu_ordinal, .why_cpu = plan.why_no_gpu});
     if (place.gpu_ordinal < 0 && plan.why_no_gpu.empty()) towers_.back().why_cpu = "no GPU remains for it";
   }
@@ -22,7 +22,7 @@ TowerDevices::TowerDevices(const HostPlan& plan, const TrainOptions& options)
   // hwloc saw a GPU that no tower uses: the user should know why.
   const bool idle = std::any_of(gpus.begin(), gpus.end(),
                                 [](const topology::Gpu& gpu) { return gpu.vendor == topology::Vendor::nvidia; });
-  if (!plan.why_no_gpu.empty() && worker::computes_on_devices(options.flags.model)) {
+  if (!plan.why_no_gpu.empty() && options.why_no_gpu.empty()) {
     if (idle)
       spdlog::warn("this machine has GPUs, but towers compute on CPUs: {}", plan.why_no_gpu);
     else  // a host without a GPU is no reason for a warning
@@ -90,7 +90,7 @@ absl::StatusOr<DeviceBlock> TowerDevices::exported(worker::Workload& workload) {
     return absl::FailedPreconditionError(
         fmt::format("--gpu-direct {}: {}; auto and staged permit another path", direct_, why));
   };
-  const worker::DeviceBlock block = workload.device_block();
+  DeviceBlock block = workload.device_block();
   if (block.device == nullptr) {
     return none(towers_.size() > 1           ? "several towers, averaged by the host, have their gradient there"
                 : towers_[0].why_cpu.empty() ? "the tower is not on a GPU"
@@ -99,12 +99,9 @@ absl::StatusOr<DeviceBlock> TowerDevices::exported(worker::Workload& workload) {
   if (checksums_ && forbids_staging()) return none("--checksums are of bytes that pass through the host");
   // An error here is not final: a NIC can still read the memory, so the client decides.
   const absl::StatusOr<std::string> key = gpu::export_memory(*block.device, block.parameters, block.bytes);
-  return DeviceBlock{.device = block.device,
-                     .parameters = block.parameters,
-                     .gradients = block.gradients,
-                     .bytes = block.bytes,
-                     .key = key.ok() ? *key : "",
-                     .why_no_key = std::string(message_of(key.status()))};
+  block.key = key.value_or("");
+  block.why_no_key = std::string(message_of(key.status()));
+  return block;
 }
 
 std::vector<GpuTransfer> TowerDevices::ways() const {

@@ -7,7 +7,8 @@
 #include "absl/status/statusor.h"
 #include "gpu/compute/compute.h"
 #include "gradrail/client.h"
-#include "tools/train/host_plan.h"
+#include "launch/placement/host_plan.h"
+#include "tools/train/train_options.h"
 #include "worker/models/workload.h"
 
 namespace gradrail::tools {
@@ -15,7 +16,7 @@ namespace gradrail::tools {
 /// The devices of one worker's towers, and their lines in a summary.
 class TowerDevices {
  public:
-  TowerDevices(const HostPlan& plan, const TrainOptions& options);
+  TowerDevices(const launch::HostPlan& plan, const TrainOptions& options);
 
   /// The GPU that the plan gives a tower; null: CPUs. One that cannot be opened is replaced by CPUs, with a warning.
   /// Errors   --no-soft-placement: as gpu::open_device.

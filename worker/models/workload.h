@@ -12,21 +12,13 @@
 #include "absl/status/statusor.h"
 #include "gpu/compute/compute.h"
 #include "gpu/reduce/tower_sum.h"
+#include "gradrail/client_options.h"
 #include "ps/protocol/mode.h"
 #include "worker/models/mlp.h"
 
 namespace gradrail::worker {
 
 struct MnistData;
-
-/// Variables in the memory of a device, as ps/protocol/exchange_layout.h has them: [elements of the model] each, in the
-/// order of the schema. The room for packed gradients is that of WorkloadOptions::push.
-struct DeviceBlock {
-  gpu::Compute* device = nullptr;  ///< null: there is no such memory
-  float* parameters = nullptr;
-  float* gradients = nullptr;
-  size_t bytes = 0;  ///< of all of it, from the first parameter on
-};
 
 /// The test of a finished model.
 struct Verdict {

@@ -4,7 +4,7 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "gradrail/cluster.h"
-#include "launch/launcher/launcher.h"
+#include "launch/launcher/rendezvous_url.h"
 #include "tests/fuzz/fuzz.h"
 
 namespace gradrail::ps {
@@ -32,9 +32,9 @@ void try_list(std::string_view text) {
 }
 
 void try_rendezvous(std::string_view text) {
-  const absl::StatusOr<std::string> address = launch::parse_tcp_rendezvous(text);
-  if (!address.ok()) return fuzz::check_refusal(address.status(), absl::StatusCode::kInvalidArgument, "tcp://HOST");
-  GRADRAIL_CHECK(launch::is_tcp_rendezvous(text) && parse_host_port(*address).ok());
+  const absl::StatusOr<launch::RendezvousUrl> url = launch::parse_tcp_rendezvous(text);
+  if (!url.ok()) return fuzz::check_refusal(url.status(), absl::StatusCode::kInvalidArgument, "tcp://HOST");
+  GRADRAIL_CHECK(!url->is_etcd() && parse_host_port(url->first_task).ok());
 }
 
 void try_cluster(std::string_view text) {
@@ -49,7 +49,7 @@ void try_cluster(std::string_view text) {
 }  // namespace gradrail::ps
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
-  using namespace gradrail;
+  using namespace gradrail::ps;
   const std::string_view text = gradrail::fuzz::text_of(data, bytes);
   try_address(text);
   try_list(text);

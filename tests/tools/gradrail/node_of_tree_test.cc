@@ -17,46 +17,46 @@ class ParentFlag : public ::testing::Test {
   ParentFlag() {
     file_ = ::testing::TempDir() + "gradrail-parent.json";
     std::ofstream(file_) << R"({"ps": ["10.0.0.1"], "worker": ["10.0.1.1", "10.0.2.1:2222"]})";
-    flags_.ps_hosts = "10.0.2.1:2222";
-    flags_.worker_hosts = "10.0.2.2:3000,10.0.2.3:3000";
-    flags_.job_name = "ps";
-    flags_.task_index = 0;
-    flags_.parent = file_;
+    options_.ps_hosts = "10.0.2.1:2222";
+    options_.worker_hosts = "10.0.2.2:3000,10.0.2.3:3000";
+    options_.job_name = "ps";
+    options_.task_index = 0;
+    options_.parent_file = file_;
   }
   ~ParentFlag() override { std::filesystem::remove(file_); }
-  std::string refusal() const { return std::string(check_train_flags(flags_).status().message()); }
+  std::string refusal() const { return std::string(check_train_options(options_).status().message()); }
 
   std::string file_;
-  TrainFlags flags_;
+  TrainOptions options_;
 };
 
 TEST_F(ParentFlag, FindsThePlaceOfTheNodeByItsAddress) {
-  const absl::StatusOr<TrainOptions> options = check_train_flags(flags_);
+  const absl::StatusOr<TrainOptions> options = check_train_options(options_);
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_EQ(options->parent_index, 1u);
   EXPECT_EQ(options->parent.ps, std::vector<std::string>{"10.0.0.1:2222"});
 }
 
 TEST_F(ParentFlag, HasNoEffectOnAWorker) {
-  flags_.job_name = "worker";
-  const absl::StatusOr<TrainOptions> options = check_train_flags(flags_);
+  options_.job_name = "worker";
+  const absl::StatusOr<TrainOptions> options = check_train_options(options_);
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_TRUE(options->parent.ps.empty());
 }
 
 TEST_F(ParentFlag, RefusesANodeThatTheParentDoesNotName) {
-  flags_.ps_hosts = "10.0.3.1:2222";
+  options_.ps_hosts = "10.0.3.1:2222";
   EXPECT_THAT(refusal(), HasSubstr("10.0.3.1:2222, the address of this ps, must be one of them"));
 }
 
 TEST_F(ParentFlag, RefusesSeveralServersAndTheStateOfARoot) {
-  flags_.ps_hosts = "10.0.2.1:2222,10.0.2.4:2222";
+  options_.ps_hosts = "10.0.2.1:2222,10.0.2.4:2222";
   EXPECT_THAT(refusal(), HasSubstr("a node is the only ps of its workers"));
-  flags_.ps_hosts = "10.0.2.1:2222";
-  flags_.checkpoint_dir = "/tmp";
+  options_.ps_hosts = "10.0.2.1:2222";
+  options_.checkpoint_dir = "/tmp";
   EXPECT_THAT(refusal(), HasSubstr("the root has the parameters"));
-  flags_.checkpoint_dir.clear();
-  flags_.ps_device = "gpu:0";
+  options_.checkpoint_dir.clear();
+  options_.ps_device = "gpu:0";
   EXPECT_THAT(refusal(), HasSubstr("the root has the parameters"));
 }
 
