@@ -61,7 +61,7 @@ absl::Status take_time(std::string_view member, double seconds, std::string_view
   return absl::OkStatus();
 }
 
-/// Where a member or a variable of the environment comes from, for errors.
+/// Origin of a member or of an environment variable, for error messages.
 struct Source {
   std::string_view hosts, task, backups;
 };
@@ -187,7 +187,7 @@ absl::StatusOr<ClientOptions> to_client_options(const gradrail_options* program)
     return absl::InvalidArgumentError(
         fmt::format("streams {}: at most {}", given.streams, transport::rails::kMaxLanes));
   options.streams = given.streams;
-  // One source address reaches one network.
+  // One source address can reach one network only.
   options.rails = given.no_rails == 0 && options.bind_host.empty();
   GRADRAIL_ASSIGN_OR_RETURN(options.security, security_of(given));
   GRADRAIL_RETURN_IF_ERROR(take_time("join_timeout_s", given.join_timeout_s, "half an hour", options.join_timeout));

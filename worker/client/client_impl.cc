@@ -48,7 +48,7 @@ Client::Impl::Impl(ClientOptions options, ps::Schema schema)
 }
 
 Client::Impl::~Impl() {
-  // After a failure no Leave is sent: the end of the heartbeat is then a loss, which the others must see.
+  // A failed client sends no Leave: the other workers must detect the end of its heartbeat as a loss.
   const absl::Status failed = failure_.status();
   if (failed.ok()) leave().IgnoreError();
   // Altered data ends the run of all tasks. The shard may not get its notice over the data connection, which ends now.
@@ -71,12 +71,12 @@ absl::Status Client::Impl::join_cluster(TimePoint deadline) {
     options_.bucket_bytes =
         ps::ShardMap::default_bucket_bytes(memory_.layout().elements, static_cast<uint32_t>(paths_.links().size()));
   }
-  // Before the join: a model that cannot be cut must not set the servers up.
+  // The cut precedes the join: a model that cannot be cut must not set the servers up.
   GRADRAIL_RETURN_IF_ERROR(exchange_.cut_model());
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> first_steps, session_.join(deadline, rejoin_.is_under_way()));
   exchange_.set_first_steps(first_steps);
   absl::Status connected = paths_.connect_all(deadline);
-  // At the backup it continues as the same member.
+  // The worker keeps its membership at the backup.
   while (failover_.survives(connected)) connected = paths_.connect_all(deadline);
   GRADRAIL_RETURN_IF_ERROR(connected);
   telemetry_.publish(stats(), Clock::now());
@@ -113,13 +113,13 @@ absl::Status Client::Impl::pull() {
 }
 
 absl::Status Client::Impl::prepare_offer() {
-  // After the start, the newest parameters may be in GPU memory only.
+  // The newest parameters may be in GPU memory only once training has started.
   if (started_) GRADRAIL_RETURN_IF_ERROR(memory_.fetch_parameters());
   return memory_.begin_offer();
 }
 
 absl::Status Client::Impl::set_started() {
-  // After a rejoin these are repeated without effect: the run has started once.
+  // These calls have no effect after a rejoin: the run has started once.
   rejoin_.begin_history();
   paths_.set_started();
   session_.set_initialised();
@@ -141,7 +141,7 @@ bool Client::Impl::begin(Exchange::Index fragment, ps::ArrivalKind kind) {
   }
   GRADRAIL_CHECK(!exchange_.is_under_way(fragment));
   const TimePoint now = Clock::now();
-  if (!exchange_.is_under_way()) paths_.maybe_failback(now);  // the moment to change paths
+  if (!exchange_.is_under_way()) paths_.maybe_failback(now);  // paths may change between exchanges only
   telemetry_.answer_dump();
   session_.follow_run_base();
   exchange_.begin(fragment, kind, now);
@@ -277,7 +277,7 @@ absl::Status Client::Impl::finish(Exchange::Index fragment) {
 }
 
 void Client::Impl::log_missing_peers(Exchange::Index fragment) {
-  // One task stands for all: every shard waits for the same workers.
+  // One task is enough: every shard waits for the same workers.
   const absl::StatusOr<ps::proto::StatsReply> stats = session_.control(0).stats();
   if (!stats.ok()) return;  // the heartbeat reports a lost ps
   if (exchange_.kind(fragment) == ps::ArrivalKind::pull && !session_.is_initialised()) {

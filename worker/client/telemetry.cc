@@ -62,7 +62,7 @@ void Telemetry::answer_dump() {
   const uint64_t requested = dumps_requested_.load(std::memory_order_relaxed) + signals;
   if (requested == dumps_answered_) return;
   dumps_answered_ = requested;
-  // Here and not in the heartbeat's thread: the recorder has no lock and belongs to the owner.
+  // The owner's thread writes the dump, not the heartbeat's: the recorder has no lock and belongs to the owner.
   if (options_.dump) options_.dump(recorder_.marks());
 }
 

@@ -109,7 +109,7 @@ bool complain(const absl::Status& status) {
   return false;
 }
 
-/// Trains as one worker and says how well.
+/// Trains as one worker and prints the result.
 bool run_worker(const Arguments& arguments, uint32_t task_index) {
   const absl::StatusOr<ps::ClusterSpec> cluster = ps::cluster_from_hosts(arguments.ps_hosts, arguments.worker_hosts);
   const absl::StatusOr<ps::Mode> mode = ps::parse_mode(arguments.mode);

@@ -1,5 +1,5 @@
 #!/bin/bash
-# run_cluster.sh LOGISTIC LOGISTIC_C: a parameter server and a C++ and a C worker, each a process of its own.
+# run_cluster.sh LOGISTIC LOGISTIC_C: a parameter server, a C++ worker and a C worker, each in its own process.
 set -euo pipefail
 logistic=$1 logistic_c=$2
 workers=localhost:1,localhost:2

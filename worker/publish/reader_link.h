@@ -38,7 +38,7 @@ class ReaderLink {
 
   /// Reads one message, if it has arrived. `model` is the text of Welcome.
   absl::Status read(uint64_t run, const std::string& model);
-  /// Sends as much as the socket takes, up to a limit, so that all readers progress.
+  /// Sends what the socket takes, up to a limit, so that all readers progress.
   absl::Status write();
   /// Answers the request of a reader that waits, if there is a version for it.
   void answer(const VersionStore& store, ReaderTotals& totals);

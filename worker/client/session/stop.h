@@ -4,7 +4,7 @@
 
 namespace gradrail::worker {
 
-/// Whether the call of the owner thread must end at once.
+/// Whether the call of the owner thread must end immediately.
 inline bool is_interrupted(const ClientOptions& options) { return options.interrupted && options.interrupted(); }
 
 /// Whether a wait for another task must end. Threads  Owner thread.

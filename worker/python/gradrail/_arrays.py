@@ -21,7 +21,7 @@ def _check_kind(path: str) -> None:
 
 def _open(path: str) -> BinaryIO:
     """Opens a regular file. A pipe would wait for its writer, and a device may have no end."""
-    _check_kind(path)  # before open(): to open some devices does something
+    _check_kind(path)  # precedes open(), which has side effects on some devices
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -67,7 +67,7 @@ def write(path: str, arrays: Dict[str, np.ndarray], metadata: Dict[str, str]) ->
         _check_kind(path)  # os.replace() would replace a device such as /dev/null
     try:
         with contextlib.suppress(FileNotFoundError):
-            os.remove(temporary)  # of an earlier crash; it may also be a link to another file, or a pipe
+            os.remove(temporary)  # file of an earlier crash; it may also be a link to another file, or a pipe
         with open(temporary, "xb") as file:
             file.write(len(text).to_bytes(8, "little") + text)
             for array in arrays.values():
