@@ -7,7 +7,7 @@
 
 namespace gradrail::ps {
 
-// A client of protocol version 6 or older sends HTTP/2 or TLS at once, without the request to the gate. It gets the
+// A client of protocol version 6 or older sends HTTP/2 or TLS immediately, without the request to the gate. It gets the
 // reason of the refusal in its own protocol, so that its message names both versions:
 //
 //   client → gate   preface of HTTP/2
@@ -32,7 +32,7 @@ std::string end_of_call(uint32_t stream, std::string_view message);
 /// A TLS client reports an alert as "protocol version".
 std::string tls_alert();
 
-/// Whether these first bytes of an answer come from a server of gRPC without a gate: SETTINGS of HTTP/2.
+/// Whether these first bytes of an answer are those of a gRPC server without a gate: SETTINGS of HTTP/2.
 bool is_http2_server(std::string_view answer);
 
 }  // namespace gradrail::ps

@@ -112,7 +112,7 @@ absl::StatusOr<Prologue> read_prologue(InputFile& file) {
     return damaged(file.path(), fmt::format("format version {} where this program reads {} to {}",
                                             prologue.format_version, kOldestFormatVersion, kFormatVersion));
   }
-  // Before the allocation of this size; the subtraction is safe after the check above.
+  // This check precedes the allocation of this size; the subtraction is safe after the check above.
   if (prologue.field_bytes > file.bytes() - sizeof(prologue) - kCrcBytes) {
     return damaged(file.path(), fmt::format("truncated or damaged: a header of {} bytes in a file of {}",
                                             prologue.field_bytes, file.bytes()));
@@ -181,7 +181,7 @@ absl::StatusOr<CheckpointReader> CheckpointReader::open(const std::string& path)
     return damaged(path, fmt::format("header (bytes 0 to {}): CRC32C is {:08x}, must be {:08x}",
                                      sizeof(prologue) + fields.size(), crc, stored_crc));
   }
-  // After the CRC32C: a wrong field from here on is an error of the writer, not of the disk.
+  // The header is decoded after the CRC32C: a wrong field from here on is an error of the writer, not of the disk.
   absl::StatusOr<CheckpointHeader> header = decode_header(fields, prologue.format_version);
   if (!header.ok()) {
     return damaged(path, fmt::format("header: {}", std::string(header.status().message())));

@@ -44,7 +44,7 @@ class Decoder {
   float real() { return std::bit_cast<float>(integer<uint32_t>()); }
   std::string text() {
     const auto length = integer<uint32_t>();
-    // Before the copy: the length comes from the file.
+    // The check precedes the copy: the length is read from the file.
     if (!has(length)) return {};
     position_ += length;
     return std::string(bytes_.substr(position_ - length, length));
@@ -108,7 +108,7 @@ Schema decode_schema(Decoder& in, uint32_t format_version) {
     tensor.shape.resize(in.count(sizeof(int64_t)));
     for (int64_t& dimension : tensor.shape) dimension = in.integer<int64_t>();
     if (format_version >= 5) tensor.fragment = in.text();
-    // After an early end each read returns zeros: the loop would only fill empty tensors.
+    // Each read after an early end returns zeros: the loop would only fill empty tensors.
     if (in.ended_early()) break;
   }
   return schema;
@@ -195,7 +195,7 @@ absl::Status check_header(const CheckpointHeader& header) {
       return absl::InvalidArgumentError(
           fmt::format("step {} of a fragment: the largest one is {}", step, kMaxGlobalStep));
   }
-  // As a subtraction, because first + count of a damaged file may overflow.
+  // The check is a subtraction, because first + count of a damaged file may overflow.
   if (header.range.first > elements || header.range.count > elements - header.range.first) {
     return absl::InvalidArgumentError(fmt::format("range of {} elements from {} in a schema of {}", header.range.count,
                                                   header.range.first, elements));

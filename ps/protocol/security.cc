@@ -61,7 +61,7 @@ absl::StatusOr<Certificate> read_certificate(const std::string& pem, std::string
 absl::Status check_pair(const Security& security, const Pem& pem) {
   GRADRAIL_ASSIGN_OR_RETURN(const Certificate certificate,
                             read_certificate(pem.certificate, "--cert-file", security.cert_file));
-  // The callback gives no password. Without it OpenSSL asks on the terminal, and the task hangs.
+  // The callback gives no password. Without it OpenSSL prompts on the terminal, and the task hangs.
   const std::unique_ptr<EVP_PKEY, void (*)(EVP_PKEY*)> key(
       PEM_read_bio_PrivateKey(
           memory(pem.key).get(), nullptr, [](char*, int, int, void*) { return 0; }, nullptr),
@@ -105,7 +105,7 @@ absl::StatusOr<Pem> read_pem(const Security& security) {
 }
 
 // The proof at the gate is plain text, before TLS: an attacker on the way could use it for its own connection. Inside
-// TLS each call therefore carries a MAC of the secret. The client has verified the certificate of the server by then.
+// TLS each call therefore carries a MAC of the secret. The client has verified the certificate of the server before.
 
 constexpr char kSecretMetadata[] = "gradrail-secret-bin";
 
@@ -153,7 +153,7 @@ bool are_loopback(const std::vector<NetAddress>& addresses) {
 absl::Status check(const Security& security) {
   if (security.cert_file.empty() != security.key_file.empty())
     return absl::InvalidArgumentError("--cert-file and --key-file belong together: give both");
-  // A server without its own certificate speaks no TLS and can ask for none.
+  // A server without its own certificate uses no TLS and can request none.
   if (security.client_cert_auth && (security.trusted_ca_file.empty() || security.cert_file.empty())) {
     return absl::InvalidArgumentError(
         "--client-cert-auth: needs --trusted-ca-file for the certificates of workers, and --cert-file and --key-file "
@@ -178,7 +178,7 @@ absl::StatusOr<std::string> read_secret_file(const std::string& path) {
   // fstat() and not stat(): the path may name another file by now.
   struct stat about {};
   if (fstat(file->get(), &about) != 0) return absl::ErrnoToStatus(errno, fmt::format("--secret-file {}", path));
-  // systemd and Kubernetes give a group of their own access to a file that root owns.
+  // systemd and Kubernetes give a dedicated group access to a file that root owns.
   const mode_t others = about.st_uid == 0 && geteuid() != 0 ? 037 : 077;
   if ((about.st_mode & others) != 0) {
     return absl::FailedPreconditionError(fmt::format(
@@ -232,7 +232,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> server_credentials(cons
                                                 ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
                                                 : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
   options.pem_key_cert_pairs.push_back({pem.key, pem.certificate});
-  // Also without --client-cert-auth: gRPC then ignores it.
+  // The authority is set also without --client-cert-auth: gRPC then ignores it.
   options.pem_root_certs = pem.authority;
   std::shared_ptr<grpc::ServerCredentials> credentials = grpc::SslServerCredentials(options);
   if (!security.secret.empty())

@@ -24,7 +24,7 @@ std::string describe(const Tensor& tensor) {
   return tensor.fragment.empty() ? shape : fmt::format("{} of fragment '{}'", shape, tensor.fragment);
 }
 
-/// Names stand in JSON files and archives, which take UTF-8 only.
+/// Whether a name is UTF-8: JSON files and archives take only such names.
 bool is_utf8(std::string_view text) {
   while (const size_t bytes = utf8_character_bytes(text)) text.remove_prefix(bytes);
   return text.empty();
@@ -35,7 +35,7 @@ std::string mistake_in_name(std::string_view name) {
   if (name.size() > kMaxNameBytes)
     return fmt::format("its name has {} bytes; the limit is {}", name.size(), kMaxNameBytes);
   if (!is_utf8(name)) return "its name is not UTF-8";
-  // Names stand in logs, tables and file names of archives.
+  // Logs, tables and file names of archives contain the names.
   if (std::any_of(name.begin(), name.end(), is_control))
     return fmt::format("its name '{}' contains a control character", escaped(name));
   return "";
@@ -45,7 +45,7 @@ std::string mistake_in_name(std::string_view name) {
 uint64_t checked_elements(const Tensor& tensor) {
   uint64_t elements = 1;
   for (const int64_t dimension : tensor.shape) {
-    // As a division: the product of the dimensions could overflow.
+    // The check is a division: the product of the dimensions could overflow.
     if (dimension < 1 || static_cast<uint64_t>(dimension) > kMaxElements / elements) return 0;
     elements *= static_cast<uint64_t>(dimension);
   }
@@ -177,7 +177,7 @@ absl::Status ShardMap::cut_pieces(const Layout& layout, Shard& shard) const {
                             .fragment = layout.runs[i].fragment,
                             .first_bucket = static_cast<uint32_t>(bucket_count)});
     bucket_count += (piece_end - first + bucket_elements_ - 1) / bucket_elements_;
-    // In each round: the sum of two rounds must not overflow the 32 bits of an index.
+    // The check is in each round: the sum of two rounds must not overflow the 32 bits of an index.
     if (bucket_count > kMaxBuckets) {
       return absl::InvalidArgumentError(
           fmt::format("{} elements in buckets of {} bytes are more than {} buckets a shard", elements_,
@@ -196,7 +196,7 @@ uint32_t ShardMap::bucket_count(uint32_t shard_index) const {
 const ShardMap::Piece& ShardMap::piece_of(uint32_t shard_index, uint32_t bucket_index) const {
   GRADRAIL_CHECK(shard_index < shards_.size());
   const Shard& shard = shards_[shard_index];
-  GRADRAIL_CHECK(bucket_index < shard.bucket_count);  // else the length of a bucket wraps to a huge one
+  GRADRAIL_CHECK(bucket_index < shard.bucket_count);  // otherwise the length of a bucket wraps to a huge one
   const auto next = std::upper_bound(shard.pieces.begin(), shard.pieces.end(), bucket_index,
                                      [](uint32_t index, const Piece& piece) { return index < piece.first_bucket; });
   return *std::prev(next);

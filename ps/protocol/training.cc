@@ -17,12 +17,12 @@
 namespace gradrail::ps {
 namespace {
 
-// In the order of their numbers.
+// The order is that of their numbers.
 constexpr std::array<std::string_view, 5> kPushFormatNames = {"fp32", "bf16", "int8", "int4", "topk"};
 constexpr std::string_view kTopk = kPushFormatNames[PushFormat::topk];
 constexpr std::array<std::string_view, 3> kReturnFormatNames = {"fp32", "bf16", "delta"};
 
-/// Above every useful bound, and far from the overflow of step + bound.
+/// The limit is above every useful bound, and far from the overflow of step + bound.
 constexpr uint32_t kMaxModeBound = 1'000'000;
 
 /// A mode with a number.
@@ -198,7 +198,7 @@ absl::Status validate(const OptimizerConfig& optimizer) {
   constexpr std::string_view kFinite = "a finite number, 0 or more";
   constexpr std::string_view kShare = "0 or more and less than 1";
   GRADRAIL_RETURN_IF_ERROR(check("learning_rate", optimizer.learning_rate, kInfinity, kFinite));
-  // With a factor of 1 or more the state would grow without a bound.
+  // The state would grow without a bound at a factor of 1 or more.
   GRADRAIL_RETURN_IF_ERROR(check("momentum", optimizer.momentum, 1.0f, kShare));
   GRADRAIL_RETURN_IF_ERROR(check("beta1", optimizer.beta1, 1.0f, kShare));
   GRADRAIL_RETURN_IF_ERROR(check("beta2", optimizer.beta2, 1.0f, kShare));
@@ -238,7 +238,7 @@ absl::StatusOr<Training> from_proto(const proto::Training& message) {
   GRADRAIL_ASSIGN_OR_RETURN(const OptimizerKind optimizer, parse_optimizer(message.optimizer()));
   GRADRAIL_ASSIGN_OR_RETURN(const PushFormat push, parse_push_format(message.push()));
   GRADRAIL_ASSIGN_OR_RETURN(const ReturnFormat returns, parse_return_format(message.returns()));
-  // In async no step waits, so that the number of workers has no meaning.
+  // No step waits in async, so that the number of workers has no meaning.
   if (mode.waits() && (message.worker_count() == 0 || message.worker_count() > kMaxWorkers)) {
     return absl::InvalidArgumentError(fmt::format("mode {} needs the number of workers, 1 to {}: got {}",
                                                   message.mode(), kMaxWorkers, message.worker_count()));
@@ -291,7 +291,7 @@ std::string difference(const Training& ours, const Training& theirs, const Sides
   if (a.epsilon != b.epsilon) return say("epsilon", a.epsilon, b.epsilon);
   if (a.weight_decay != b.weight_decay) return say("weight_decay", a.weight_decay, b.weight_decay);
   if (a.momentum_every != b.momentum_every) return say("momentum_every", a.momentum_every, b.momentum_every);
-  // In async each worker chooses its own number of steps. A mode that waits would wait for the missing ones.
+  // Each worker in async chooses its own number of steps. A mode that waits would wait for the missing ones.
   if (ours.mode.waits() && ours.agreement != theirs.agreement) {
     return say("options", ours.agreement, theirs.agreement);
   }

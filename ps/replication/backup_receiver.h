@@ -16,8 +16,8 @@ namespace gradrail::ps {
 /// Threads  Owner thread of the shard.
 class BackupReceiver {
  public:
-  /// `notices_key`: the primary's region to which the answers go.
-  /// Errors  INVALID_ARGUMENT: not a region key. Else as registering memory.
+  /// Opens the receiver. `notices_key` is that of the region of the primary for the answers.
+  /// Errors  INVALID_ARGUMENT: not a region key. Those of the registration of memory.
   static absl::StatusOr<std::unique_ptr<BackupReceiver>> open(transport::Context& context,
                                                               transport::Connection& connection,
                                                               const std::string& notices_key, BackupLayout layout,
