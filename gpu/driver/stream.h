@@ -18,7 +18,7 @@ class Event {
   ~Event();
 
   cuda::Event handle() const { return handle_; }
-  /// kSuccess, kNotReady, or what went wrong on the device before it. Never blocks: progress threads may ask.
+  /// Returns kSuccess, kNotReady, or the earlier error of the device. Never blocks: progress threads may call it.
   cuda::Result query() const;
 
  private:
@@ -37,10 +37,10 @@ class Stream {
   ~Stream();
 
   cuda::Stream handle() const { return handle_; }
-  /// The mark stands behind all work that was enqueued so far. A second record() moves it. Waits that were enqueued
+  /// Places the mark behind all work that was enqueued until now. A second record() moves it. Waits that were enqueued
   /// before keep the former place.
   cuda::Result record(const Event& event) const;
-  /// As Event::query() behind all work so far.
+  /// State of all earlier work, in the form of Event::query().
   cuda::Result query() const;
   /// Later work of this stream starts behind the mark.
   cuda::Result wait_for(const Event& event) const;
