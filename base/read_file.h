@@ -15,14 +15,14 @@
 
 namespace gradrail {
 
-// All files whose names come from a user are opened here. A pipe waits for the other end, and a device may do anything.
+// All files whose names users supply are opened here. A pipe waits for the other end, and a device may do anything.
 
 enum class FileKind {
   regular,  ///< nothing else
-  any,      ///< also a pipe, such as the shell's <(command), and a device
+  any,      ///< pipes, such as the shell's <(command), and devices too
 };
 
-/// Time for the writer of a pipe, which may ask a person for a password.
+/// Time for the writer of a pipe, which may prompt a person for a password.
 constexpr Duration kPipeTimeout = std::chrono::seconds(30);
 
 /// OK if `path` is a regular file or a link to one.
@@ -40,12 +40,12 @@ absl::StatusOr<FileDescriptor> open_regular_file(const std::string& path, int fl
 absl::StatusOr<FileDescriptor> open_input(const std::string& path, FileKind kind);
 
 /// Reads to the end, but no more than `max_bytes`. `path` begins the messages.
-/// Errors  DEADLINE_EXCEEDED: the writers of a pipe have not closed it within `timeout`. CANCELLED: this process was
-///         asked to end. Else that of read().
+/// Errors  DEADLINE_EXCEEDED: the writers of a pipe have not closed it within `timeout`. CANCELLED: this process
+///         received a signal to end. Those of read().
 absl::StatusOr<std::string> read_input(const FileDescriptor& file, const std::string& path, size_t max_bytes,
                                        Duration timeout = kPipeTimeout);
 
-/// From now on read_input() does not wait for a pipe: this process was asked to end, and its signal is not pending.
+/// Stops all waits for pipes in read_input(): this process received a signal to end, and the signal is not pending.
 /// Threads  Any.
 void end_pipe_waits();
 
