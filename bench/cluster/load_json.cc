@@ -12,7 +12,7 @@
 namespace gradrail::bench {
 namespace {
 
-/// As json.at(), for a whole number up to `most`. An exception for 1e300: its conversion is undefined.
+/// Reads a whole number up to `most`; the form of json.at(). An exception for 1e300: its conversion is undefined.
 template <typename Number>
 Number whole(const nlohmann::json& json, const char* name, Number most = std::numeric_limits<Number>::max()) {
   const int64_t value = json.at(name).get_ref<const nlohmann::json::number_integer_t&>();
@@ -26,14 +26,14 @@ Enum one_of(const nlohmann::json& json, const char* name, Enum last) {
   return static_cast<Enum>(whole(json, name, static_cast<uint32_t>(last)));
 }
 
-/// As text, because topk has a parameter.
+/// Reads a push format from text, because topk has a parameter.
 ps::PushFormat push_of(const nlohmann::json& json) {
   const absl::StatusOr<ps::PushFormat> push = ps::parse_push_format(json.at("push").get_ref<const std::string&>());
   if (push.ok()) return *push;
   throw std::out_of_range(std::string(push.status().message()));
 }
 
-/// A worker takes its row by its index.
+/// Reads a traffic matrix. The index of a worker selects its row.
 TrafficMatrix traffic_of(const nlohmann::json& json, uint32_t workers) {
   TrafficMatrix matrix;
   for (const nlohmann::json& row : json.at("traffic")) {

@@ -25,7 +25,7 @@ class StubMembers {
   ~StubMembers();
 
   /// Joins all members at all servers and starts their heartbeats.
-  /// Errors  the first failure, with its member and server.
+  /// Errors  The first failure, with its member and server.
   absl::Status join(TimePoint deadline);
 
   uint64_t answered_pings() const { return answered_pings_; }

@@ -18,7 +18,7 @@ class PutMemory {
   virtual ~PutMemory() = default;
   /// The memory that a transport registers.
   virtual MemorySpan span() const = 0;
-  /// Its bytes at the host: the memory itself, or a copy.
+  /// Bytes at the host: the memory itself, or a copy.
   virtual std::byte* host() = 0;
   /// Copies all bytes from host() to the memory, and back. The default is for memory that is its own copy.
   virtual absl::Status upload() { return absl::OkStatus(); }

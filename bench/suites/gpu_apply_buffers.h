@@ -17,11 +17,11 @@ inline constexpr ps::PushFormat kPackedFormats[] = {ps::PushFormat::bf16,
                                                     {ps::PushFormat::topk, 10},
                                                     {ps::PushFormat::topk, 100}};
 
-/// One kind of update that a shard does.
+/// A kind of update of a shard.
 struct UpdateCase {
   gpu::UpdateRule rule = gpu::UpdateRule::sgd;
   size_t gradients = 1;
-  ps::PushFormat format = ps::PushFormat::fp32;  ///< of the gradients
+  ps::PushFormat format = ps::PushFormat::fp32;  ///< format of the gradients
   size_t targets = 0;
 };
 
@@ -32,7 +32,7 @@ std::vector<UpdateCase> update_cases();
 std::vector<UpdateCase> format_cases();
 std::string describe(const UpdateCase& c);
 
-/// Those of an element within a bucket, scales included.
+/// Bytes of an element within a bucket, scales included.
 double gradient_bytes(ps::PushFormat format);
 /// The bytes that one element's update reads and writes.
 double bytes_per_element(const UpdateCase& c);
@@ -47,7 +47,7 @@ class UpdateBuffers {
   /// Elements that one update leaves other than ps::apply does, bit for bit.
   absl::StatusOr<uint64_t> check(gpu::Compute& compute, const UpdateCase& c);
   void update(gpu::Compute& compute, const UpdateCase& c);
-  /// As many bytes as the parameters have, into a buffer beside them.
+  /// Copies as many bytes as the parameters have, into a buffer beside them.
   void copy(gpu::Compute& compute);
 
  private:
