@@ -11,9 +11,9 @@ class App;
 
 namespace gradrail::tools {
 
-/// Shared by the commands that talk to a ps: `train` and `top`.
+/// Flags of the commands that connect to a ps: `train` and `top`.
 struct SecurityFlags {
-  ps::Security security;  ///< but for the secret
+  ps::Security security;  ///< security without the secret
   std::string secret_file;
 };
 

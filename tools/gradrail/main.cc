@@ -31,7 +31,7 @@ namespace gradrail::tools {
 namespace {
 
 int finish(const absl::Status& status) {
-  // Errors go to stderr, so that a pipe after stdout receives results only.
+  // stderr gets the errors, so that a pipe after stdout receives results only.
   if (!status.ok()) print_text(stderr, "gradrail: {}\n", message_of(status));
   return exit_code(status);
 }
@@ -52,7 +52,7 @@ int finish_output(int code) {
   return code == kGood ? failed : code;
 }
 
-/// That of tasks, whose output is a log: a run is complete without it.
+/// Returns the exit code of tasks, whose output is a log: a run is complete without it.
 int finish_log(int code) {
   finish(flush_output());
   __fpurge(stdout);
@@ -118,7 +118,7 @@ int run_tasks(TrainOptions options) {
   if (!by_etcd && !options.launch) return finish(run_task(options));
   // The rendezvous itself can take long: Ctrl-C must end it as well.
   SignalThread signals(SignalThread::Task::kRendezvous);
-  // Before the threads of the rendezvous: the task gets its name later.
+  // The call precedes the threads of the rendezvous: the task gets its name later.
   start_log("train");
   if (by_etcd) return finish(run_with_etcd(std::move(options), signals));
   return finish(run_launched(std::move(options), signals));
@@ -128,7 +128,7 @@ int run_tasks(TrainOptions options) {
 template <class Check>
 int start_tasks(const Check& check) {
   // A new thread inherits the mask. A signal must reach the signal thread, not a thread of a library.
-  block_signals();  // before any library starts a thread
+  block_signals();  // precedes the start of threads by any library
   absl::StatusOr<TrainOptions> options = check();
   return options.ok() ? run_tasks(*std::move(options)) : finish(options.status());
 }
@@ -144,7 +144,7 @@ void hold_standard_descriptors() {
 int run(int argc, char** argv) {
   hold_standard_descriptors();
   std::signal(SIGXFSZ, SIG_IGN);  // a write beyond `ulimit -f` returns an error, which names the file
-  // gRPC would tell people about its sources; what matters comes back as a status. $GRPC_VERBOSITY=debug still works.
+  // gRPC would print messages about its sources; a status reports the relevant ones. $GRPC_VERBOSITY=debug still works.
   setenv("GRPC_VERBOSITY", "NONE", 0);
   CommandLine line;
   const int before_program = arguments_before_program(*line.app.get_subcommand("run"), argc, argv);
@@ -152,10 +152,10 @@ int run(int argc, char** argv) {
   const bool is_separated = before_program > 2 && std::string_view(argv[before_program - 1]) == "--";
   try {
     line.app.parse(before_program - (is_separated ? 1 : 0), argv);
-  } catch (const CLI::ParseError& error) {  // CLI11's only way to say it
+  } catch (const CLI::ParseError& error) {  // CLI11 reports it by an exception only
     // 0 means --help or --version, which CLI11 also reports by an exception.
     if (line.app.exit(error) == 0) return kGood;
-    // Their replacements are flags of `train`.
+    // The flags of `train` replace them.
     if (line.app.got_subcommand("train"))
       print_hints(hints_for_tutorial_flags(absl::MakeSpan(argv, static_cast<size_t>(argc))));
     return kUsage;
@@ -164,7 +164,7 @@ int run(int argc, char** argv) {
   const std::string command = line.app.get_subcommands().front()->get_name();
   if (command == "info") {
     const absl::Status plugins = use_plugin_dir(line.plugin_dir);
-    const StartGuard guard("info");  // UCX aborts without a thread of its own
+    const StartGuard guard("info");  // UCX aborts without a separate thread
     return plugins.ok() ? run_info() : finish(plugins);
   }
   if (command == "train") return finish_log(start_tasks([&] { return check_train_flags(line.train); }));
@@ -186,7 +186,7 @@ int main(int argc, char** argv) {
   int code = gradrail::tools::kGood;
   try {
     code = gradrail::tools::run(argc, argv);
-  } catch (const std::system_error&) {  // of fmt::print(); finish_output() reports it
+  } catch (const std::system_error&) {  // thrown by fmt::print(); finish_output() reports it
     if (std::ferror(stdout) == 0) throw;
   }
   return gradrail::tools::finish_output(code);

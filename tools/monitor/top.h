@@ -16,7 +16,7 @@ struct TopFlags {
   std::string ps_hosts;
   SecurityFlags security;
   bool once = false;
-  // At most one request: each task answers a limited number of them.
+  // The number is at most one request: each task answers a limited number of them.
   bool dump = false;
 };
 
