@@ -27,16 +27,16 @@ constexpr Duration kPipeTimeout = std::chrono::seconds(30);
 
 /// OK if `path` is a regular file or a link to one.
 /// Errors  NOT_FOUND: nothing has this name. FAILED_PRECONDITION: a link to a path that is not there; names it.
-///         INVALID_ARGUMENT: a folder, a pipe, a socket or a device. Else that of stat(). Each message begins with the
-///         path.
+///         INVALID_ARGUMENT: a folder, a pipe, a socket or a device. Otherwise that of stat(). Each message begins with
+///         the path.
 absl::Status check_regular_file(const std::string& path);
 
 /// Opens a regular file. Never waits, and opens no device. `flags` and `mode` are those of open().
-/// Errors  as check_regular_file() and open(). Each message begins with the path.
+/// Errors  Those of check_regular_file() and open(). Each message begins with the path.
 absl::StatusOr<FileDescriptor> open_regular_file(const std::string& path, int flags, mode_t mode = 0);
 
 /// Opens a file to read it with read_input(). Does not wait for the writer of a pipe.
-/// Errors  as open_regular_file().
+/// Errors  Those of open_regular_file().
 absl::StatusOr<FileDescriptor> open_input(const std::string& path, FileKind kind);
 
 /// Reads to the end, but no more than `max_bytes`. `path` begins the messages.
@@ -50,12 +50,12 @@ absl::StatusOr<std::string> read_input(const FileDescriptor& file, const std::st
 void end_pipe_waits();
 
 /// The content of a file.
-/// Errors  as open_input() and read_input(). INVALID_ARGUMENT: it is longer than `max_bytes`.
+/// Errors  Those of open_input() and read_input(). INVALID_ARGUMENT: it is longer than `max_bytes`.
 absl::StatusOr<std::string> read_file(const std::string& path, size_t max_bytes, FileKind kind = FileKind::regular);
 
 enum class WriteMode { replace, append };
 /// Writes a result for the user. The file may be a pipe that another process reads, or a device such as /dev/stdout.
-/// Errors  those of open() and write(). DEADLINE_EXCEEDED: the reader of a pipe takes nothing for `timeout`. Each
+/// Errors  Those of open() and write(). DEADLINE_EXCEEDED: the reader of a pipe takes nothing for `timeout`. Each
 ///         message begins with the path.
 absl::Status write_file(const std::string& path, std::string_view text, WriteMode mode,
                         Duration timeout = kPipeTimeout);

@@ -20,7 +20,7 @@ struct SecurityFlags {
 /// The spellings follow etcd's flags (--cert-file, --trusted-ca-file, --client-cert-auth).
 void add_security_flags(CLI::App& command, SecurityFlags& flags);
 
-/// Reads the secret. Errors  INVALID_ARGUMENT: flags that do not fit together; as of ps::read_secret_file().
+/// Reads the secret. Errors  INVALID_ARGUMENT: incompatible flags. Those of ps::read_secret_file().
 absl::StatusOr<ps::Security> read_security(const SecurityFlags& flags);
 
 }  // namespace gradrail::tools

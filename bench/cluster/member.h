@@ -22,11 +22,11 @@ class Member {
   virtual absl::Status work(const ExchangeLoad& load, uint32_t task) = 0;
   /// Whether collect() would return immediately; waits no longer than this.
   virtual bool is_done(Duration timeout) = 0;
-  /// Grows while the exchanges of its worker end. As of the last is_done().
+  /// Number that grows while the exchanges of its worker end, at the time of the last is_done().
   virtual uint64_t reports() const = 0;
-  /// The result, as of work() in exchange_worker.h. Errors as Subprocess::result().
+  /// Result of work() in exchange_worker.h. Errors  Those of Subprocess::result().
   virtual absl::StatusOr<nlohmann::json> collect(TimePoint deadline) = 0;
-  /// Ends it. Without a task: nothing.
+  /// Ends the task, if there is one.
   virtual void abandon() = 0;
 };
 

@@ -18,7 +18,7 @@ namespace gradrail::bench {
 /// Threads  One, beside those of gRPC: child processes must not be plain forks.
 class RankCoordinator {
  public:
-  /// Waits for all others. Errors  those of launch::RankServer.
+  /// Waits for all others. Errors  Those of launch::RankServer.
   static absl::StatusOr<std::unique_ptr<RankCoordinator>> open(const Place& place, const std::string& bind_host);
 
   /// Places of the ranks, in the order of members().

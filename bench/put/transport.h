@@ -49,7 +49,7 @@ struct ProvenPath {
 
 /// Forks. Each of the two processes puts a pattern of `bytes` bytes into the memory of the other, which compares all
 /// bytes.
-/// Errors  as the transport and its memory, of the process that failed. DATA_LOSS: the first byte that differs.
+/// Errors  Those of the transport and its memory, of the process that failed. DATA_LOSS: the first byte that differs.
 ///         DEADLINE_EXCEEDED.
 /// Threads  Only the caller's may run, and no transport may be open.
 absl::StatusOr<ProvenPath> prove_puts(const PutTransport& transport, size_t bytes);

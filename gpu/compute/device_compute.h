@@ -25,7 +25,7 @@ struct DeviceOptions {
 /// Threads  One owner.
 class DeviceCompute final : public Compute {
  public:
-  /// Errors  as open_device().
+  /// Errors  Those of open_device().
   static absl::StatusOr<std::unique_ptr<DeviceCompute>> open(const Driver& driver, int ordinal,
                                                              const DeviceOptions& options = {});
   ~DeviceCompute() override;

@@ -60,7 +60,7 @@ std::optional<int> ordinal_at(absl::Span<const DeviceInfo> devices, std::string_
 /// Threads  Any.
 class PrimaryContext {
  public:
-  /// Errors  as to_status().
+  /// Errors  Those of to_status().
   /// shared_ptr: SharedContext states the reason.
   static absl::StatusOr<std::shared_ptr<PrimaryContext>> retain(const Driver& driver, const DeviceInfo& device);
   ~PrimaryContext();

@@ -8,7 +8,7 @@ namespace gradrail::gpu {
 /// A mark in a stream; no timing.
 class Event {
  public:
-  /// Errors  as to_status().
+  /// Errors  Those of to_status().
   static absl::StatusOr<Event> create(const SharedContext& context);
   /// An empty one, for make().
   Event() = default;
@@ -29,7 +29,7 @@ class Event {
 /// Work in order; streams run beside each other, and beside the default stream of others in the process.
 class Stream {
  public:
-  /// Errors  as to_status(). The stream has no implicit order with the default stream.
+  /// Errors  Those of to_status(). The stream has no implicit order with the default stream.
   static absl::StatusOr<Stream> create(SharedContext context);
   Stream() = default;
   Stream(Stream&& other) noexcept;

@@ -18,7 +18,7 @@ namespace gradrail::gpu {
 /// Sums by NCCL from device to device, on a separate stream beside each tower's.
 class NcclTowerSum final : public TowerSum {
  public:
-  /// Errors  as NCCL's; it refuses two towers on one GPU.
+  /// Errors  Those of NCCL; it refuses two towers on one GPU.
   static absl::StatusOr<std::unique_ptr<NcclTowerSum>> create(const NcclLibrary& library,
                                                               absl::Span<DeviceCompute* const> towers,
                                                               Duration answer_timeout);

@@ -37,7 +37,7 @@ class ClientStream final : public ReactorStream<grpc::ClientBidiReactor<proto::R
     note_done(absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message()));
   }
 
-  /// Waits for the answer of a server. Errors  those of gRPC.
+  /// Waits for the answer of a server. Errors  Those of gRPC.
   absl::Status wait_answered(TimePoint deadline) {
     MutexLock lock(mutex_);
     while (!answered_ && !done_)

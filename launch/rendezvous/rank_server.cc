@@ -71,7 +71,7 @@ class RankServer::Service final : public proto::Rendezvous::CallbackService {
     server_ = nullptr;  // ends streams without a hello
   }
 
-  /// Errors  as ps::GatedServer::start.
+  /// Errors  Those of ps::GatedServer::start.
   absl::Status listen(const std::string& address, const std::string& secret, int max_message_bytes) {
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(max_message_bytes);

@@ -34,7 +34,7 @@ class JoinHandler {
   /// The facts that a worker needs before it joins.
   /// Errors  FAILED_PRECONDITION: another protocol version, or the run has ended.
   absl::Status describe(const proto::DescribeRequest& request, proto::DescribeReply& reply);
-  /// Errors  those of RunAgreement::agree(), BackupHandler::take_over() and Membership::join(). FAILED_PRECONDITION:
+  /// Errors  Those of RunAgreement::agree(), BackupHandler::take_over() and Membership::join(). FAILED_PRECONDITION:
   ///         the run has ended. UNAVAILABLE: this task does not serve, or is another process than the worker has
   ///         described.
   absl::Status join(const proto::JoinRequest& request, proto::JoinReply& reply);

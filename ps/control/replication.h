@@ -26,7 +26,7 @@ class Replication {
   void set_port(uint16_t port) { port_ = port; }
   /// Opens the link to the replication peer, if any. Called once, when the shards exist and before the first call
   /// arrives.
-  /// Errors   those of check_exposure() and channel_credentials().
+  /// Errors   Those of check_exposure() and channel_credentials().
   absl::Status start();
   /// Reports from a shard's thread that the backup of the shard is level (""), or was lost.
   void report_shard(const std::string& cause);

@@ -27,7 +27,7 @@ class BackupReceiver {
   /// Key of the memory into which the primary puts its buckets.
   std::string key() const { return slots_.region->key(); }
   /// Copies the bucket that has arrived into the store. Returns the state of its exchanges.
-  /// Errors  INVALID_ARGUMENT, DATA_LOSS: the slot is wrong. Else those of the store.
+  /// Errors  INVALID_ARGUMENT, DATA_LOSS: the slot is wrong. Otherwise those of the store.
   absl::StatusOr<BucketState> receive(uint64_t immediate, ParameterStore& store);
   /// Notifies the primary that this bucket was copied. False: the transport has no room, try again.
   bool acknowledge(uint32_t bucket);

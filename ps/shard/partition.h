@@ -87,7 +87,7 @@ class Partition {
   void on_changed(uint32_t bucket) { returned_.on_changed(bucket); }
 
   /// Copies parameters and state into `copy` and uses its memory again.
-  /// Errors  FAILED_PRECONDITION: the parameters are not initialized. Else those of the store.
+  /// Errors  FAILED_PRECONDITION: the parameters are not initialized. Otherwise those of the store.
   absl::Status copy_to(Checkpoint& copy) const;
 
  private:

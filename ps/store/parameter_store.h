@@ -125,7 +125,7 @@ absl::StatusOr<std::optional<int>> device_ordinal(const std::string& device);
 
 /// Returns the maker for a device by its name: "host" or "gpu:N", where N is the driver's number. Opens a GPU once to
 /// check that it can be used.
-/// Errors  INVALID_ARGUMENT: not such a name. Else as gpu::open_device.
+/// Errors  INVALID_ARGUMENT: not such a name. Otherwise those of gpu::open_device.
 absl::StatusOr<StoreMaker> store_maker(const std::string& device);
 
 /// Zeroed shared memory for `count` parameters, for the makers above; `place` is called before the first access.

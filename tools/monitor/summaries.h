@@ -22,7 +22,7 @@ namespace gradrail::tools {
 /// Threads  Owner thread of the client.
 class Summaries {
  public:
-  /// Errors  as EventFile::create.
+  /// Errors  Those of EventFile::create.
   static absl::StatusOr<std::unique_ptr<Summaries>> create(const std::string& folder, uint32_t every);
 
   /// Records a step; called after each one. Writes with every `every`th of an epoch and its last. `client`: null

@@ -26,7 +26,7 @@ struct MonitoredTask {
 };
 
 /// Serves metrics for Prometheus, and prints the address. Null without --metrics_port.
-/// Errors  as MetricsServer::start. INVALID_ARGUMENT: the port of this task is above 65535.
+/// Errors  Those of MetricsServer::start. INVALID_ARGUMENT: the port of this task is above 65535.
 absl::StatusOr<std::unique_ptr<MetricsServer>> serve_metrics(const MonitoringFlags& flags, const MonitoredTask& task,
                                                              MetricsServer::Collect collect);
 
@@ -34,7 +34,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> serve_metrics(const MonitoringFla
 /// Threads  Owner thread; what it serves has its own.
 class PsMonitor {
  public:
-  /// `server` outlives it. Errors  as MetricsServer::start.
+  /// `server` outlives it. Errors  Those of MetricsServer::start.
   static absl::StatusOr<std::unique_ptr<PsMonitor>> start(const MonitoringFlags& flags, const MonitoredTask& task,
                                                           ps::Server& server);
 

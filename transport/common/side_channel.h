@@ -46,7 +46,7 @@ class SideChannel {
   /// Addresses of both ends: "10.0.0.2:40112 > 10.0.0.1:2223".
   const std::string& ends() const { return ends_; }
 
-  /// Errors  UNAVAILABLE: closed. Else as Connection::send.
+  /// Errors  UNAVAILABLE: closed. Otherwise those of Connection::send.
   absl::Status send(std::string_view message);
   void close();
 

@@ -24,7 +24,7 @@ class ModelMemory {
   ModelMemory(ps::Schema schema, ps::PushFormat push, ps::ReturnFormat returns = ps::ReturnFormat::fp32);
 
   /// `place` is called for both blocks before their first use; it may be empty. `device.device` may be null.
-  /// Errors  RESOURCE_EXHAUSTED: no memory. Else as GpuVariables::create().
+  /// Errors  RESOURCE_EXHAUSTED: no memory. Otherwise those of GpuVariables::create().
   absl::Status allocate(const MemoryBinder& place, const DeviceMemory& device);
 
   const ps::Schema& schema() const { return schema_; }

@@ -58,7 +58,7 @@ class Workload {
   /// no classes, or its device has failed. A device copies memory for it, so that it is not for each step.
   virtual std::optional<float> batch_accuracy() { return std::nullopt; }
 
-  /// Errors  as step().
+  /// Errors  Those of step().
   virtual absl::StatusOr<Verdict> verdict(Parameters parameters) = 0;
 
   /// Block with the parameters and the gradient on one device; the gradient of several towers if these average between
@@ -93,7 +93,7 @@ struct WorkloadOptions {
   uint64_t task_index = 0;  ///< each worker has its own order of the data
   int threads = 1;
   bool cnn_logits_relu = true;  ///< Cnn::Shape::logits_relu
-  size_t tower = 0;             ///< index in the worker: the towers take batches in turn, so that the batches of
+  size_t tower = 0;             ///< index in the worker: the towers take batches in turn, so that those of
   size_t tower_count = 1;       ///< one step are together one batch of `tower_count` times the size
   ps::PushFormat push = ps::PushFormat::fp32;  ///< a device keeps room for gradients in this format
   /// Shared by the towers of one process, which only read it; null: read from data_dir.
@@ -102,7 +102,7 @@ struct WorkloadOptions {
   std::function<void()> on_reader_thread;
 };
 
-/// Loads the data of `data_dir`; null for a model that needs no files. Errors as load_mnist.
+/// Loads the data of `data_dir`; null for a model that needs no files. Errors  Those of load_mnist.
 absl::StatusOr<std::shared_ptr<const MnistData>> load_data(const WorkloadOptions& options);
 
 /// Whether gpu::Compute has code for a model.
@@ -111,7 +111,7 @@ bool computes_on_devices(const std::string& model);
 /// `device`: what the model computes with; null: this host, by oneDNN.
 /// Errors  INVALID_ARGUMENT: no such model (lists them), or no code of the model for devices. Also images of another
 ///         size, and batches of all towers that are larger than the training set. RESOURCE_EXHAUSTED: the device has
-///         too little memory. Else as load_data.
+///         too little memory. Otherwise those of load_data.
 absl::StatusOr<std::unique_ptr<Workload>> make_workload(const WorkloadOptions& options,
                                                         std::unique_ptr<gpu::Compute> device = nullptr);
 

@@ -77,7 +77,7 @@ std::string frame_text(FrameType type, std::string_view payload);
 absl::StatusOr<Frame> decode_frame(std::string_view text);
 
 std::string encode(const Welcome& welcome);
-/// Errors  of this and the next functions: DATA_LOSS: not such a message.
+/// Errors  DATA_LOSS: not such a message; the next functions have the same error.
 absl::StatusOr<Welcome> decode_welcome(std::string_view payload);
 
 std::string encode(const Request& request);

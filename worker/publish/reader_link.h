@@ -23,7 +23,7 @@ struct ReaderTotals {
 };
 
 /// The publisher's end of one connection. It holds at most one version: the one that it sends.
-/// Errors   of all functions: the connection must be closed. UNAVAILABLE: the reader left. DATA_LOSS: not a reader.
+/// Errors   After any error the connection must be closed. UNAVAILABLE: the reader left. DATA_LOSS: not a reader.
 /// Threads  The thread of the server.
 class ReaderLink {
  public:

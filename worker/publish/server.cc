@@ -28,7 +28,7 @@ constexpr int kLastTickMs = 5;                               // no event shows t
 constexpr Duration kIdleInterval = std::chrono::seconds(5);  // a reader expects a frame within 30 s
 constexpr Duration kLastWords = std::chrono::seconds(1);     // time for readers to read the end after the deadline
 
-/// Errors  those of Server::start().
+/// Errors  Those of Server::start().
 absl::StatusOr<FileDescriptor> open_listener(const std::string& address) {
   GRADRAIL_ASSIGN_OR_RETURN(const ps::HostPort place, ps::parse_host_port(address));
   GRADRAIL_ASSIGN_OR_RETURN(std::vector<NetAddress> found, resolve(place.host, place.port));

@@ -44,9 +44,9 @@ class Subscriber {
   static absl::StatusOr<std::unique_ptr<Subscriber>> open(SubscriberOptions options);
 
   /// Waits until the publisher has sent names and shapes. It repeats connections with growing pauses.
-  /// Errors  of this function and of next(): DEADLINE_EXCEEDED names the last cause; call again. ABORTED: the publisher
-  ///         has ended; a further call waits for its next start. FAILED_PRECONDITION: another secret, or a restarted
-  ///         publisher has other tensors. DATA_LOSS: a version has a wrong hash twice. RESOURCE_EXHAUSTED.
+  /// Errors  This function and next() have the same. DEADLINE_EXCEEDED names the last cause; call again. ABORTED: the
+  ///         publisher has ended; a further call waits for its next start. FAILED_PRECONDITION: another secret, or a
+  ///         restarted publisher has other tensors. DATA_LOSS: a version has a wrong hash twice. RESOURCE_EXHAUSTED.
   absl::Status connect(TimePoint deadline);
 
   /// The model of the publisher; valid after connect().

@@ -40,7 +40,7 @@ class Towers final : public Workload {
   void seek(uint64_t step) override { step_ = step; }
   /// Each tower does so by itself, as soon as it has computed.
   void prefetch() override {}
-  /// Errors  of the first tower that has one, and its number; the others have ended their step, too.
+  /// Errors  The error of the first tower that has one, with its number; the others have ended their step, too.
   absl::StatusOr<float> step(Parameters parameters, Gradients gradients, const GradientReady& ready) override;
   /// The mean of the towers'.
   std::optional<float> batch_accuracy() override;

@@ -41,7 +41,7 @@ struct OpenContext {
 };
 
 /// Registers the memory of a model with open.context. `shard_on_gpu`: a GPU of a shard may map the gradients.
-/// Errors  as Context::register_memory().
+/// Errors  Those of Context::register_memory().
 absl::Status register_model(OpenContext& open, transport::RegistrationBudget& budget, MemorySpan parameters,
                             MemorySpan gradients, bool shard_on_gpu);
 

@@ -55,7 +55,7 @@ using StopRequest = std::function<bool()>;
 
 /// Opens the connections of control links over gRPC. `worker_count` is that of the cluster description: a ps that was
 /// stopped is noticed later in a large run.
-/// Errors  those of ps::channel_credentials().
+/// Errors  Those of ps::channel_credentials().
 absl::StatusOr<std::shared_ptr<ps::ControlDialer>> control_link_dialer(const ps::Security& security,
                                                                        size_t worker_count);
 
