@@ -32,7 +32,7 @@ inline constexpr char kBuiltinPluginBuild[] = "cxxabi " GRADRAIL_PLUGIN_TEXT(
 struct BuiltinPlugin {
   uint32_t version = kBuiltinPluginVersion;
   const char* build = kBuiltinPluginBuild;
-  const char* library = "";  ///< for people, the library behind it with its version: "libfabric 1.17.0"
+  const char* library = "";  ///< name for people of the library behind it, with its version: "libfabric 1.17.0"
   absl::StatusOr<std::unique_ptr<Context>> (*open)(const OpenOptions& options) = nullptr;
 };
 

@@ -14,7 +14,7 @@ namespace gradrail::transport {
 /// A loaded plug-in: a third party's table of C functions (transport/plugin.h), or one of this tree with an entry in
 /// C++ (transport/builtin_plugin.h). Valid until the process exits: plug-ins are never unloaded.
 struct Plugin {
-  std::string library;  ///< for people, the library behind it with its version; may be empty
+  std::string library;  ///< name for people of the library behind it, with its version; may be empty
   std::function<absl::StatusOr<std::unique_ptr<Context>>(const OpenOptions& options)> open;
 };
 

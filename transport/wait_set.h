@@ -30,7 +30,7 @@ class WaitSet {
   void add(Context* context);
   void remove(Context* context);
 
-  /// Polls, spins as the policy says, then blocks. Returns the number of completions, all from one context; 0 at the
+  /// Polls, spins according to the policy, then blocks. Returns the number of completions, all from one context; 0 at the
   /// deadline or after wake().
   size_t wait(absl::Span<Completion> out, TimePoint deadline);
 

@@ -178,7 +178,7 @@ absl::Status BackupHandler::take_over(const proto::JoinRequest& request, RunSetu
   bool is_primary_unreachable = setup.primary.has_restarted;
   {
     MutexLock lock(context_.state.mutex);
-    // A primary whose heartbeats arrive here serves: a worker that alone cannot reach it must not split the run.
+    // A primary whose messages arrive here serves: a worker that alone cannot reach it must not split the run.
     is_primary_unreachable =
         is_primary_unreachable || Clock::now() - context_.state.primary.heard > context_.options.heartbeat_timeout;
   }

@@ -158,7 +158,7 @@ absl::StatusOr<std::string> JoinHandler::admit(const proto::JoinRequest& request
   {
     ControlState& state = context_.state;
     MutexLock lock(state.mutex);
-    // The check holds the lock of the join: this task ends as soon as it finds that the run has finished.
+    // The check and the join hold one lock: this task ends as soon as it finds that the run has finished.
     if (state.membership.finished() && state.membership.aborted().empty()) return run_has_ended();
     const bool is_continued =
         request.has_left_group() && !request.newcomer() && request.left_group() != request.group();
@@ -220,7 +220,7 @@ absl::Status JoinHandler::leave(const proto::LeaveRequest& request, proto::Leave
   if (replication_.is_backup()) return replication_.still_backup_error();
   {
     MutexLock lock(state.mutex);
-    // The check holds the lock of the end of the membership: of workers that leave together, exactly one is the last.
+    // The check and the end of the membership hold one lock: of workers that leave together, exactly one is the last.
     if (request.unless_last()) {
       // A member that was lost by silence joins again: it may be the last, and only a member can save.
       const absl::Status live = state.membership.heard(member.worker, member.incarnation, Clock::now());

@@ -335,7 +335,7 @@ bool Membership::expire_absent(TimePoint now) {
 }
 
 void Membership::abort_if_deserted(TimePoint now) {
-  // A new run waits for all its workers without a limit, because people may start them manually.
+  // A new run waits for all its workers without a limit, because people start them manually.
   if (!deserted() || (!is_continued() && !never_joined().empty())) return;
   if (now > return_deadline_) abort_run(fmt::format("{}, and no worker remains", last_loss_));
 }

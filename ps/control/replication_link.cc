@@ -96,7 +96,7 @@ void ReplicationLink::end() {
   // The thread has ended, so this one may use its fields.
   proto::ReplicateRequest request;
   options_.fill_message(request);
-  ask(request).status().IgnoreError();  // without this message the backup finds the primary lost, and its run over
+  ask(request).status().IgnoreError();  // a backup without this message finds the primary lost, and its run over
 }
 
 void ReplicationLink::wait_for_backup() {

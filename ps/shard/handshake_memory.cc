@@ -97,7 +97,7 @@ absl::Status Handshake::probe_mapping(const ShardPeer& peer) {
     // The put writes what is there: a chief that has joined again offers these parameters.
     const transport::LocalSlice element = {peer.returns.region.get(), 0, bytes};
     GRADRAIL_RETURN_IF_ERROR(peer.connection->get(element, {peer.offer.parameters, last}, 0));
-    // The copy replaces the get, which may still be under way.
+    // The copy writes the bytes of the get, which may still be under way.
     std::memcpy(peer.returns.memory.data(), &peer.parameters_mapped[last_element], bytes);
     GRADRAIL_RETURN_IF_ERROR(peer.connection->put(element, {peer.offer.parameters, last}, {}));
   }

@@ -67,7 +67,7 @@ void PeerTable::tell_lowest(WorkerIndex removed) {
   if (lowest == active_.end() || (*lowest)->worker < removed) return;
   proto::ToWorker message;
   message.set_lower_left(true);
-  send_message(*(*lowest)->connection, message).IgnoreError();  // without room: the heartbeat has the information
+  send_message(*(*lowest)->connection, message).IgnoreError();  // the heartbeat has the information if there is no room
 }
 
 ShardPeer& PeerTable::accept(transport::Connection& connection, size_t context_index) {

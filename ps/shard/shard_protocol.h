@@ -80,7 +80,7 @@ using Actions = std::vector<Action>;
 /// Joining   sync, quorum: a worker that joins late, again or as a new incarnation is expected from the next
 ///           step of every bucket. Buckets may be one step apart at that moment. The first arrival is a pull or an
 ///           offer. The answers to it name the step after their versions. The worker begins with the smallest one of
-///           all shards. Each fragment of the model has a step of its own. From then on each bucket waits for it (in
+///           all shards. Each fragment of the model has its own step. From then on each bucket waits for it (in
 ///           quorum the others may continue). Where that step is already applied, the push is answered at
 ///           once and dropped. While the answers' versions are ahead of its step, the worker may continue at their
 ///           smallest + 1.

@@ -12,7 +12,7 @@ namespace gradrail::topology::planning {
 struct AvailableResources {
   CpuSet cpus;                       ///< never empty
   CpuSet closed, outside, reserved;  ///< cpus left out by the cpuset; by --cores; kept free
-  std::vector<int> gpus;             ///< in the order of their assignment
+  std::vector<int> gpus;             ///< sorted by assignment
   std::vector<std::string> gpu_out;  ///< reason why a GPU is out, indexed as Machine::gpus; empty: it is in
   std::vector<std::string> nic_out;  ///< likewise
   std::vector<int> nic_gbit;         ///< likewise: usable bandwidth in whole Gb/s; not recorded: as the fastest

@@ -11,7 +11,7 @@ namespace gradrail::topology {
 
 enum class Job { ps, worker };
 enum class Towers {
-  automatic,  ///< on GPUs if there are usable ones, otherwise on CPUs
+  automatic,  ///< GPUs if there are usable ones, otherwise CPUs
   gpu,        ///< no GPU is an error
   cpu,
 };

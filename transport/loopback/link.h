@@ -68,7 +68,7 @@ struct Link {
   Mutex mutex;
   std::array<Direction, 2> directions ABSL_GUARDED_BY(mutex);
   absl::Status lost ABSL_GUARDED_BY(mutex);
-  /// Until then the posts of the end that did not cause the loss have no effect. TimePoint(): both ends detect it
+  /// Time until which posts of the end that did not cause the loss have no effect. TimePoint(): both ends detect it
   /// immediately.
   TimePoint loss_arrives ABSL_GUARDED_BY(mutex);
 };

@@ -120,7 +120,7 @@ void OfiContext::set_timer() {
   itimerspec when{};
   // Every interval is below 1 s, so the nanoseconds hold it.
   if (wanted) when.it_value.tv_nsec = std::chrono::duration_cast<std::chrono::nanoseconds>(wait).count();
-  timerfd_settime(timer_.get(), 0, &when, nullptr);  // and clears an earlier expiry
+  timerfd_settime(timer_.get(), 0, &when, nullptr);  // the call clears an earlier expiry
   timer_set_ = wanted;
 }
 

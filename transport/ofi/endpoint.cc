@@ -154,7 +154,7 @@ absl::Status Endpoint::accept() {
 }
 
 absl::StatusOr<Endpoint::Event> Endpoint::next_event(uint64_t token) {
-  alignas(fi_eq_cm_entry) std::array<std::byte, sizeof(fi_eq_cm_entry) + 64> buffer{};  // and bytes of the peer
+  alignas(fi_eq_cm_entry) std::array<std::byte, sizeof(fi_eq_cm_entry) + 64> buffer{};  // room for bytes of the peer
   const auto& entry = *reinterpret_cast<const fi_eq_cm_entry*>(buffer.data());
   uint32_t event = 0;
   const ssize_t got = fi_eq_read(events_.get(), &event, buffer.data(), buffer.size(), 0);

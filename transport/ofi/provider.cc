@@ -123,7 +123,7 @@ bool is_wanted(std::string_view name, const OpenOptions& options) {
   return provider_matches(name, options.ofi_provider);
 }
 
-/// A link-local address needs a scope that a peer cannot know.
+/// Whether an address is link-local: it needs a scope that a peer does not have.
 bool is_link_local(const std::string& source) { return source.starts_with("fe80"); }
 
 /// Devices with an IP address that peers can reach.

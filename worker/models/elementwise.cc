@@ -9,7 +9,7 @@
 namespace gradrail::worker {
 namespace {
 
-// Between these limits exp and 1 / exp are both normal numbers: a subnormal would slow the loop down a hundredfold.
+// Both exp and 1 / exp are normal numbers between these limits: a subnormal would slow the loop down a hundredfold.
 constexpr float kExpLimit = 87.0f;
 
 [[gnu::always_inline]] inline float exp_one(float x) {

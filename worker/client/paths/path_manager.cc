@@ -33,7 +33,7 @@ PathManager::PathManager(const ClientOptions& options, const Identity& identity,
 
 void set_endpoints(ShardLink& link, const ps::proto::JoinReply::Shard& shard) {
   link.endpoints.clear();
-  // The shard does not have the address by which its clients reach it: the host of its control plane replaces it.
+  // The shard does not have the interface of this host that reaches it: that of its control plane is used.
   for (const auto& endpoint : shard.endpoints()) {
     link.endpoints.push_back({endpoint.transport(), with_scope_of(link.address, endpoint.address()),
                               with_scope_of(link.address, endpoint.rails())});

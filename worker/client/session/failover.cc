@@ -104,7 +104,7 @@ absl::StatusOr<Failover::Successor> Failover::find_successor(uint32_t ps_index) 
       answered = true;
       deadline += std::chrono::milliseconds(backup.described->heartbeat_timeout_ms());
     }
-    // UNAVAILABLE: the backup still receives heartbeats from its primary, or is busy. Any other answer is its decision,
+    // UNAVAILABLE: the backup still receives messages of its primary, or is busy. Any other answer is its decision,
     // and its second one counts: between the first answer and the end of its primary it may have received everything.
     const bool is_undecided = backup.described.has_value() && absl::IsUnavailable(from_backup);
     const bool is_refused = backup.described.has_value() && !is_undecided;
