@@ -144,7 +144,7 @@ bool has_crc32c_hardware() { return __builtin_cpu_supports("sse4.2") != 0; }
 #else
 
 uint32_t crc32c_hardware(const void*, size_t, uint32_t) {
-  // Not reachable for a caller that keeps the contract: the function below is false on this architecture.
+  // A caller that keeps the contract never gets here: the function below is false on this architecture.
   GRADRAIL_CHECK(has_crc32c_hardware());
   return 0;
 }

@@ -181,7 +181,7 @@ absl::StatusOr<std::string> read_input(const FileDescriptor& file, const std::st
     } else if (count == 0 && (!is_pipe || !text.empty() || hung_up)) {
       break;
     } else if (count == 0 || errno == EAGAIN) {
-      // A pipe at its end has no writer, or none so far: only poll() distinguishes them.
+      // A pipe at its end has no writer, or none yet: only poll() distinguishes them.
       GRADRAIL_RETURN_IF_ERROR(await(file.get(), POLLIN, path, deadline, hung_up));
     }
   }

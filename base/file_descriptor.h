@@ -35,7 +35,7 @@ class FileDescriptor {
 /// Raises this process' limit of open files to at least `count`.
 /// Errors  RESOURCE_EXHAUSTED: the hard limit is lower; names both and the remedy.
 absl::Status allow_open_files(uint64_t count);
-/// Raises it as far as the hard limit permits: for a server that learns the number of its connections later.
+/// Raises the limit as far as the hard limit permits: the number of a server's connections is unknown before.
 void allow_many_open_files();
 
 struct Pipe {

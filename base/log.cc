@@ -94,7 +94,7 @@ void start_log(const std::string& task_name) {
   }();
   auto formatter = std::make_unique<spdlog::pattern_formatter>();
   formatter->add_flag<OneLine>('*').set_pattern(task_name + " %L %H:%M:%S.%e %*");
-  // Under the lock of the sink: a thread may log at this moment, and would lose a logger that is replaced.
+  // The lock of the sink is held: a thread may log at the same time, and would lose a logger that is replaced.
   logger->set_formatter(std::move(formatter));
 }
 

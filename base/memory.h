@@ -13,7 +13,8 @@ namespace gradrail {
 /// memfd_create(), the memory has no file: shm then refuses itself, and all other transports can register it.
 class SharedMemory {
  public:
-  /// Errors  RESOURCE_EXHAUSTED: the kernel refused memory or a descriptor; the message says which limit.
+  /// Creates the memory.
+  /// Errors  RESOURCE_EXHAUSTED: the kernel refused memory or a descriptor; the message names the limit.
   static absl::StatusOr<SharedMemory> create(const std::string& name, size_t bytes);
 
   SharedMemory() = default;

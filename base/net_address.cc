@@ -133,7 +133,7 @@ bool is_ip_address(const std::string& text, int family) {
 
 absl::StatusOr<std::vector<NetAddress>> resolve(const std::string& host, uint16_t port) {
   addrinfo wanted{};
-  // Without a socket type getaddrinfo() lists each address once per type.
+  // getaddrinfo() without a socket type lists each address once per type.
   wanted.ai_socktype = SOCK_STREAM;
   wanted.ai_flags = AI_NUMERICSERV | (host.empty() ? AI_PASSIVE : 0);
   addrinfo* found = nullptr;
@@ -241,7 +241,7 @@ void send_large_part(int fd) {
 
 bool lacks_port(int error, const NetAddress& address, bool listens) {
   if (listens) return error == EADDRINUSE && address.port() == 0;
-  // With IPv6 it may also be a host without an address of that kind.
+  // The cause for IPv6 may also be a host without an address of that kind.
   return error == EADDRNOTAVAIL && address.family() == AF_INET;
 }
 

@@ -28,13 +28,13 @@ struct NetAddress {
   uint16_t port() const;
   void set_port(uint16_t port);
   bool is_loopback() const;
-  bool is_any() const;  ///< stands for all interfaces of the host
+  bool is_any() const;  ///< whether it means all interfaces of the host
 };
 
 /// Whether the text is an IPv4 or IPv6 loopback address. Names are not resolved.
 bool is_loopback_host(std::string_view host);
 
-/// Whether the text is the address that stands for all interfaces of the host: 0.0.0.0 or ::.
+/// Whether the text is the address of all interfaces of the host: 0.0.0.0 or ::.
 bool is_any_host(std::string_view host);
 
 /// Removes the scope from each address in brackets: "[fe80::1%eth0]:2223" becomes "[fe80::1]:2223". A scope names an

@@ -23,7 +23,8 @@ namespace gradrail {
 namespace {
 
 constexpr uint64_t kMiB = uint64_t{1} << 20;
-/// A thread needs 8 MiB for its stack. A process that was refused one has come as close to its limit as this.
+/// Distance to the limit that counts as reached. A thread needs 8 MiB for its stack. A process that was refused one is
+/// this close to its limit.
 constexpr uint64_t kClose = 64 * kMiB;
 
 int exit_code_of_abort = EXIT_FAILURE;  // set once, before other threads
@@ -47,7 +48,7 @@ uint64_t status_bytes(std::string_view field) {
 struct Limit {
   const char* name;
   uint64_t bytes;  ///< RLIM_INFINITY: none
-  uint64_t most;   ///< that the process has had
+  uint64_t most;   ///< maximum memory that the process has had
 };
 
 std::array<Limit, 2> limits() {

@@ -11,7 +11,7 @@
 
 namespace gradrail {
 
-/// RESOURCE_EXHAUSTED with what was done, the memory of this process, the limit that it has met, and the remedy.
+/// RESOURCE_EXHAUSTED with what was done, the memory of this process, the limit that it has reached, and the remedy.
 /// Allocates little.
 absl::Status out_of_memory(std::string_view doing);
 
@@ -30,8 +30,8 @@ auto without_exceptions(std::string_view doing, Function function) -> decltype(f
   }
 }
 
-/// For main(): a library that aborts without memory, and an exception that ends a thread, become a line on stderr and
-/// this exit code. gRPC aborts without a word when malloc() or a thread is refused.
+/// Makes a library that aborts without memory, and an exception that ends a thread, print a line on stderr and use this
+/// exit code; for main(). gRPC aborts without a message when malloc() or a thread is refused.
 void explain_aborts(int exit_code);
 
 }  // namespace gradrail

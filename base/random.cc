@@ -76,7 +76,7 @@ std::string random_bytes(size_t count) {
   for (size_t done = 0; done < count;) {
     // Flags 0: the call blocks until the kernel's generator has its first entropy.
     const ssize_t got = getrandom(bytes.data() + done, count - done, 0);
-    GRADRAIL_CHECK(got > 0 || (got < 0 && errno == EINTR));  // more than 256 bytes may come in pieces
+    GRADRAIL_CHECK(got > 0 || (got < 0 && errno == EINTR));  // more than 256 bytes may arrive in pieces
     if (got > 0) done += static_cast<size_t>(got);
   }
   return bytes;

@@ -53,10 +53,10 @@ class RateLimitedLog {
   const Duration interval_;
   const uint32_t lines_;
   Mutex mutex_;
-  TimePoint end_ ABSL_GUARDED_BY(mutex_){};       ///< of the interval
-  uint32_t written_ ABSL_GUARDED_BY(mutex_) = 0;  ///< in this interval
+  TimePoint end_ ABSL_GUARDED_BY(mutex_){};       ///< end of the interval
+  uint32_t written_ ABSL_GUARDED_BY(mutex_) = 0;  ///< lines in this interval
   uint64_t suppressed_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::string last_ ABSL_GUARDED_BY(mutex_);  ///< that was suppressed
+  std::string last_ ABSL_GUARDED_BY(mutex_);  ///< last suppressed line
 };
 
 }  // namespace gradrail

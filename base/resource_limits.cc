@@ -21,7 +21,7 @@ constexpr const char* kMemoryRemedy = "raise it by docker run --memory, MemoryMa
 constexpr const char* kTasksRemedy = "raise it by docker run --pids-limit, or TasksMax= of a systemd unit";
 constexpr const char* kUserTasksRemedy = "raise it by `ulimit -u`, or nproc in /etc/security/limits.conf";
 
-/// The words of the line that begins with `name`; empty: there is none.
+/// Returns the words of the line that begins with `name`; empty: there is none.
 std::vector<std::string> words_after(const std::string& text, std::string_view name) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
@@ -55,7 +55,7 @@ void add_upwards(const std::string& mount, std::string path, std::vector<std::st
   folders.push_back(mount);
 }
 
-/// Both hierarchies, whose files have different names.
+/// File names of both hierarchies, which differ.
 struct MemoryFiles {
   const char* limit;
   const char* usage;
@@ -97,7 +97,7 @@ uint64_t tasks_of_user() {
   return count;
 }
 
-/// From getrlimit(): without a free descriptor no file can be read.
+/// Describes the open files by getrlimit(): no file can be read without a free descriptor.
 std::string open_files_text() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return "raise `ulimit -n`";

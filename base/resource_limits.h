@@ -31,7 +31,8 @@ struct Rest {
 /// `processes` of them have the bytes in equal parts: a limit of address space is one of each process.
 std::optional<Rest> available_memory(uint64_t processes = 1, const SystemFiles& files = read_system_file);
 
-/// Before an allocation of `bytes`. `who`: the begin of the message, "2 workers need". `remedy`: its end.
+/// Checks the available memory before an allocation of `bytes`. `who`: the begin of the message, "2 workers need".
+/// `remedy`: its end.
 /// Errors  RESOURCE_EXHAUSTED: fewer bytes are available; the message has both numbers, the limit and the remedies.
 absl::Status check_available_memory(std::string_view who, double bytes, std::string_view remedy, uint64_t processes = 1,
                                     const SystemFiles& files = read_system_file);
@@ -44,8 +45,8 @@ std::optional<Rest> available_tasks(const SystemFiles& files = read_system_file)
 /// Source   Measured with gRPC 1.51.
 uint64_t threads_with_grpc();
 
-/// Before threads are started: gRPC neither reports nor survives one that the kernel refuses. `who`: the begin of the
-/// message, "2 workers need".
+/// Checks the available tasks before threads are started: gRPC neither reports nor survives a thread that the kernel
+/// refuses. `who`: the begin of the message, "2 workers need".
 /// Errors  RESOURCE_EXHAUSTED: fewer can be started; the message has both numbers, the limit and the remedy.
 absl::Status check_available_tasks(std::string_view who, uint64_t needed, const SystemFiles& files = read_system_file);
 

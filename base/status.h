@@ -28,7 +28,7 @@
 
 namespace gradrail {
 
-/// The status's words. Debian's absl has a string_view of its own, which fmt does not know.
+/// Text of the status. Debian's absl has its own string_view, which fmt does not support.
 inline std::string_view message_of(const absl::Status& status) {
   return {status.message().data(), status.message().size()};
 }

@@ -40,7 +40,7 @@ namespace {
 
 /// nullopt: the status is unknown. A process that a driver holds in the kernel survives SIGKILL: the wait is bounded.
 std::optional<int> reap(pid_t child) {
-  // One second in total: the child has closed the pipe or was killed, so it is about to exit.
+  // The tries take one second in total: the child has closed the pipe or was killed, so it is about to exit.
   constexpr int kTries = 200;
   constexpr useconds_t kInterval_us = 5000;
   for (int i = 0; i < kTries; ++i) {
@@ -80,7 +80,7 @@ absl::StatusOr<std::string> run_in_subprocess(const std::function<absl::StatusOr
     pipe.reader.reset();
     run_child(work, parent, pipe.writer.get());
   }
-  // While this process holds the writer, the reader sees no end of file when the child exits.
+  // The reader gets no end of file when the child exits while this process holds the writer.
   pipe.writer.reset();
   // Codes of absl::Status have at most two digits; a line end follows.
   constexpr size_t kMaxCodeBytes = 4;

@@ -16,7 +16,7 @@ struct SubprocessLimits {
 
 /// Runs `work` in a child process and returns its result. A library or driver that crashes, prints, hangs or starts
 /// threads there does not affect this process.
-/// Errors   as `work`. UNAVAILABLE: the child ended without a result; the message has its signal or exit code.
+/// Errors   Those of `work`. UNAVAILABLE: the child ended without a result; the message has its signal or exit code.
 ///          DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED: the child exceeded a limit and was killed, or fork failed.
 /// Threads  Only the thread of the caller may run: the child inherits the locks of other threads as they are.
 absl::StatusOr<std::string> run_in_subprocess(const std::function<absl::StatusOr<std::string>()>& work,

@@ -12,7 +12,7 @@ namespace gradrail {
 inline size_t utf8_character_bytes(std::string_view text) {
   if (text.empty()) return 0;
   const auto lead = static_cast<unsigned char>(text[0]);
-  // C0 and C1 would begin overlong sequences of two bytes; F5 and above lie beyond U+10FFFF.
+  // C0 and C1 would begin overlong sequences of two bytes; F5 and above are beyond U+10FFFF.
   const size_t length = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
   if (length == 0 || length > text.size()) return 0;
   uint32_t code = length == 1 ? lead : lead & (0x7F >> length);

@@ -41,7 +41,7 @@ absl::Status with_remedy(const absl::Status& cannot_listen) {
 }
 
 void set_limits(grpc::ServerBuilder& builder) {
-  constexpr int kHandshakeMs = 3000;  // of TLS
+  constexpr int kHandshakeMs = 3000;  // time limit of TLS
   // The pings of workers, which gRPC would otherwise take for an attack in a long pause between two heartbeats.
   constexpr int kLeastPauseMs = 500;
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
@@ -56,7 +56,7 @@ void set_limits(grpc::ServerBuilder& builder) {
 
 /// A connection of the control plane for each worker, and one to each shard.
 absl::Status allow_connections(const ServerOptions& options) {
-  constexpr uint64_t kOwnFiles = 256;  // of libraries, checkpoints, other tasks
+  constexpr uint64_t kOwnFiles = 256;  // files of libraries, checkpoints, other tasks
   const absl::Status allowed =
       allow_open_files(kOwnFiles + options.worker_names.size() * (1 + uint64_t{options.shard_count}));
   if (allowed.ok()) return allowed;
@@ -120,7 +120,7 @@ class GrpcListener final : public ControlListener {
 
  private:
   std::unique_ptr<grpc::Service> service_;
-  std::unique_ptr<GatedServer> gated_server_;  ///< behind the service, which it calls
+  std::unique_ptr<GatedServer> gated_server_;  ///< declared after the service, which it calls
 };
 
 }  // namespace
@@ -157,7 +157,7 @@ Server::Impl::~Impl() {
   // Barriers and heartbeats wait in their handlers: this deadline cancels them.
   if (listener != nullptr) listener->shutdown(std::chrono::milliseconds(500));
   if (control != nullptr) control->replication.stop();
-  shards.clear();  // before the control plane, which they report losses to
+  shards.clear();  // destroyed before the control plane, to which they report losses
 }
 
 absl::StatusOr<std::unique_ptr<Server::Impl>> Server::Impl::start(const Options& options) {
@@ -270,7 +270,7 @@ absl::Status Server::wait_finished(const std::atomic<bool>& stop, Duration grace
     }
     if (!lost_parent.ok()) impl_->control->context.losses.report_failure(std::string(message_of(lost_parent)));
     if (stop.load()) {
-      // min(): the grace period counts from the first round that has seen the stop.
+      // min(): the grace period counts from the first round that has detected the stop.
       ends_at = std::min(ends_at, Clock::now() + grace_period);
       const std::vector<std::string> workers = heartbeat.workers();
       if (Clock::now() >= ends_at || workers.empty()) {
@@ -289,7 +289,7 @@ absl::Status Server::wait_finished(const std::atomic<bool>& stop, Duration grace
     const std::vector<std::string> missing = heartbeat.awaited();
     if (!missing.empty()) spdlog::warn("waiting for {}", list_of(missing));
   }
-  heartbeat.declare_non_finite();  // of the last steps
+  heartbeat.declare_non_finite();  // non-finite values of the last steps
   // A stopped task is not a finished run: its backup must find it lost and take over.
   if (heartbeat.finished()) impl_->control->replication.end();
   const std::string aborted = impl_->control->context.state.aborted();

@@ -14,7 +14,7 @@ namespace proto {
 class StatsReply;
 }
 
-/// One ps task: its shards and the control plane in front of them.
+/// A ps task: its shards and the control plane in front of them.
 /// Threads  Any thread.
 class Server {
  public:

@@ -38,7 +38,7 @@ absl::StatusOr<CpuSet> CpuSet::parse(std::string_view list) {
     const size_t dash = std::min(part.find('-'), part.size());
     const int first = parse_cpu(part.substr(0, dash));
     const int last = dash < part.size() ? parse_cpu(part.substr(dash + 1)) : first;
-    // A list that ends with a comma is wrong as well; the loop would not see an empty part after it.
+    // A list that ends with a comma is wrong as well; the loop would not find an empty part after it.
     if (first < 0 || last < first || list == ",") {
       return absl::InvalidArgumentError(
           fmt::format("'{}' is not a list of cpus: numbers and ranges, such as 0-3,8 (0 to {})", part, kMaxCpu));
@@ -56,7 +56,7 @@ void CpuSet::insert(int cpu) {
 }
 
 void CpuSet::erase(int cpu) {
-  // Also keeps the index below within the words.
+  // The check also keeps the index below within the words.
   if (!contains(cpu)) return;
   words_[word_of(cpu)] &= ~bit_of(cpu);
   trim();

@@ -8,7 +8,7 @@
 namespace gradrail::topology {
 namespace {
 
-/// From a device's bridge up to its host bridge.
+/// Bridges from a device's bridge up to its host bridge.
 std::vector<int> bridges_above(const Machine& machine, int bridge) {
   std::vector<int> chain;
   for (; bridge >= 0; bridge = machine.bridges[bridge].parent) chain.push_back(bridge);
@@ -35,12 +35,12 @@ std::optional<PathClass> shared_bridges(const Machine& machine, const PciPlace& 
 }  // namespace
 
 std::string PciAddress::to_string() const {
-  // As sysfs and lspci -D write it, so that users can search for it.
+  // The format is that of sysfs and lspci -D, so that users can search for it.
   return fmt::format("{:04x}:{:02x}:{:02x}.{:x}", domain, bus, device, function);
 }
 
 bool Nic::usable() const {
-  // Nothing is recorded about its ports, so nothing speaks against it.
+  // Nothing is recorded about its ports: it counts as usable.
   if (ports.empty()) return true;
   return std::any_of(ports.begin(), ports.end(), [](const NicPort& port) {
     return port.state == PortState::active || port.state == PortState::unknown;

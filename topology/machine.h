@@ -9,12 +9,13 @@
 
 namespace gradrail::topology {
 
-// A machine as the planner sees it: plain values, no hwloc types. Objects refer to each other by index into the vectors
-// of Machine; -1 means "none recorded". Indices follow hwloc's logical order: adjacent indices are near each other.
+// A machine in the form for the planner: plain values, no hwloc types. Objects refer to each other by index into the
+// vectors of Machine; -1 means "none recorded". Indices follow hwloc's logical order: adjacent indices are near each
+// other.
 
 struct Package {
   int os_index = -1;
-  std::string model;  ///< of the processor; may be empty
+  std::string model;  ///< model of the processor; may be empty
 };
 
 /// Memory of one locality. POWER has nodes without cpus (GPU memory): they are listed, but no thread is local to them.
@@ -31,8 +32,8 @@ struct Core {
   int package = -1;
   int numa_node = -1;
   std::vector<int> cpus;     ///< all of them
-  std::vector<int> allowed;  ///< those this process may run on; empty: the core is closed to us
-  int efficiency = 0;        ///< of a hybrid processor: more is faster; all equal elsewhere
+  std::vector<int> allowed;  ///< cpus that this process may use; empty: the core is closed to it
+  int efficiency = 0;        ///< class of a core of a hybrid processor: more is faster; all equal elsewhere
 };
 
 /// "domain:bus:device.function".
@@ -50,8 +51,8 @@ struct PciAddress {
 struct Bridge {
   int parent = -1;
   bool host = false;
-  PciAddress address;  ///< of a PCI-PCI bridge; of a host bridge the first bus below it
-  CpuSet cpus;         ///< of a host bridge: near cpus; empty: not recorded, or the whole machine
+  PciAddress address;  ///< address of a PCI-PCI bridge; for a host bridge the first bus below it
+  CpuSet cpus;         ///< near cpus of a host bridge; empty: not recorded, or the whole machine
 };
 
 /// Position of a PCI device.
@@ -67,10 +68,10 @@ enum class Vendor { nvidia, amd, intel, other };
 
 /// A GPU that can compute: display chips of servers are left out.
 struct Gpu {
-  int index = -1;    ///< its number for users: CUDA's where recorded, else its place in order of PCI address
-  std::string name;  ///< "cuda0", "nvml0", …; "gpu0" where the machine's hwloc knew no GPU library
+  int index = -1;    ///< number for users: CUDA's if recorded, otherwise its place in the order of PCI addresses
+  std::string name;  ///< "cuda0", "nvml0", …; "gpu0" if the machine's hwloc had no GPU library
   Vendor vendor = Vendor::other;
-  std::string model;  ///< its PCI id, "10de:20b0", where no name is recorded
+  std::string model;  ///< PCI id, "10de:20b0", if no name is recorded
   std::string uuid;   ///< may be empty
   PciPlace place;
 };
@@ -91,35 +92,35 @@ struct Nic {
   bool rdma = false;
   bool infiniband = false;  ///< link layer; else Ethernet
   std::vector<NicPort> ports;
-  double pci_gbyte_per_s = 0;  ///< of its PCI link; 0: unknown
+  double pci_gbyte_per_s = 0;  ///< speed of its PCI link; 0: unknown
   PciPlace place;
 
-  bool usable() const;  ///< some port is active, or none is known to be down
+  bool usable() const;  ///< some port is active, or none is recorded as down
 };
 
 struct Machine {
   std::string name;    ///< host name; may be empty
   std::string source;  ///< "this machine", the file, the description
-  bool live = false;   ///< it is the machine we run on
+  bool live = false;   ///< it is the machine of this process
   std::vector<Package> packages;
   std::vector<NumaNode> numa_nodes;
   std::vector<Core> cores;
   /// The cpus on which this process may run, over all cores.
   CpuSet allowed;
   std::vector<Bridge> bridges;
-  std::vector<Gpu> gpus;           ///< in order of index
-  std::vector<Nic> nics;           ///< in order of PCI address, ports of one card next to each other
-  std::vector<std::string> notes;  ///< what discovery could not find out or left out, for people
+  std::vector<Gpu> gpus;           ///< sorted by index
+  std::vector<Nic> nics;           ///< sorted by PCI address, ports of one card next to each other
+  std::vector<std::string> notes;  ///< facts that discovery could not find out or left out, for people
 };
 
 /// Connection between two PCI devices, nearest first; the letters of nvidia-smi's matrix are in brackets.
 enum class PathClass {
   same_switch,     ///< one PCI switch, or one bridge (PIX)
   same_root_port,  ///< several switches below one root port (PXB)
-  same_root,       ///< through the bridges of one root (PHB)
-  same_numa_node,  ///< across roots of one NUMA node (NODE)
-  same_package,    ///< across NUMA nodes of one package
-  across,          ///< across packages (SYS)
+  same_root,       ///< bridges of one root (PHB)
+  same_numa_node,  ///< different roots of one NUMA node (NODE)
+  same_package,    ///< different NUMA nodes of one package
+  across,          ///< different packages (SYS)
   unknown,         ///< not recorded; never counts as near
 };
 

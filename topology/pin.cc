@@ -63,12 +63,12 @@ absl::Status refused(const std::string& what, int error) {
   }
 }
 
-/// The pages that lie wholly inside: advice about half a page is refused.
+/// Requests huge pages for the pages that are completely inside: advice about half a page is refused.
 void request_huge_pages(void* data, size_t bytes) {
   const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
   const uintptr_t first = (reinterpret_cast<uintptr_t>(data) + page - 1) / page * page;
   const uintptr_t end = (reinterpret_cast<uintptr_t>(data) + bytes) / page * page;
-  // A wish: what came of it huge_page_bytes() says.
+  // The call is a request: huge_page_bytes() reports the result.
   if (bytes >= kHugePageBytes) (void)madvise(reinterpret_cast<void*>(first), end - first, MADV_HUGEPAGE);
 }
 
@@ -146,7 +146,7 @@ absl::Status Pinner::bind_memory(void* data, size_t bytes, int numa_os_index) co
   const std::string what = fmt::format("bind {} bytes to NUMA node {}", bytes, numa_os_index);
   const Bitmap node = empty_bitmap();
   hwloc_bitmap_only(node.get(), static_cast<unsigned>(numa_os_index));
-  // Not strict: a full node must not kill the process, its neighbor's memory is slower, not wrong.
+  // The binding is not strict: a full node must not kill the process, and its neighbor's memory is slower, not wrong.
   if (hwloc_set_area_membind(impl_->topology, data, bytes, node.get(), HWLOC_MEMBIND_BIND, HWLOC_MEMBIND_BYNODESET) !=
       0) {
     return refused(what, errno);
@@ -154,14 +154,14 @@ absl::Status Pinner::bind_memory(void* data, size_t bytes, int numa_os_index) co
   // Read back: a call without an error does not prove that the policy holds.
   const Bitmap got = empty_bitmap();
   hwloc_membind_policy_t policy = HWLOC_MEMBIND_DEFAULT;
-  // One byte: hwloc asks for every page, and they were bound in one call.
+  // The query is for one byte: hwloc queries every page, and they were bound in one call.
   if (hwloc_get_area_membind(impl_->topology, data, 1, got.get(), &policy, HWLOC_MEMBIND_BYNODESET) != 0) {
     return refused(what + " and read it back", errno);
   }
   if (policy != HWLOC_MEMBIND_BIND || hwloc_bitmap_isequal(got.get(), node.get()) == 0) {
     return absl::InvalidArgumentError(fmt::format("{}: the kernel made it {}", what, text(got.get())));
   }
-  // After the binding: the pages of the first access then come from the node.
+  // The call follows the binding: the pages of the first access are then on the node.
   request_huge_pages(data, bytes);
   return absl::OkStatus();
 }

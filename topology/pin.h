@@ -30,15 +30,15 @@ class Pinner {
   ///         system binds no threads.
   absl::Status bind_thread(const CpuSet& cpus) const;
 
-  /// Binds pages of [data, data + bytes) that were not accessed yet to this NUMA node (by the system's number). When
-  /// the node is full the pages go to another one. Uses huge pages where the system has them. For memory behind a file
+  /// Binds pages of [data, data + bytes) that were not accessed yet to this NUMA node (by the system's number). If the
+  /// node is full, another one gets the pages. Uses huge pages where the system has them. For memory behind a file
   /// (SharedMemory) the binding holds for every process that maps it, in any order of access. Pages are bound as a
   /// whole, with all data on them.
-  /// Errors  as above; UNIMPLEMENTED: this kernel does not bind memory.
+  /// Errors  Those above; UNIMPLEMENTED: this kernel does not bind memory.
   absl::Status bind_memory(void* data, size_t bytes, int numa_os_index) const;
 
-  /// Where it is now; for summaries and tests.
-  /// Errors  as bind_thread().
+  /// Cpus of the thread now; for summaries and tests.
+  /// Errors  Those of bind_thread().
   absl::StatusOr<CpuSet> thread_cpus() const;
   absl::StatusOr<int> numa_node_of(const void* data, size_t bytes) const;  ///< -1: several, or not touched yet
 
@@ -52,7 +52,8 @@ class Pinner {
 /// Threads  Any.
 CpuSet usable_cpus();
 
-/// How much of the mapping that begins at or spans `data` the kernel holds in huge pages; 0 where it does not say.
+/// Bytes of the mapping that begins at or spans `data` which the kernel holds in huge pages; 0 where it does not report
+/// them.
 /// Threads  Any; reads /proc/self/smaps, some ms in a large process.
 size_t huge_page_bytes(const void* data);
 

@@ -27,12 +27,12 @@ inline constexpr uint32_t kBuiltinPluginVersion = 4;
 inline constexpr char kBuiltinPluginBuild[] = "cxxabi " GRADRAIL_PLUGIN_TEXT(
     __GXX_ABI_VERSION) ", cxx11 strings " GRADRAIL_PLUGIN_TEXT(_GLIBCXX_USE_CXX11_ABI) ", absl " GRADRAIL_PLUGIN_ABSL;
 
-/// Result of the entry point; valid until the process exits. version and build come first in every version: they are
-/// checked before any other field is used.
+/// Result of the entry point; valid until the process exits. version and build are the first fields in every version:
+/// they are checked before any other field is used.
 struct BuiltinPlugin {
   uint32_t version = kBuiltinPluginVersion;
   const char* build = kBuiltinPluginBuild;
-  const char* library = "";  ///< for people: the library behind it with its version: "libfabric 1.17.0"
+  const char* library = "";  ///< name for people of the library behind it, with its version: "libfabric 1.17.0"
   absl::StatusOr<std::unique_ptr<Context>> (*open)(const OpenOptions& options) = nullptr;
 };
 
@@ -41,5 +41,5 @@ inline constexpr char kBuiltinPluginEntry[] = "gradrail_builtin_plugin";
 
 }  // namespace gradrail::transport
 
-/// Before the definition of the entry point: all other symbols of a plug-in are hidden.
+/// Precedes the definition of the entry point: all other symbols of a plug-in are hidden.
 #define GRADRAIL_PLUGIN_EXPORT extern "C" __attribute__((visibility("default")))

@@ -15,7 +15,7 @@ namespace gradrail::transport {
 /// still fail with a GPU, a device or a kernel that does not support it. Registration then reports an error, and only a
 /// transfer proves the rest.
 struct GpuTransferSupport {
-  std::string why_no_dma_buf = "moves host memory only";  ///< for people; follows the transport's name
+  std::string why_no_dma_buf = "moves host memory only";  ///< text for people; follows the transport's name
   std::string why_no_peer_memory = why_no_dma_buf;
 
   static GpuTransferSupport none(const std::string& why) { return {why, why}; }
@@ -37,9 +37,8 @@ struct Capabilities {
   int immediate_bits = 64;  ///< low bits of the immediate that arrive
 };
 
-/// Whether a transport that takes GPU memory in these ways may look at this memory at all.
-/// Errors  INVALID_ARGUMENT: memory of a GPU that came without its source, or in a way that is closed; names the
-/// remedy.
+/// Whether a transport that takes GPU memory in these ways may access this memory.
+/// Errors  INVALID_ARGUMENT: memory of a GPU without its source, or in a way that is closed; the text names the remedy.
 absl::Status check_memory(std::string_view transport, const MemorySpan& memory, const GpuTransferSupport& ways = {});
 
 }  // namespace gradrail::transport

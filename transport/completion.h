@@ -10,7 +10,7 @@ namespace gradrail::transport {
 
 class Connection;
 
-/// One thing that happened on a Context.
+/// An event of a Context.
 struct Completion {
   enum class Kind : uint8_t {
     connected,    ///< a peer connected to our listener; `connection` is new and usable. tcp: `tag` counts the calls of
@@ -20,7 +20,7 @@ struct Completion {
     put_arrived,  ///< a put with this immediate, and every earlier put of its connection, is visible here.
                   ///< In GPU memory it is visible after a flush, if the GPU needs one (gpu/direct/dma_buf.h)
     message,      ///< a small message; `message` is valid until the next poll of this Context
-    peer_lost,    ///< nothing more will come from `connection`; `cause` says why. Valid until Context::close
+    peer_lost,    ///< last event of `connection`; `cause` has the reason. Valid until Context::close
   };
   Kind kind = Kind::connected;
   Connection* connection = nullptr;

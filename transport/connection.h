@@ -12,7 +12,7 @@
 
 namespace gradrail::transport {
 
-/// A peer's region as seen by one connection (Connection::import).
+/// A peer's region in one connection (Connection::import).
 enum class RemoteRegion : uint32_t {};
 
 struct LocalSlice {
@@ -29,8 +29,8 @@ struct RemoteSlice {
 struct PutOptions {
   std::optional<uint64_t>
       immediate;     ///< notifies the peer by put_arrived; without it the put may wait for the next one
-  uint64_t tag = 0;  ///< != 0: asks for a put_done with this tag
-  std::optional<uint32_t> lane = {};  ///< below Connection::lanes(); without it the connection chooses one
+  uint64_t tag = 0;  ///< != 0: requests a put_done with this tag
+  std::optional<uint32_t> lane = {};  ///< less than Connection::lanes(); without it the connection chooses one
 };
 
 /// A peer. Owned by its Context; valid until Context::close.

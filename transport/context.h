@@ -27,8 +27,8 @@ class Context {
   virtual std::string_view name() const = 0;
   virtual Capabilities capabilities() const = 0;
 
-  /// Errors  INVALID_ARGUMENT: memory this transport cannot reach (shm: not from SharedMemory; GPU memory that it does
-  ///         not support, see capabilities().gpu). FAILED_PRECONDITION: this device does not reach that GPU's memory.
+  /// Errors  INVALID_ARGUMENT: memory this transport cannot reach (shm: not from SharedMemory; GPU memory that
+  ///         capabilities().gpu does not support). FAILED_PRECONDITION: this device does not reach that GPU's memory.
   ///         RESOURCE_EXHAUSTED: limit.
   virtual absl::StatusOr<std::unique_ptr<MemoryRegion>> register_memory(MemorySpan memory, Access access) = 0;
 
@@ -38,14 +38,14 @@ class Context {
   /// Errors  ALREADY_EXISTS: address in use. INVALID_ARGUMENT: not an address.
   virtual absl::StatusOr<std::string> listen(const std::string& address) = 0;
 
-  /// Opens a connection; posts may be made at once. Later errors arrive as peer_lost.
+  /// Opens a connection; posts may be made immediately. Later errors arrive as peer_lost.
   /// Errors  UNAVAILABLE: refused or unreachable. DEADLINE_EXCEEDED.
   virtual absl::StatusOr<Connection*> connect(const std::string& address, TimePoint deadline) = 0;
 
-  /// Closes a connection and frees it; posted operations may be lost. The peer sees peer_lost. The context reports no
+  /// Closes a connection and frees it; posted operations may be lost. The peer gets peer_lost. The context reports no
   /// further completion for it, not even one that was gathered but not yet returned by poll. After the return no put of
   /// that peer changes local memory: late data of this path cannot overwrite data of the next path. A peer that has
-  /// mapped a region may write to it until it sees the loss.
+  /// mapped a region may write to it until it detects the loss.
   virtual void close(Connection* connection) = 0;
 
   /// Makes progress and reports up to out.size() completions. Never blocks.

@@ -5,7 +5,7 @@
 namespace gradrail::transport {
 
 bool has_cuda_driver() {
-  // Never closed: what uses the driver has it open all the time.
+  // The library is never closed: the users of the driver have it open all the time.
   static const bool found = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL) != nullptr;
   return found;
 }

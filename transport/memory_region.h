@@ -14,7 +14,7 @@ constexpr bool allows(Access granted, Access wanted) {
   return (static_cast<uint8_t>(granted) & static_cast<uint8_t>(wanted)) == static_cast<uint8_t>(wanted);
 }
 
-/// Memory that a Context may read and write and, as far as `access` says, its peers too. Registration ends with the
+/// Memory that a Context may read and write and, as far as `access` allows, its peers too. Registration ends with the
 /// object; it must outlive every operation on it and not the Context. The memory itself belongs to the caller.
 class MemoryRegion {
  public:

@@ -218,7 +218,7 @@ std::vector<std::string> plugin_names() {
 absl::StatusOr<const Plugin*> load_plugin(std::string_view name) {
   const MutexLock lock(mutex);
   auto known = loaded.find(name);
-  // Failures are kept as well: every caller of this process gets the same answer.
+  // Failures are stored as well: every caller of this process gets the same answer.
   if (known == loaded.end()) known = loaded.emplace(std::string(name), find_and_load(name)).first;
   if (!known->second.ok()) return known->second.status();
   return &*known->second;

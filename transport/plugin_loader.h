@@ -14,7 +14,7 @@ namespace gradrail::transport {
 /// A loaded plug-in: a third party's table of C functions (gradrail/transport.h), or one of this tree with an entry in
 /// C++ (transport/builtin_plugin.h). Valid until the process exits: plug-ins are never unloaded.
 struct Plugin {
-  std::string library;  ///< for people: the library behind it with its version; may be empty
+  std::string library;  ///< name for people of the library behind it, with its version; may be empty
   std::function<absl::StatusOr<std::unique_ptr<Context>>(const OpenOptions& options)> open;
 };
 
@@ -31,12 +31,12 @@ absl::Status set_plugin_dir(const std::string& folder);
 /// Errors  INVALID_ARGUMENT: not absolute, or not a folder.
 absl::Status check_plugin_variable();
 
-/// Names of the transports for which a file lies in those folders, sorted; nothing is loaded.
+/// Names of the transports with a file in those folders, sorted; nothing is loaded.
 std::vector<std::string> plugin_names();
 
 /// Loads the plug-in once; later calls give the same answer.
 /// Errors   NOT_FOUND: no such file; names the folders. FAILED_PRECONDITION: it cannot be loaded. Its version is not
-///          supported. Its table is malformed. It lies in a named folder, and others can change it.
+///          supported. Its table is malformed. It is in a named folder, and others can change it.
 /// Threads  Any.
 absl::StatusOr<const Plugin*> load_plugin(std::string_view name);
 

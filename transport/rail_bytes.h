@@ -9,7 +9,7 @@ namespace gradrail::transport {
 
 /// An address of the accepting side, and the kind of the lanes that lead to it (transport/rails).
 struct Rail {
-  std::string path;     ///< that of each lane, as Connection::path(): "tcp"
+  std::string path;     ///< path of each lane, from Connection::path(): "tcp"
   std::string address;  ///< "10.0.0.1"
 
   auto operator<=>(const Rail&) const = default;
@@ -18,7 +18,7 @@ struct Rail {
 /// The bytes of puts over a rail.
 struct RailBytes {
   uint64_t sent = 0;
-  uint64_t received = 0;  ///< as Connection::count_received() has added them
+  uint64_t received = 0;  ///< bytes that Connection::count_received() has added
 };
 
 using RailTraffic = std::map<Rail, RailBytes>;

@@ -91,8 +91,8 @@ std::string host_id() {
     boot_id = fmt::format("unknown boot of {}", names.nodename);
   }
   struct stat network {};
-  stat("/proc/self/ns/net", &network);  // abstract socket names live in the network namespace
-  // shm admits processes of its own user alone (shm/unix_socket.h).
+  stat("/proc/self/ns/net", &network);  // abstract socket names belong to the network namespace
+  // shm admits only processes of the same user (shm/unix_socket.h).
   return fmt::format("{}/{}/{}", boot_id, network.st_ino, getuid());
 }
 

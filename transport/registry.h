@@ -16,8 +16,8 @@ namespace gradrail::transport {
 
 /// Encryption of data connections.
 struct Encryption {
-  /// Known to all tasks of the job. Only its holders complete the handshake of a connection. "": the address alone
-  /// authenticates the listening side, so that it must come from an authenticated source.
+  /// Key of all tasks of the job. Only its holders complete the handshake of a connection. "": the address alone
+  /// authenticates the listening side, so that its source must be authenticated.
   std::string shared_key;
 };
 
@@ -42,26 +42,26 @@ inline Duration scaled_limit(Duration limit, Duration path_timeout) {
   return factor > 1 ? std::chrono::duration_cast<Duration>(limit * factor) : limit;
 }
 
-/// One transport: built in, or in a plug-in that is loaded when it is first opened.
+/// A transport: built in, or in a plug-in that is loaded when it is first opened.
 struct Transport {
   std::string name;
   std::string purpose;
   /// Errors  UNAVAILABLE, FAILED_PRECONDITION, NOT_FOUND: why it cannot be used here, for people.
   std::function<absl::StatusOr<std::unique_ptr<Context>>(const OpenOptions&)> open;
-  /// Whether two tasks can use it only on one host (same kernel, same network namespace: see host_id()).
+  /// Whether two tasks can use it only on one host (same kernel, same network namespace: host_id()).
   bool same_host_only = false;
-  /// Only between contexts of one process: for tests and simulation, never chosen by itself.
+  /// Whether it connects only contexts of one process: for tests and simulation, never chosen automatically.
   bool in_process_only = false;
   bool plugin = false;
-  /// How its connections have several lanes (transport/rails/bundle_context.h).
+  /// Ways in which its connections have several lanes (transport/rails/bundle_context.h).
   enum class Lanes : uint8_t {
     none,
     one_context,   ///< one context reaches all rails, with any number of streams on each
-    each_context,  ///< a context is bound to the device of one rail, with one lane there
+    each_context,  ///< a context uses the device of one rail, with one lane there
   };
   Lanes lanes = Lanes::none;
   bool rails_by_name_only = false;  ///< several rails only if the user names their addresses
-  /// Not part of "auto": a third party's plug-in is used only on request.
+  /// Whether "auto" excludes it: a third party's plug-in is used only on request.
   bool by_name_only = false;
 };
 

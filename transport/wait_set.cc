@@ -15,7 +15,7 @@ namespace {
 
 /// Spins that are always in vain: one of 65 waits.
 constexpr uint32_t kMostMisses = 6;
-/// Below it a system call would be the longest part of an exchange.
+/// Time of spinning before a yield. A system call below it would be the longest part of an exchange.
 constexpr auto kYieldAfter = std::chrono::microseconds(5);
 
 }  // namespace
@@ -56,7 +56,7 @@ size_t WaitSet::poll(absl::Span<Completion> out) {
 }
 
 size_t WaitSet::wait(absl::Span<Completion> out, TimePoint deadline) {
-  // Under load this poll finds work, and the wait costs no look at the clock.
+  // This poll finds work under load, and the wait costs no look at the clock.
   if (const size_t count = poll(out); count > 0) return count;
   if (unspinning_ > 0) {
     --unspinning_;
@@ -81,7 +81,7 @@ std::optional<size_t> WaitSet::spin(absl::Span<Completion> out, TimePoint deadli
   const TimePoint start = Clock::now();
   const TimePoint until = std::min(deadline, start + policy_.spin);
   for (TimePoint now = start; now < until; now = Clock::now()) {
-    // The clock costs as much as a poll: look at it every 16.
+    // The clock costs as much as a poll: the loop reads it every 16 polls.
     for (int i = 0; i < 16; ++i) {
       if (const size_t count = poll(out); count > 0) return count;
     }
@@ -98,7 +98,7 @@ bool WaitSet::arm_all() {
 bool WaitSet::block(TimePoint deadline) {
   const auto left = std::max(Duration::zero(), deadline - Clock::now());
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(left);
-  // A deadline that has passed is 0 here: the descriptors are looked at once.
+  // A deadline that has passed is 0 here: the descriptors are checked immediately.
   const timespec timeout{.tv_sec = seconds.count(),
                          .tv_nsec = std::chrono::duration_cast<std::chrono::nanoseconds>(left - seconds).count()};
   if (ppoll(fds_.data(), fds_.size(), &timeout, nullptr) <= 0) return false;  // EINTR too: wait() looks again
@@ -106,8 +106,8 @@ bool WaitSet::block(TimePoint deadline) {
   return fds_[0].revents != 0 && read(wake_fd_, &count, sizeof(count)) == sizeof(count);
 }
 
-// Both the spinning and the blocking wait see each wake-up; the second return is one empty turn. In the reverse order
-// both could miss a wake-up.
+// Both the spinning and the blocking wait detect each wake-up; the second return is one empty turn. Both could miss a
+// wake-up in the reverse order.
 void WaitSet::wake() {
   woken_.store(true, std::memory_order_release);
   const uint64_t one = 1;

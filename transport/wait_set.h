@@ -30,14 +30,14 @@ class WaitSet {
   void add(Context* context);
   void remove(Context* context);
 
-  /// Polls, spins as the policy says, then blocks. Returns the number of completions, all from one context; 0 at the
+  /// Polls, spins according to the policy, then blocks. Returns the number of completions, all from one context; 0 at the
   /// deadline or after wake().
   size_t wait(absl::Span<Completion> out, TimePoint deadline);
 
-  /// One poll over all contexts; never blocks.
+  /// Polls all contexts once; never blocks.
   size_t poll(absl::Span<Completion> out);
 
-  /// Which context (in order of add) the last completions came from.
+  /// Index of the context (in order of add) of the last completions.
   size_t source_index() const { return next_; }
 
   /// Makes a wait in progress, or the next one, return.
@@ -53,13 +53,13 @@ class WaitSet {
 
   WaitPolicy policy_;
   uint32_t misses_ = 0;      ///< spins in vain; a completion halves it
-  uint32_t unspinning_ = 0;  ///< waits that block at once, before the next spin
+  uint32_t unspinning_ = 0;  ///< waits that block immediately, before the next spin
   std::vector<Context*> contexts_;
   size_t next_ = 0;                  ///< round robin: no context starves another
   std::atomic<bool> woken_ = false;  ///< any thread; the descriptor serves a blocked thread, this a spinning one
   int wake_fd_ = -1;
   int wake_error_ = 0;       ///< errno of the call that made it
-  std::vector<pollfd> fds_;  ///< the wake-up's, then one a context
+  std::vector<pollfd> fds_;  ///< the wake-up's, then one for each context
 };
 
 }  // namespace gradrail::transport

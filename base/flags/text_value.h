@@ -46,8 +46,8 @@ inline std::string mistake_in_switch(const std::string& text) {
 }
 
 /// Applies mistake_in_value() to each option with a value, and mistake_in_switch() to the others, in this command and
-/// all below it. Call it last: these checks come before those of the options, so that the other messages can contain
-/// the value.
+/// all below it. Call it last: these checks precede those of the options, so that the other messages can contain the
+/// value.
 inline void refuse_unusable_values(CLI::App& app) {
   for (CLI::Option* const option : app.get_options()) {
     option->transform(CLI::Validator(option->get_items_expected_max() > 0 ? mistake_in_value : mistake_in_switch, ""));

@@ -12,7 +12,7 @@
 namespace gradrail::bench {
 namespace {
 
-/// As json.at(), for a whole number up to `most`. An exception for 1e300: its conversion is undefined.
+/// Reads a whole number up to `most`; the form of json.at(). An exception for 1e300: its conversion is undefined.
 template <typename Number>
 Number whole(const nlohmann::json& json, const char* name, Number most = std::numeric_limits<Number>::max()) {
   const int64_t value = json.at(name).get_ref<const nlohmann::json::number_integer_t&>();
@@ -34,7 +34,7 @@ Value parsed(const nlohmann::json& json, const char* name, absl::StatusOr<Value>
   throw std::out_of_range(std::string(value.status().message()));
 }
 
-/// A worker takes its row by its index.
+/// Reads a traffic matrix. The index of a worker selects its row.
 TrafficMatrix traffic_of(const nlohmann::json& json, uint32_t workers) {
   TrafficMatrix matrix;
   for (const nlohmann::json& row : json.at("traffic")) {

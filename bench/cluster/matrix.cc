@@ -45,7 +45,7 @@ struct MatrixOptions : DistributedOptions {
 };
 
 absl::StatusOr<int> run_matrix_suite(const Options& options, const MatrixOptions& own) {
-  // One size that latency bounds, and one that the link bounds.
+  // One size is bound by latency, and one by the link.
   Options two_sizes = options;
   if (options.begin.empty() && options.end.empty()) two_sizes.factor = 1024;
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(two_sizes, "4K", "4M", sizeof(float)));
@@ -58,7 +58,7 @@ absl::StatusOr<int> run_matrix_suite(const Options& options, const MatrixOptions
   GRADRAIL_ASSIGN_OR_RETURN(ExchangeLoad load, load_of(options, own.exchange, 0, "sync"));
   load.workers = 1;
   load.stages = false;
-  // One pair at a time, and its ends may be on this host.
+  // The load has one pair at a time, and its ends may be on this host.
   ExchangeLoad one_pair = load;
   one_pair.coordinator = nullptr;
   GRADRAIL_RETURN_IF_ERROR(check_memory_of_sizes(one_pair, list));

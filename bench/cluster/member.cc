@@ -30,7 +30,7 @@ nlohmann::json run_server(const ExchangeLoad& load, RunShared& shared, uint32_t 
                          .worker_names = worker_names(load.workers),
                          .wait = wait_of(load),
                          .device = load.ps_device,
-                         // Hundreds of workers on a few cores wait for their turn. A killed one is found at once.
+                         // Hundreds of workers on a few cores wait for a core. A killed one is found immediately.
                          .heartbeat_timeout = start_up(load),
                          .marks = load.stages ? kMarks : 0,
                          .ablation = load.ablation,
@@ -81,7 +81,7 @@ absl::StatusOr<std::string> LocalMember::serve(const ExchangeLoad& load, uint32_
   start("serve", load, task);
   while (port == 0 && Clock::now() < deadline && !child_->is_done(std::chrono::milliseconds(0)))
     std::this_thread::sleep_for(std::chrono::microseconds(200));
-  // Else the child has failed, or is late: its result has the cause.
+  // The child has failed otherwise, or is late: its result has the cause.
   if (port > 0) return to_string({.host = load.bind_host, .port = static_cast<uint16_t>(port.load())});
   const absl::StatusOr<nlohmann::json> why = collect(deadline);
   if (!why.ok()) return why.status();
@@ -101,7 +101,7 @@ absl::StatusOr<nlohmann::json> LocalMember::collect(TimePoint deadline) {
 }
 
 absl::Status RankMember::begin() {
-  member_.reset();  // it refers to the page
+  member_.reset();  // the member refers to the page
   page_ = std::make_unique<SharedPage>();
   if (page_->get() == nullptr) return absl::ResourceExhaustedError("no memory");
   member_ = std::make_unique<LocalMember>(*page_);

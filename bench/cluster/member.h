@@ -16,17 +16,17 @@ namespace gradrail::bench {
 class Member {
  public:
   virtual ~Member() = default;
-  /// Starts a server; returns the address of its control plane. Errors say why there is none.
+  /// Starts a server; returns the address of its control plane. Errors give the reason for a failure.
   virtual absl::StatusOr<std::string> serve(const ExchangeLoad& load, uint32_t task, TimePoint deadline) = 0;
-  /// Starts a worker. Errors  UNAVAILABLE: the process is gone, for this task and all others.
+  /// Starts a worker. Errors UNAVAILABLE: the process has ended, for this task and all others.
   virtual absl::Status work(const ExchangeLoad& load, uint32_t task) = 0;
-  /// Whether collect() would return at once; looks no longer than this.
+  /// Whether collect() would return immediately; waits no longer than this.
   virtual bool is_done(Duration timeout) = 0;
-  /// Grows while the exchanges of its worker end. As of the last is_done().
+  /// Number that grows while the exchanges of its worker end, at the time of the last is_done().
   virtual uint64_t reports() const = 0;
-  /// The result, as of work() in exchange_worker.h. Errors as Subprocess::result().
+  /// Result of work() in exchange_worker.h. Errors  Those of Subprocess::result().
   virtual absl::StatusOr<nlohmann::json> collect(TimePoint deadline) = 0;
-  /// Ends it. Without a task: nothing.
+  /// Ends the task, if there is one.
   virtual void abandon() = 0;
 };
 
@@ -34,7 +34,7 @@ class Member {
 class SharedPage {
  public:
   SharedPage();
-  explicit SharedPage(int fd);  ///< of another process
+  explicit SharedPage(int fd);  ///< maps a page of another process
   ~SharedPage();
   SharedPage(const SharedPage&) = delete;
   SharedPage& operator=(const SharedPage&) = delete;
@@ -47,7 +47,7 @@ class SharedPage {
   RunShared* shared_;
 };
 
-/// On this host: a process for each task.
+/// A member on this host: a process for each task.
 class LocalMember final : public Member {
  public:
   /// `page` has memory and outlives it.
@@ -65,7 +65,7 @@ class LocalMember final : public Member {
   std::optional<Subprocess> child_;
 };
 
-/// A rank of a run over several processes: each task has new memory, and a process of its own on this host.
+/// A rank of a run over several processes: each task has new memory, and a separate process on this host.
 class RankMember final : public Member {
  public:
   absl::StatusOr<std::string> serve(const ExchangeLoad& load, uint32_t task, TimePoint deadline) override;

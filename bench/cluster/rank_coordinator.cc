@@ -71,7 +71,7 @@ class RemoteMember final : public Member {
 
   absl::StatusOr<nlohmann::json> collect(TimePoint deadline) override {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    // The rank answers at the deadline at the latest; its answer needs time to arrive, too.
+    // The rank answers before or at the deadline; its answer needs time to arrive, too.
     GRADRAIL_ASSIGN_OR_RETURN(nlohmann::json answer,
                               ask({{"do", "collect"}, {"within_ms", std::max<int64_t>(0, left)}}, deadline + kShort));
     if (answer.contains("ended")) return absl::UnavailableError(answer.at("ended").get<std::string>());
@@ -107,7 +107,7 @@ launch::proto::RankHello hello_of(const Place& place, const std::string& address
   return hello;
 }
 
-/// One request of rank 0.
+/// Answers one request of rank 0.
 nlohmann::json answer(const nlohmann::json& request, RankMember& member) {
   const std::string what = request.at("do");
   const auto within = [&] { return std::chrono::milliseconds(request.at("within_ms").get<int64_t>()); };
@@ -159,7 +159,7 @@ absl::StatusOr<std::unique_ptr<RankCoordinator>> RankCoordinator::open(const Pla
   const launch::AssignmentTable& table = coordinator->ranks_->assignments();
   for (const launch::proto::RankHello& hello : table.hellos()) {
     Host& host = coordinator->hosts_[hello.host_id()];
-    // Launchers bind each rank to cores of its own.
+    // Launchers bind each rank to its own cores.
     host.cpus = host.cpus | topology::CpuSet::parse(hello.cpus()).value_or(topology::CpuSet{});
     ++(hello.rank() < place.servers ? host.servers : host.workers);
   }

@@ -14,19 +14,19 @@
 
 namespace gradrail::bench {
 
-/// Rank 0's view of a run over several processes: it is the first server, asks the others to do theirs and prints.
+/// Rank 0's view of a run over several processes: it is the first server, sends the others their tasks and prints.
 /// Threads  One, beside those of gRPC: child processes must not be plain forks.
 class RankCoordinator {
  public:
-  /// Waits for all others. Errors  those of launch::RankServer.
+  /// Waits for all others. Errors  Those of launch::RankServer.
   static absl::StatusOr<std::unique_ptr<RankCoordinator>> open(const Place& place, const std::string& bind_host);
 
-  /// By rank, as members().
+  /// Places of the ranks, in the order of members().
   std::vector<RankPlace> places() const { return places_; }
   std::vector<Member*> members() const;
   std::vector<Member*> servers() const;
   std::vector<Member*> workers() const;
-  /// Where this process' server listens.
+  /// Address on which this process' server listens.
   const std::string& bind_host() const { return bind_host_; }
   /// Whether all have one clock.
   bool on_one_host() const { return hosts_.size() == 1; }
@@ -38,21 +38,21 @@ class RankCoordinator {
  private:
   explicit RankCoordinator(const Place& place) : place_(place) {}
   struct Host {
-    topology::CpuSet cpus;  ///< that any of its ranks may use
+    topology::CpuSet cpus;  ///< cpus that any of its ranks may use
     uint32_t servers = 0;
     uint32_t workers = 0;
   };
   const Place place_;
-  absl::Status end_;  ///< above the members: they send it
+  absl::Status end_;  ///< declared before the members: they send it
   std::string bind_host_;
   std::map<std::string, Host> hosts_;
   std::vector<RankPlace> places_;
   std::unique_ptr<launch::RankServer> ranks_;
-  std::vector<std::unique_ptr<Member>> members_;  ///< by rank
+  std::vector<std::unique_ptr<Member>> members_;  ///< indexed by rank
 };
 
-/// Any other rank: does what rank 0 asks for until the run is over. Errors  those of launch::join_first_rank() and
-/// launch::RankStream.
+/// Runs any other rank: executes the requests of rank 0 until the run is over. Errors Those of
+/// launch::join_first_rank() and launch::RankStream.
 absl::Status serve_rank(const Place& place, const std::string& bind_host);
 
 }  // namespace gradrail::bench

@@ -60,7 +60,7 @@ std::vector<RankMatrix::Part> RankMatrix::parts() const {
       host->ranks.push_back(rank);
     }
   }
-  // Without links the one host explains nothing: its ranks do.
+  // The single host explains nothing without links: its ranks do.
   if (!has_links_) list.clear();
   const size_t hosts = list.size();
   for (Part& host : list) {
@@ -114,7 +114,7 @@ std::vector<std::string> RankMatrix::slow_parts(double factor) const {
         ++all;
         if (is_slow(*pair)) slow.push_back(pair);
       }
-      // One pair has two ends, and does not tell which of them is slow.
+      // One pair has two ends, and does not show which of them is slow.
       if (slow.size() < 2 || static_cast<double>(slow.size()) < kMostPairs * static_cast<double>(all)) continue;
       const double own = static_cast<double>(slow.size()) / static_cast<double>(all);
       if (own < share || (own == share && slow.size() <= explained.size())) continue;

@@ -6,10 +6,10 @@
 
 namespace gradrail::bench {
 
-/// Where a rank runs.
+/// The place of a rank.
 struct RankPlace {
   std::string host_id;  ///< equal for ranks of one host
-  std::string address;  ///< at which the others reach it: that of its NIC
+  std::string address;  ///< address for the other ranks: that of its NIC
 };
 
 /// The times of all pairs of ranks, and the parts of the cluster that explain the slow ones. Pure.
@@ -27,11 +27,11 @@ class RankMatrix {
 
   /// 0: no pair has a time.
   double reference_us() const;
-  /// Whether two pairs can be compared at all. Two ranks have one pair, or one in each direction.
+  /// Whether two pairs can be compared. Two ranks have one pair, or one in each direction.
   bool is_comparable() const { return ranks_.size() > 2; }
 
   /// The hosts, NICs and links with slow pairs, as texts. A pair is slow if it takes more than `factor` times
-  /// the reference, or has failed. The part with the largest share of slow pairs comes first. A host or NIC is named if
+  /// the reference, or has failed. The part with the largest share of slow pairs is first. A host or NIC is named if
   /// three quarters of its pairs are slow. Its pairs then are no reason to name another part.
   std::vector<std::string> slow_parts(double factor) const;
 

@@ -28,15 +28,16 @@ struct ClusterOptions {
 /// This process' place in a run over several. The first `servers` ranks are servers, the others workers.
 struct Place {
   uint32_t rank = 0;
-  uint32_t size = 1;  ///< 1: a run of its own, which forks what it needs
+  uint32_t size = 1;  ///< 1: a separate run, which forks its processes
   uint32_t servers = 1;
   std::string rendezvous;  ///< host:port where rank 0 waits for the others
   std::string from;        ///< the source, for people: "Slurm"
   bool by_launcher = false;
 };
 
-/// From --cluster, --ps_hosts with --worker_hosts, or whatever started us: Slurm's srun, Open MPI's mpirun, torchrun.
-/// Errors  INVALID_ARGUMENT: what is missing.
+/// Place by --cluster, --ps_hosts with --worker_hosts, or the launcher of this process: Slurm's srun, Open MPI's
+/// mpirun, torchrun.
+/// Errors  INVALID_ARGUMENT: a setting is missing; the text names it.
 absl::StatusOr<Place> place_of(const ClusterOptions& options);
 
 }  // namespace gradrail::bench

@@ -13,7 +13,7 @@ namespace {
 
 // The load average would count our own last run; the kernel counts in steps of 10 ms.
 constexpr auto kLook = std::chrono::milliseconds(200);
-constexpr double kTooMuch = 0.3;  // of all cores: one of two is taken for more than half of the time
+constexpr double kTooMuch = 0.3;  // share of all cores: one of two is taken for more than half of the time
 
 struct Ticks {
   uint64_t all = 0;

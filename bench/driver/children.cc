@@ -15,7 +15,7 @@ namespace {
 
 // A batch system, a user, a closed terminal.
 constexpr int kSignals[] = {SIGTERM, SIGINT, SIGHUP};
-// The steps of a wait. A child that ends at once costs one of them.
+// Length of a step of a wait. A child that ends immediately costs one of them.
 constexpr int kTick_ms = 2;
 // The grace of a process for its children; they have the same for theirs. All of it is over within a second.
 constexpr int kGrace_ms = 300;
@@ -54,13 +54,13 @@ void forget_child(pid_t child) {
   }
 }
 
-/// For signal handlers, too, as is all that it calls.
+/// Waits one step. Signal handlers may call it, and all functions that it calls.
 void nap() {
   const timespec tick{.tv_sec = 0, .tv_nsec = kTick_ms * 1'000'000};
   nanosleep(&tick, nullptr);
 }
 
-// Also true for an error: another call has waited for this child already.
+// Whether a child has ended. True also for an error: another call has waited for this child already.
 bool has_ended(pid_t child) { return waitpid(child, nullptr, WNOHANG) != 0; }
 
 void tell_all(int signal) {
@@ -103,7 +103,7 @@ void end_all_within(int milliseconds) {
   all_ended_within(kGrace_ms);
 }
 
-// Only functions that are safe in a signal handler: kill(), waitpid(), nanosleep(), _exit() and lock-free atomics.
+// The handler uses only functions that are safe in one: kill(), waitpid(), nanosleep(), _exit() and lock-free atomics.
 void on_signal(int signal) {
   end_all_within(outermost ? kGraceOutermost_ms : kGrace_ms);
   _exit(128 + signal);
@@ -124,7 +124,7 @@ pid_t fork_child() {
     // The list is a copy of the parent's: those processes are not children of this one.
     for (std::atomic<pid_t>& entry : children) entry = 0;
     outermost = false;
-    if (getppid() != parent) _exit(1);  // it ended before we could ask for the signal
+    if (getppid() != parent) _exit(1);  // it ended before this process could request the signal
   } else if (child > 0) {
     setpgid(child, child);  // the first of the two does it
     note_child(child);
@@ -140,7 +140,7 @@ void end_child(pid_t child) {
     if (waited >= 2 * kGrace_ms) kill_hard(child);
     nap();
   }
-  kill(-child, SIGKILL);  // what it left behind
+  kill(-child, SIGKILL);  // processes that it has started
   forget_child(child);
 }
 

@@ -30,7 +30,7 @@ struct SuiteEntry {
   NewSuite* make;
 };
 
-// In the order in which people should read them.
+// The order is that in which people should read them.
 constexpr SuiteEntry kSuites[] = {
     {"paths", "measure one exchange over each path of this host; print why a path is unusable", new_paths_suite},
     {"exchange", "measure the whole exchange: push gradients, apply them, return parameters", new_exchange_suite},
@@ -69,7 +69,7 @@ void add_bench_flags(CLI::App& command, BenchFlags& flags) {
   }
   CLI::App& job = *command.add_subcommand("job", "a job of a run; gradrail itself starts it")->group("");  // hidden
   job.add_option("output", flags.job_output)->required();
-  // Ours to say what can be asked: from here on, since subcommands take this over when they are made.
+  // The program itself prints the choices: it sets this here, since subcommands copy the setting when they are made.
   command.require_subcommand(0, 1);
   command.allow_extras();
   command.callback([&command, &flags] {
@@ -78,7 +78,7 @@ void add_bench_flags(CLI::App& command, BenchFlags& flags) {
 }
 
 int run_bench(const BenchFlags& flags, int argc, char** argv) {
-  // Before the first fork: children log under the same name.
+  // The call precedes the first fork: children log under the same name.
   start_log("bench");
   end_children_on_signals();
   if (flags.job_output >= 0) run_job_of_parent(flags.job_output);
@@ -96,7 +96,7 @@ int run_bench(const BenchFlags& flags, int argc, char** argv) {
   }
   if (const std::string& folder = options.plugin_dir; !folder.empty()) {
     if (absl::Status status = transport::set_plugin_dir(folder); !status.ok()) return complain(status);
-    setenv("GRADRAIL_PLUGIN_DIR", folder.c_str(), 1);  // for the child processes
+    setenv("GRADRAIL_PLUGIN_DIR", folder.c_str(), 1);  // needed by the child processes
   } else if (absl::Status status = transport::check_plugin_variable(); !status.ok()) {
     return complain(status);
   }
@@ -120,7 +120,7 @@ int run_bench(const BenchFlags& flags, int argc, char** argv) {
     if (coordinator != nullptr) coordinator->fail(status);
     return complain(status);
   };
-  // Before the measurement: a run of minutes must not be lost at its end.
+  // The check precedes the measurement: a run of minutes must not be lost at its end.
   if (const std::string& recorded = options.json; !recorded.empty()) {
     const absl::Status usable = check_output_file(recorded, OutputKind::in_place);
     if (!usable.ok()) return end_all(absl::InvalidArgumentError(fmt::format("-J {}", message_of(usable))));

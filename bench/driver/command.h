@@ -14,7 +14,7 @@ struct BenchFlags {
   Options options;
   std::vector<std::unique_ptr<Suite>> suites;
   const Suite* suite = nullptr;       ///< the chosen one
-  int job_output = -1;                ///< of the hidden `job`; -1: not started for one
+  int job_output = -1;                ///< output of the hidden `job`; -1: not started for one
   std::vector<std::string> no_suite;  ///< words where a suite should have been
 };
 

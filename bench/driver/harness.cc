@@ -39,7 +39,7 @@ uint64_t parse_size(const std::string& text) {
   uint64_t value = 0;
   const char* const end = text.data() + text.size();
   const auto [unit, error] = std::from_chars(text.data(), end, value);
-  // 0 is no valid size, so it also stands for an error.
+  // 0 is no valid size, so it also means an error.
   if (error != std::errc() || end - unit > 1) return 0;
   const int shift = unit == end ? 0 : *unit == 'K' ? 10 : *unit == 'M' ? 20 : *unit == 'G' ? 30 : -1;
   return shift < 0 || value > (UINT64_MAX >> shift) ? 0 : value << shift;

@@ -39,7 +39,7 @@ MemoryProbe::MemoryProbe(size_t bytes) {
 
 MemorySpeed MemoryProbe::measure(double seconds) {
   const auto bytes = static_cast<double>(a_.size() * sizeof(float));
-  // Not std::vector's own pointers: the compiler would have to reckon with their changing.
+  // Local pointers are faster than those of std::vector, which the compiler must expect to change.
   float* const __restrict a = a_.data();
   const float* const __restrict b = b_.data();
   const float* const __restrict c = c_.data();
@@ -54,7 +54,8 @@ MemorySpeed MemoryProbe::measure(double seconds) {
     keep(a);
   });
   speed.scale_gb_per_s = best_gb_per_s(seconds / 3, 2 * bytes, [=] {
-    // Below 1, so that no value overflows. Subnormal numbers, which are slow, appear after 87,000 passes or later.
+    // The factor is less than 1, so that no value overflows. Subnormal numbers, which are slow, appear after 87,000
+    // passes or later.
     for (size_t i = 0; i < count; ++i) a[i] *= 0.999f;
     keep(a);
   });

@@ -50,7 +50,7 @@ void add_flags(CLI::App& app, Options& o) {
       ->transform(NumberIn(1u, 1000u))
       ->capture_default_str();
   app.option_defaults()->group("Transport");
-  // Not delimiter(): CLI11 drops the empty parts of a list, and "," would stand for all transports.
+  // delimiter() is not suitable: CLI11 drops the empty parts of a list, and "," would mean all transports.
   app.add_option_function<std::vector<std::string>>(
       "--transport",
       [&o](const std::vector<std::string>& lists) {
@@ -84,7 +84,7 @@ absl::StatusOr<std::vector<uint64_t>> sizes(const Options& options, const std::s
         fmt::format("{} {}: a positive multiple of {} bytes, such as {} (K, M, G may follow)", flag, typed, unit, own));
   };
   GRADRAIL_ASSIGN_OR_RETURN(const uint64_t first, parse("-b", options.begin, begin));
-  // A first size without a last one means that size alone, when it lies beyond our own end.
+  // A first size without a last one means that size alone, if it is beyond the default end.
   GRADRAIL_ASSIGN_OR_RETURN(uint64_t last, parse("-e", options.end, end));
   if (options.end.empty()) last = std::max(first, last);
   if (last < first) {
@@ -95,7 +95,7 @@ absl::StatusOr<std::vector<uint64_t>> sizes(const Options& options, const std::s
   std::vector<uint64_t> list;
   for (uint64_t bytes = first; bytes <= last; bytes *= options.factor) {
     list.push_back(bytes);
-    // Before the multiplication, which could overflow.
+    // The check precedes the multiplication, which could overflow.
     if (bytes > last / options.factor) break;
   }
   return list;

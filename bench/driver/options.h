@@ -18,10 +18,10 @@ class RankCoordinator;
 
 constexpr uint32_t kMaxBucketKib = 1 << 20;  // a bucket of 1 GiB
 
-/// What all suites share. Each suite has its own options beside these. Sizes as people type them: K, M, G may follow.
+/// Options of all suites. Each suite has further options. Sizes may have the suffixes K, M, G.
 struct Options {
   std::string suite;
-  std::vector<std::string> arguments;                         ///< as typed, for records
+  std::vector<std::string> arguments;                         ///< arguments as typed, for records
   std::vector<std::pair<std::string, std::string>> settings;  ///< settings_of(), for records
 
   std::string begin;  ///< -b; "": the suite's own, as for the next
@@ -30,7 +30,7 @@ struct Options {
   uint64_t iterations = 0;  ///< -n; 0: as many as fill `seconds`
   uint64_t warmup = 0;      ///< -w; 0: a tenth of those
   bool check = true;        ///< -c
-  double seconds = 0.3;     ///< per figure and round
+  double seconds = 0.3;     ///< time for each figure and round
   uint32_t rounds = 3;
 
   std::vector<std::string> transports;  ///< --transport; none: every one
@@ -50,8 +50,8 @@ void add_flags(CLI::App& app, Options& options);
 /// Removes flags of all suites that would have no effect in this one.
 void remove_flags(CLI::App& app, std::initializer_list<const char*> names);
 
-/// begin, begin × factor, … up to end; `begin` and `end` where the user has not said.
-/// Errors  INVALID_ARGUMENT: not sizes, or not multiples of `unit`; says which.
+/// Sizes begin, begin × factor, … up to end; `begin` and `end` are defaults.
+/// Errors  INVALID_ARGUMENT: not sizes, or not multiples of `unit`; the text names which.
 absl::StatusOr<std::vector<uint64_t>> sizes(const Options& options, const std::string& begin, const std::string& end,
                                             uint64_t unit);
 

@@ -19,14 +19,14 @@ inline Duration link_time(double bytes, double bytes_per_second = kSlowestLinkBy
 }
 
 /// The deadline of a measurement. Until its first turn ends, the deadline follows from the bytes of the turn. Then it
-/// follows from the slowest turn so far, so that a slow link is no error, and a process that stands still is found.
+/// follows from the slowest turn until now, so that a slow link is no error, and a process without progress is found.
 /// Threads  Any, and any process that shares the memory of this object.
 class Patience {
  public:
   struct Limits {
-    Duration whole{};       ///< of a measurement on a usual path; the deadline is never earlier
-    Duration first_turn{};  ///< from the start
-    Duration pause{};       ///< between two turns, beside eight times the slowest one
+    Duration whole{};       ///< time of a measurement on a usual path; the deadline is never earlier
+    Duration first_turn{};  ///< time of the first turn, from the start
+    Duration pause{};       ///< time between two turns, in addition to eight times the slowest one
   };
   explicit Patience(Limits limits, TimePoint start = Clock::now()) : limits_(limits), start_(start) {}
 
@@ -48,7 +48,7 @@ class Patience {
  private:
   const Limits limits_;
   const TimePoint start_;
-  std::atomic<int64_t> last_ = 0;  ///< from the start to the end of the last turn, in units of Duration; 0: none
+  std::atomic<int64_t> last_ = 0;  ///< time from the start to the end of the last turn, in units of Duration; 0: none
   std::atomic<int64_t> slowest_ = 0;
 };
 

@@ -17,9 +17,9 @@
 namespace gradrail::bench {
 namespace {
 
-constexpr int kNotFound = 127;  // as shells say it
+constexpr int kNotFound = 127;  // exit code of shells
 
-/// The output goes to a file and is read at the end, because a pipe could fill.
+/// Opens a file for the output, which is read at the end, because a pipe could fill.
 FileDescriptor open_output(const char* name) { return FileDescriptor(memfd_create(name, MFD_CLOEXEC)); }
 
 std::string text_of(const FileDescriptor& output) {
@@ -33,7 +33,7 @@ std::string text_of(const FileDescriptor& output) {
   arguments.reserve(words.size() + 1);
   for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
   arguments.push_back(nullptr);
-  // A program that asks a question gets an end of file instead of the user's terminal.
+  // A program that prompts gets an end of file instead of the user's terminal.
   const int nothing = open("/dev/null", O_RDONLY);
   dup2(nothing, STDIN_FILENO);
   dup2(output, STDOUT_FILENO);

@@ -9,7 +9,7 @@
 namespace gradrail::bench {
 namespace {
 
-// To the first column, then erase to the end of the line (ECMA-48, EL).
+// The text moves to the first column, then erases to the end of the line (ECMA-48, EL).
 constexpr const char* kClearLine = "\r\033[K";
 
 /// The remaining time, in words.
@@ -21,7 +21,7 @@ std::string about(double seconds) {
 
 }  // namespace
 
-// stderr: stdout has the table, which may go to a file.
+// The output is stderr: stdout has the table, which a user may redirect to a file.
 Progress::Progress(size_t steps) : is_terminal_(isatty(STDERR_FILENO) == 1), steps_(steps), start_(Clock::now()) {}
 
 void Progress::show(const std::string& where) {

@@ -16,10 +16,10 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  /// Before a step: where we are, in words.
+  /// Shows the current step as text, before it begins.
   void show(const std::string& where);
   void step_done() { ++done_; }
-  /// Before other output.
+  /// Clears the line before other output.
   void clear();
 
  private:

@@ -23,7 +23,7 @@ std::vector<size_t> shuffled(size_t count, Random& random) {
 
 void take_turns(const Options& options, const std::vector<uint64_t>& sizes, const std::vector<Contestant>& contestants,
                 Report& report, const std::function<void(std::vector<Figure>& rows)>& finish) {
-  // One generator for all sizes and rounds: equal runs have equal orders.
+  // All sizes and rounds use one generator: equal runs have equal orders.
   Random random(kSeed);
   Progress progress(sizes.size() * options.rounds * contestants.size());
   for (size_t size = 0; size < sizes.size(); ++size) {

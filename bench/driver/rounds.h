@@ -8,16 +8,16 @@
 
 namespace gradrail::bench {
 
-/// One row of a suite at one size: measured once a round.
+/// A row of a suite at one size: measured once a round.
 struct Contestant {
   std::string name;
   /// Runs in this process; most contenders measure in a child (report/isolated_figures.h).
   std::function<std::vector<Figure>(uint64_t bytes)> measure;  ///< the same rows each time
 };
 
-/// For each size all contestants take turns, `rounds` times. The order of each round is shuffled, so
-/// that no one always follows the same neighbor. Then their rows, merged, in the order given, after `finish` has seen
-/// all of that size.
+/// Runs all contestants of each size in turn, `rounds` times. The order of each round is shuffled, so that no
+/// contestant always follows the same neighbor. Then their rows follow, merged, in the order given, after `finish` has
+/// processed all of that size.
 void take_turns(const Options& options, const std::vector<uint64_t>& sizes, const std::vector<Contestant>& contestants,
                 Report& report, const std::function<void(std::vector<Figure>& rows)>& finish = nullptr);
 

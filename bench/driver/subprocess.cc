@@ -40,11 +40,11 @@ Subprocess::Subprocess(const std::function<nlohmann::json()>& body) {
     why_none_ = pipe.status();
     return;
   }
-  std::fflush(nullptr);  // else the child prints our buffers again
+  std::fflush(nullptr);  // otherwise the child prints our buffers again
   process_ = fork_child();
   if (process_ < 0) why_none_ = kernel_refusal("fork", errno);
   if (process_ == 0) {
-    // Each side closes the other's end: else no end of file would be seen when the child exits.
+    // Each side closes the other's end: otherwise the exit of the child causes no end of file.
     pipe->reader.reset();
     run_child(pipe->writer.get(), body);
   }
@@ -64,7 +64,7 @@ Subprocess Subprocess::start(const nlohmann::json& job) {
   const char* const arguments[] = {"gradrail", "bench", "job", output.c_str(), nullptr};
   child.process_ = fork_child();
   if (child.process_ < 0) child.why_none_ = kernel_refusal("fork", errno);
-  if (child.process_ == 0) {  // other threads may hold locks: only functions that are safe in signal handlers
+  if (child.process_ == 0) {  // other threads may hold locks: only functions that are safe in signal handlers are used
     dup2(input.get(), STDIN_FILENO);
     fcntl(pipe->writer.get(), F_SETFD, 0);  // stays open
     execv("/proc/self/exe", const_cast<char* const*>(arguments));

@@ -10,8 +10,8 @@
 
 namespace gradrail::bench {
 
-/// Something that runs in a process of its own, so that threads, memory and failures of one do not touch the next.
-/// Destruction ends it with all that it has started (children.h).
+/// A job in a separate process, so that its threads, memory and failures do not affect the next one. Destruction ends
+/// the process with all that it has started (children.h).
 /// run_in_subprocess() of base/subprocess.h waits for its one child. A benchmark runs several children at a time and
 /// polls them with is_done(). It also ends their children, and starts them by exec() when other threads run.
 /// Threads  Only the caller's thread may run when a body starts: it is forked.
@@ -24,7 +24,7 @@ class Subprocess {
   Subprocess& operator=(Subprocess&&) = delete;
   ~Subprocess();
 
-  /// Whether result() would return at once: it has ended, or is about to. Looks no longer than this.
+  /// Whether result() would return immediately: the process has ended, or is about to. Waits no longer than this.
   bool is_done(Duration timeout) const;
   /// Returns the body's result. Errors  INTERNAL: it ended without. DEADLINE_EXCEEDED.
   absl::StatusOr<nlohmann::json> result(TimePoint deadline);
@@ -32,7 +32,7 @@ class Subprocess {
  private:
   Subprocess() = default;
   int process_ = -1;
-  absl::Status why_none_;  ///< of a process that could not be started
+  absl::Status why_none_;  ///< error of a process that could not be started
   TimePoint start_ = Clock::now();
   FileDescriptor output_;
 };

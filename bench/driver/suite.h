@@ -11,14 +11,14 @@ namespace gradrail::bench {
 
 struct DistributedOptions;
 
-/// One thing that `gradrail bench` measures, with its own options.
+/// A measurement of `gradrail bench` with its own options.
 class Suite {
  public:
   virtual ~Suite() = default;
   /// The flags beside those of all suites. Removes shared ones that have no effect.
   virtual void add_flags(CLI::App& app) = 0;
-  /// Prints its rows. Returns the exit code: 1 a path failed, 3 something arrived wrong.
-  /// Errors  INVALID_ARGUMENT: flags. Others: nothing could be measured; says why.
+  /// Prints its rows. Returns the exit code: 1 a path failed, 3 wrong data arrived.
+  /// Errors  INVALID_ARGUMENT: flags. Others: nothing could be measured; the text has the reason.
   virtual absl::StatusOr<int> run(const Options& options) const = 0;
   /// The options of a suite that may run over several processes; null for the others.
   virtual const DistributedOptions* distributed() const { return nullptr; }
@@ -44,7 +44,7 @@ class SuiteWith : public Suite {
 };
 
 using NewSuite = std::unique_ptr<Suite>();
-// One source each in bench/suites; `matrix` in bench/cluster.
+// Each suite is one source in bench/suites; `matrix` is in bench/cluster.
 NewSuite new_paths_suite, new_exchange_suite, new_incast_suite, new_matrix_suite, new_put_suite, new_apply_suite,
     new_staged_suite, new_replay_suite, new_straggler_suite, new_publish_suite, new_peers_suite;
 

@@ -17,7 +17,7 @@ constexpr std::string_view kEncrypting = "tcp";
 
 /// Fills in what only opening it shows.
 void try_to_open(const Options& options, TransportChoice& choice) {
-  // In a child: the library of a plug-in may crash, hang, or start threads, which a later fork does not copy.
+  // A child opens it: the library of a plug-in may crash, hang, or start threads, which a later fork does not copy.
   Subprocess opens = Subprocess::start({{"do", "open transport"},
                                         {"name", choice.name},
                                         {"bind_host", options.bind_host},

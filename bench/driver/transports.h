@@ -11,20 +11,20 @@ namespace gradrail::bench {
 
 /// A transport that a run on this host can try.
 struct TransportChoice {
-  std::string name;                   ///< as the registry has it
-  bool rdma_only = false;             ///< only by an RDMA device
+  std::string name;                   ///< name in the registry
+  bool rdma_only = false;             ///< use of an RDMA device only
   std::string ofi_provider;           ///< "": libfabric's best
   bool encrypted = false;             ///< `--encrypt-data`; only tcp
-  std::string unusable;               ///< why it cannot be opened; "": it can
-  transport::GpuTransferSupport gpu;  ///< when it can
+  std::string unusable;               ///< reason why it cannot be opened; "": it can
+  transport::GpuTransferSupport gpu;  ///< set if it can be opened
 
   /// The name of its rows.
   std::string title() const { return encrypted ? name + " encrypted" : name; }
 };
 
-/// Those that the options name, or all, each tried by opening it in a process of its own. Some libraries do not
-/// survive a fork once they are open. ucx and ofi run over sockets, too: with_sockets says whether that counts as
-/// usable. With encrypt_data, tcp with encryption follows tcp.
+/// Returns the transports that the options name, or all, each tried by opening it in a separate process. Some libraries
+/// do not survive a fork once they are open. ucx and ofi run over sockets, too: with_sockets decides whether that
+/// counts as usable. With encrypt_data, tcp with encryption follows tcp.
 /// Errors  NOT_FOUND: no such transport. INVALID_ARGUMENT: --encrypt-data without tcp.
 absl::StatusOr<std::vector<TransportChoice>> choose_transports(const Options& options, bool with_sockets,
                                                                bool encrypt_data = false);

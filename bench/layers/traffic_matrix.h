@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "ps/protocol/schema.h"
 
 namespace gradrail::bench {
 

@@ -154,7 +154,7 @@ absl::Status run_members(const MembersFlags& flags) {
              std::chrono::duration<double>(members.interval()).count(), members.lost_heartbeats());
   print_costs(before, after, seconds, pings);
   const uint32_t lost = members.lost_heartbeats();
-  end_children();  // before the members: the servers would report each of them as lost
+  end_children();  // precedes the members: the servers would report each of them as lost
   return lost > 0 ? absl::UnavailableError(fmt::format("{} heartbeats were lost", lost)) : absl::OkStatus();
 }
 

@@ -21,9 +21,9 @@
 namespace gradrail::bench {
 namespace {
 
-constexpr uint64_t kElements = 1024;   // of the model
-constexpr uint64_t kGroup = 1;         // of server processes: any number that all members share
-constexpr uint64_t kIncarnations = 1;  // of member 0; the next ones follow
+constexpr uint64_t kElements = 1024;   // elements of the model
+constexpr uint64_t kGroup = 1;         // group of server processes: any number that all members share
+constexpr uint64_t kIncarnations = 1;  // incarnation of member 0; the next ones follow
 
 std::string task_at(uint32_t member, const std::string& server) {
   return fmt::format("member {} at {}", member, server);
@@ -43,7 +43,7 @@ ps::proto::JoinRequest join_request(uint32_t member, uint32_t server, size_t ser
   return request;
 }
 
-/// As that of a worker in its steps.
+/// Returns a report like that of a worker in its steps.
 ps::proto::WorkerReport report() {
   ps::proto::WorkerReport report;
   report.set_exchanges(1'000'000);

@@ -25,7 +25,7 @@ class StubMembers {
   ~StubMembers();
 
   /// Joins all members at all servers and starts their heartbeats.
-  /// Errors  the first failure, with its member and server.
+  /// Errors  The first failure, with its member and server.
   absl::Status join(TimePoint deadline);
 
   uint64_t answered_pings() const { return answered_pings_; }
@@ -43,7 +43,7 @@ class StubMembers {
   std::atomic<uint32_t> lost_heartbeats_ = 0;
   std::atomic<uint32_t> interval_us_ = 0;
   std::unique_ptr<Timer> timer_;
-  std::vector<std::unique_ptr<Heartbeat>> heartbeats_;  ///< by member, then by server
+  std::vector<std::unique_ptr<Heartbeat>> heartbeats_;  ///< indexed by member, then by server
 };
 
 }  // namespace gradrail::bench

@@ -24,7 +24,7 @@ Figure run_memcpy(const PeerLoad& load) {
       load.seconds, [] {},
       [&] {
         std::memcpy(target.data(), source.data(), load.bytes);
-        asm volatile("" : : "r"(target.data()) : "memory");  // or the copy is optimized away
+        asm volatile("" : : "r"(target.data()) : "memory");  // otherwise the copy is optimized away
       });
   return figure;
 }
@@ -37,7 +37,7 @@ Figure run_apply(const PeerLoad& load) {
   figure.times = measure(
       load.seconds, [] {},
       [&] {
-        // One gradient and one target: what a shard does for one worker over shm.
+        // The load is one gradient and one target: the work of a shard for one worker over shm.
         const float* gradients[] = {gradient.data()};
         float* targets[] = {worker.data()};
         ps::apply(kSgd, {.count = count,

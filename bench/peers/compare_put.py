@@ -22,7 +22,7 @@ import time
 from dataclasses import dataclass, field
 
 FIRST_PORT = 18700
-PORTS = 200  # then from the first again: by then it is free
+PORTS = 200  # then from the first again, which is free then
 START_SECONDS = 30
 RUN_SECONDS = 90
 FEWEST, MOST = 10, 200_000  # iterations of a peer's program
@@ -94,7 +94,7 @@ def fi_pingpong(provider, endpoint="rdm"):
 
 def ucx_perftest(kind, reports_errors=True, **environment):
     def command(task, server, options):
-        # Their default of 10000 turns to warm up is most of a minute for large sizes.
+        # Their default of 10000 turns to warm up takes most of a minute for large sizes.
         test = f"{kind}_{'lat' if task.what == 'latency' else 'bw'}"
         common = ["ucx_perftest", "-p", task.port, *(["-e"] if reports_errors else [])]
         return [*common, "-t", test, "-s", task.size, "-n", task.count, "-w", max(2, task.count // 10), "-f", "-v",
@@ -122,7 +122,7 @@ def ib_write(device):
     return Contender("ib_write", command, read)
 
 
-# As our transport sets it (transport/ucx/device/settings.cc): both run with the same.
+# The setting is that of our transport (transport/ucx/device/settings.cc): both run with the same.
 UCX_TCP = {"UCX_TLS": "tcp", "UCX_TCP_TX_SEG_SIZE": "64k", "UCX_TCP_RX_SEG_SIZE": "64k"}
 UCX_POSIX = {"UCX_TLS": "posix", "UCX_POSIX_ERROR_HANDLING": "y"}
 UCX_RC = {"UCX_TLS": "rc_verbs,ud_verbs"}
@@ -132,7 +132,7 @@ def against_ucx(**environment):
     # tag equals our put: the receiver is notified and has the bytes at their place. An am leaves them in
     # UCX's buffer up to its eager limit, and a put sends no notification.
     kinds = ("tag", "ucp_am", "ucp_put")
-    # With endpoints that report errors, as ours must; the last row is what that costs in UCX.
+    # The endpoints report errors, as ours must; the last row is the cost of that in UCX.
     return [ours("ucx", **environment), *(ucx_perftest(kind, **environment) for kind in kinds),
             ucx_perftest("tag", reports_errors=False, **environment)]
 
@@ -276,7 +276,7 @@ MISSING = (RuntimeError, OSError, ValueError, LookupError, StopIteration, subpro
 
 def run(task, servers, options):
     """The figure of one run of one contender. One of MISSING: there is none."""
-    patience = 0  # when a signal ends us
+    patience = 0  # used when a signal ends this program
     client = None
     try:
         servers.start(task)
@@ -322,7 +322,7 @@ def one(options):
             raise RuntimeError(missing)
         figure = run(task, LocalServers(options), options)
         counted = contender_of(task).counted
-        if counted and not options.count:  # those were only to see how fast it is
+        if counted and not options.count:  # those only determined the speed
             again = count_for(figure, what, task.size, options.seconds)
             task = Task(group, contender, what, task.size, again, options.seconds, free_port())
             figure = run(task, LocalServers(options), options)
@@ -354,7 +354,7 @@ class Comparison:
     def _compare(self, group, what, size):
         contenders = [each for each in GROUPS[group] if what in each.whats]
         rounds = []
-        counts = {}  # of iterations, so that each takes about as long as ours
+        counts = {}  # number of iterations, so that each takes about as long as ours
         for _ in range(self._options.rounds):
             figures = {}
             for contender in contenders:
@@ -377,7 +377,7 @@ class Comparison:
             return None
 
     def _report(self, group, name, what, size, rounds, first):
-        # Only rounds in which both have a figure: neighbours in time.
+        # Only rounds in which both have a figure count: neighbours in time.
         both = [(figures[name], figures[first]) for figures in rounds if figures[name] and figures[first]]
         if not both:
             return
@@ -419,7 +419,7 @@ def size_of(text):
 
 
 def main():
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # through all `finally`
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # runs all `finally` blocks
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     here = pathlib.Path(__file__).resolve().parent
     built = here.parent if (here / "put").exists() else here.parent / "build/release"

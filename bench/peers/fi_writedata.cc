@@ -26,7 +26,7 @@ namespace {
 constexpr size_t kPutsUnderWay = 128;
 // Some providers use up a posted receive for each notice.
 constexpr size_t kReceives = 128;
-// Room for all own puts and for all notices of the peer at once: an overrun queue is lost.
+// The queue has room for all own puts and for all notices of the peer together: an overrun queue is lost.
 constexpr size_t kQueueEntries = 1024;
 // compare_put.py starts both programs within this time.
 constexpr Duration kConnectTime = std::chrono::seconds(30);
@@ -125,7 +125,7 @@ class FabricEnd final : public PutEnd {
     // Write after write: the notice of a window must not overtake its puts.
     hints->tx_attr->msg_order = flags.unordered ? 0 : FI_ORDER_WAW;
     hints->rx_attr->msg_order = hints->tx_attr->msg_order;
-    // Without order a completion must mean that the bytes have arrived: the notice then follows all of them.
+    // A completion without order must mean that the bytes have arrived: the notice then follows all of them.
     if (flags.unordered) hints->tx_attr->op_flags = FI_DELIVERY_COMPLETE;
     hints->fabric_attr->prov_name = strdup(flags.provider.c_str());
     const bool anywhere = bind_host.empty();
@@ -174,7 +174,7 @@ class FabricEnd final : public PutEnd {
     return inserted == 1 ? absl::OkStatus() : absl::UnavailableError("insert address");
   }
 
-  /// Endpoints that connect: the one that leads asks, the other listens.
+  /// Connects endpoints: the leader sends the request, the other one listens.
   absl::Status connect(PairLink& link) {
     fi_eq_attr attributes{};
     attributes.wait_obj = FI_WAIT_UNSPEC;
@@ -226,7 +226,7 @@ class FabricEnd final : public PutEnd {
         mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_POPULATE, -1, 0));
     const auto mode = static_cast<uint64_t>(info_->domain_attr->mr_mode);
     fid_mr* region = nullptr;
-    // One region for sources, targets and receives: providers with FI_MR_LOCAL need a descriptor for each of them.
+    // Sources, targets and receives share one region: providers with FI_MR_LOCAL need a descriptor for each of them.
     const uint64_t access = FI_READ | FI_WRITE | FI_SEND | FI_RECV | FI_REMOTE_WRITE;
     GRADRAIL_RETURN_IF_ERROR(
         check_ok(fi_mr_reg(domain_, memory_, size, access, 0, 1, 0, &region, nullptr), "register memory"));

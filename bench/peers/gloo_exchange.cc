@@ -56,7 +56,7 @@ class Rank {
   uint64_t updates_ = 0;
 };
 
-/// The other rank: takes part until the first one is gone, which gloo throws for.
+/// Runs the other rank: takes part until the first one has ended, for which gloo throws.
 [[noreturn]] void follow(const std::string& folder, size_t count) {
   try {
     Rank rank(1, folder, count);
@@ -70,9 +70,9 @@ Figure run(const PeerLoad& load) {
   std::string folder = std::filesystem::temp_directory_path() / "gradrail-gloo-XXXXXX";
   if (mkdtemp(folder.data()) == nullptr) return not_measured("", load.bytes, "no temporary folder");
   Figure figure;
-  // Before any object of gloo exists: its threads would not be copied into the child.
+  // The fork precedes any object of gloo: its threads would not be copied into the child.
   if (fork_child() == 0) follow(folder, load.bytes / sizeof(float));
-  try {  // gloo's only way to say it
+  try {  // gloo reports it by an exception only
     Rank rank(0, folder, load.bytes / sizeof(float));
     rank.exchange();
     std::error_code ignored;

@@ -21,7 +21,7 @@ namespace {
 struct EchoPeer {
   FileDescriptor fd;
   pid_t process = 0;
-  std::vector<char> bytes;  ///< as the slot of a worker
+  std::vector<char> bytes;  ///< memory for a worker's slot
   uint64_t received = 0;
 };
 
@@ -51,7 +51,7 @@ std::optional<uint64_t> answer_until(TimePoint end, int epoll, const std::vector
       peer.received += static_cast<uint64_t>(got);
       if (peer.received < peer.bytes.size()) continue;
       peer.received = 0;
-      // It does not block for long: a peer with a complete request receives.
+      // The call does not block for long: a peer with a complete request receives.
       if (!send_all(peer.fd.get(), answer.data(), answer.size())) return std::nullopt;
       ++answers;
     }

@@ -74,7 +74,7 @@ class PutRank final : public Rank {
     const MPI_Aint bytes = static_cast<MPI_Aint>(count) * static_cast<MPI_Aint>(sizeof(float));
     MPI_Win_allocate(bytes, sizeof(float), MPI_INFO_NULL, MPI_COMM_WORLD, &arrived_, &window_);
     std::fill_n(arrived_, count, 0.0f);
-    // One epoch of passive access for the whole run: a lock for each put would be timed.
+    // One epoch of passive access covers the whole run: a lock for each put would be timed.
     MPI_Win_lock_all(0, window_);
     // No put may arrive before the window is filled with zeros.
     MPI_Barrier(MPI_COMM_WORLD);
@@ -103,7 +103,7 @@ class PutRank final : public Rank {
  private:
   void put(int target, int notice) {
     MPI_Put(source_.data(), count_, MPI_FLOAT, target, 0, count_, MPI_FLOAT, window_);
-    MPI_Win_flush(target, window_);  // there, before the notice is
+    MPI_Win_flush(target, window_);  // complete before the notice
     MPI_Send(nullptr, 0, MPI_FLOAT, target, notice, MPI_COMM_WORLD);
   }
 
@@ -113,7 +113,8 @@ class PutRank final : public Rank {
   MPI_Win window_ = MPI_WIN_NULL;
 };
 
-/// Each holds half of the gradient, so the sum is what the other ways send; the last number says whether to continue.
+/// A rank that holds half of the gradient, so the sum equals the data of the other ways; the last number decides
+/// whether to continue.
 class AllreduceRank final : public Rank {
  public:
   explicit AllreduceRank(int count) : Rank(count), parameters_(count), gradient_(count + 1, 0.5f), sum_(count + 1) {
@@ -158,7 +159,7 @@ void work(Rank& rank, const PeerLoad& load) {
         rank.exchange();
         ++exchanges;
       });
-  // After the measurement: the server leaves its loop, and both reach MPI_Finalize().
+  // The call follows the measurement: the server leaves its loop, and both reach MPI_Finalize().
   rank.end();
   figure.wrong = count_wrong(rank.parameters(), load.bytes / sizeof(float), exchanges);
   std::printf("%s\n", to_json(figure).dump().c_str());

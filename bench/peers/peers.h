@@ -24,10 +24,10 @@ inline Duration exchange_limit(uint64_t bytes) {
   return std::chrono::seconds(20) + link_time(2.0 * static_cast<double>(bytes), kSlowestBytesPerSecond);
 }
 
-/// Times of one exchange each; figure.failed says why there are none.
+/// Times of one exchange each; figure.failed has the reason if there are none.
 struct Peer {
   std::string name;
-  std::function<Figure(const PeerLoad& load)> run;  ///< in a process of its own
+  std::function<Figure(const PeerLoad& load)> run;  ///< runs in a separate process
 };
 
 /// Lower bounds of an exchange: memcpy of the bytes; one fused SGD apply with the result stored once more.
@@ -48,8 +48,8 @@ std::optional<PeerLoad> peer_load_from(int count, char** values);
 int run_peer_program(int count, char** values,
                      const std::function<Figure(const PeerLoad&, const std::string& word)>& run);
 
-/// For all of them: gradient [count] of ones, SGD with rate 1. After `updates` every parameter is -updates, at least
-/// -2^24.
+/// Counts wrong parameters, for all peers: gradient [count] of ones, SGD with rate 1. After `updates` every parameter
+/// is -updates, at least -2^24.
 uint64_t count_wrong(const float* parameters, size_t count, uint64_t updates);
 /// Times the exchanges of a worker and verifies its last parameters. `exchange` returns false if the connection broke.
 Figure measure_exchanges(const PeerLoad& load,

@@ -42,7 +42,7 @@ Figure run_socket(const PeerLoad& load) {
   return figure;
 }
 
-/// As receive_all(), without a wake-up: it asks until the bytes are there.
+/// Receives all bytes like receive_all(), but without a wake-up: it polls until they have arrived.
 bool spin_for_all(int fd, void* data, size_t bytes) {
   char* at = static_cast<char*>(data);
   while (bytes > 0) {
@@ -77,7 +77,7 @@ Figure run_round_trip(const PeerLoad& load) {
   return figure;
 }
 
-/// A peer that is a program of its own; its last line is a Figure.
+/// Returns a peer that is a separate program; its last line is a Figure.
 Peer program(const std::string& name, const std::string& file, const std::vector<std::string>& before,
              const std::string& word, const std::string& remedy) {
   return {name, [=](const PeerLoad& load) {
@@ -97,8 +97,8 @@ Peer program(const std::string& name, const std::string& file, const std::vector
           }};
 }
 
-/// The components that Open MPI may use, by name. Any other would be another peer, such as one-sided puts through
-/// shared memory where tcp was named. Its ranks are ended at once, not after a second, when we are.
+/// Components that Open MPI may use, by name. Any other would be another peer, such as one-sided puts through shared
+/// memory where tcp was named. Its ranks end immediately, not after a second, when this process ends.
 std::vector<std::string> mpirun(const std::string& btl, const std::string& osc) {
   return {"env",
           "OMPI_ALLOW_RUN_AS_ROOT=1",

@@ -14,15 +14,15 @@
 namespace gradrail::bench {
 namespace {
 
-constexpr double kTimeout_s = 90.0;  // both processes of a figure, and perhaps a shorter one before it
+constexpr double kTimeout_s = 90.0;  // time for both processes of a figure, and perhaps a shorter one before it
 
 std::vector<std::string> script() { return {"python3", "-B", peers_folder() + "/compare_put.py"}; }
 
-/// Runs the script in a process of its own; the last line that it writes is JSON.
+/// Runs the script in a separate process; the last line that it writes is JSON.
 absl::StatusOr<nlohmann::json> ask(const std::vector<std::string>& words, double seconds) {
   Subprocess child([&]() -> nlohmann::json {
     std::vector<std::string> command = script();
-    // In a child: run_program() has no deadline of its own, and the end of the child ends the script.
+    // A child runs it: run_program() has no deadline, and the end of the child ends the script.
     command.insert(command.end(), words.begin(), words.end());
     const absl::StatusOr<std::string> output = run_program(command);
     if (!output.ok()) return {{"failed", std::string(message_of(output.status()))}};
@@ -36,7 +36,7 @@ absl::StatusOr<nlohmann::json> ask(const std::vector<std::string>& words, double
   return answer;
 }
 
-/// In microseconds, whatever the program reports: a mean alone appears twice.
+/// Converts to microseconds, whatever the program reports: a mean alone appears twice.
 Figure figure_of(const nlohmann::json& answer, const std::string& what, uint64_t bytes) {
   Figure figure;
   Times& times = figure.times;
@@ -53,7 +53,7 @@ Figure figure_of(const nlohmann::json& answer, const std::string& what, uint64_t
   return figure;
 }
 
-/// Iterations of the other programs, so that each runs about as long as ours: learnt from its last figure.
+/// Iterations of the other programs, so that each runs about as long as ours: taken from its last figure.
 using Counts = std::map<std::pair<std::string, uint64_t>, uint64_t>;
 
 std::vector<Figure> measure(const PutContender& contender, const Options& options, const PutPlacement& placement,
@@ -108,7 +108,7 @@ absl::StatusOr<std::vector<PutContender>> put_contenders(const Options& options)
 
 std::vector<Contestant> put_contestants(const std::vector<PutContender>& contenders, const Options& options,
                                         const PutPlacement& placement, const std::string& what) {
-  const auto counts = std::make_shared<Counts>();  // of all rows, which outlive this call
+  const auto counts = std::make_shared<Counts>();  // counts of all rows, which outlive this call
   std::vector<Contestant> contestants;
   for (const PutContender& contender : contenders) {
     if (!reports(contender, what)) continue;

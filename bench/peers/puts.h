@@ -9,26 +9,26 @@
 
 namespace gradrail::bench {
 
-/// One of a group that put the same bytes over the same thing: ours, the first, or what we build upon.
+/// A contender of a group that put the same bytes over the same medium: ours, the first, or the library below it.
 struct PutContender {
   std::string group;              ///< "ucx-tcp"
   std::string name;               ///< "gradrail ucx", "ucx_perftest tag"
-  std::vector<std::string> what;  ///< of "latency", "bandwidth", those that it reports
+  std::vector<std::string> what;  ///< those of "latency", "bandwidth" that it reports
 
   std::string path() const { return group + ": " + name; }
 };
 
-/// How the processes of puts run.
+/// Placement of the processes of puts.
 struct PutPlacement {
   bool pin = false;       ///< a core for each side
   bool realtime = false;  ///< real-time priority
 };
 
-/// Those that compare_put.py can run on one host, of the selected transports.
+/// Contenders that compare_put.py can run on one host, of the selected transports.
 /// Errors  UNAVAILABLE: no Python, or no such script.
 absl::StatusOr<std::vector<PutContender>> put_contenders(const Options& options);
 
-/// A row each of those that tell `what`.
+/// Returns a row for each contender that reports `what`.
 std::vector<Contestant> put_contestants(const std::vector<PutContender>& contenders, const Options& options,
                                         const PutPlacement& placement, const std::string& what);
 

@@ -25,7 +25,7 @@ bool send_all(int fd, const void* data, size_t bytes) {
 bool receive_all(int fd, void* data, size_t bytes) {
   char* at = static_cast<char*>(data);
   while (bytes > 0) {
-    // A loop all the same: a signal makes MSG_WAITALL return less.
+    // The loop is necessary: a signal makes MSG_WAITALL return less.
     const ssize_t count = recv(fd, at, bytes, MSG_WAITALL);
     if (count <= 0) return false;
     at += count;

@@ -8,12 +8,12 @@
 
 namespace gradrail::bench {
 
-/// Both return false if the connection ends before.
+/// Sends all bytes. Both functions return false if the connection ends before.
 bool send_all(int fd, const void* data, size_t bytes);
 bool receive_all(int fd, void* data, size_t bytes);
 
-/// A connection over the loopback address to a process of its own. `serve(fd)` runs in that process, which ends then.
-/// The caller ends `child` (bench/driver/children.h). Returns -1 and sets `failed` if there is no connection.
+/// Makes a connection over the loopback address to a separate process. `serve(fd)` runs in that process, which ends
+/// then. The caller ends `child` (bench/driver/children.h). Returns -1 and sets `failed` if there is no connection.
 int connect_to_child(const std::function<void(int fd)>& serve, pid_t& child, std::string& failed);
 
 }  // namespace gradrail::bench

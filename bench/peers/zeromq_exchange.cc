@@ -19,7 +19,7 @@ class Socket {
  public:
   Socket(int kind, uint64_t bytes) : context_(zmq_ctx_new()), socket_(zmq_socket(context_, kind)) {
     const int none = 0;
-    // By default zmq_ctx_term() waits forever for messages that no process receives any more.
+    // zmq_ctx_term() waits forever by default for messages that no process receives any more.
     zmq_setsockopt(socket_, ZMQ_LINGER, &none, sizeof(none));
     // A server that ended in an error sends nothing.
     const int timeout_ms = static_cast<int>(exchange_limit(bytes) / std::chrono::milliseconds(1));
@@ -61,7 +61,7 @@ class Socket {
 Figure run(const std::string& where, const PeerLoad& load) {
   absl::StatusOr<Pipe> pipe = open_pipe();
   if (!pipe.ok()) return not_measured("", load.bytes, std::string(message_of(pipe.status())));
-  // Before the first context: threads of ZeroMQ would not be copied into the child.
+  // The fork precedes the first context: threads of ZeroMQ would not be copied into the child.
   if (fork_child() == 0) serve(pipe->writer.get(), where, load.bytes / sizeof(float));
   pipe->writer.reset();
   char endpoint[256] = "";
@@ -80,7 +80,7 @@ Figure run(const std::string& where, const PeerLoad& load) {
 
 Figure run_over(const PeerLoad& load, const std::string& transport) {
   if (transport == "tcp") return run("tcp://127.0.0.1:*", load);
-  // A name that no file stands for: nothing stays behind.
+  // The name is not that of a file: no file remains.
   return run(fmt::format("ipc://@gradrail-bench-{}", getpid()), load);
 }
 

@@ -10,8 +10,8 @@
 
 namespace gradrail::bench {
 
-/// One of two ends that write into each other's memory. It is what bench/put and its bare peers have in common, so that
-/// all of them run the same loops (bench/put/loops.h).
+/// One of two ends that write into each other's memory. bench/put and its bare peers share it, so that all of them run
+/// the same loops (bench/put/loops.h).
 /// Threads  One.
 class PutEnd {
  public:
@@ -28,7 +28,7 @@ class PutEnd {
   virtual const std::byte* target(size_t slot) const = 0;
 
   /// Starts writing the first `bytes` of a slot of the source into the same slot of the peer's target. False: full,
-  /// poll first. Puts become visible in the order posted, at the latest when the immediate of a later one arrives.
+  /// poll first. Puts become visible in the order posted, not later than the immediate of a later one arrives.
   virtual absl::StatusOr<bool> try_put(size_t slot, size_t bytes, std::optional<uint32_t> immediate) = 0;
   /// Makes progress and returns the immediates that arrived. `arrived` has room for kBatch.
   virtual absl::StatusOr<size_t> poll(absl::Span<uint32_t> arrived) = 0;

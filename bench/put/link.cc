@@ -26,7 +26,7 @@ namespace {
 constexpr Duration kSilenceDeadline = std::chrono::seconds(120);  // the other may be measuring, in an emulated machine
 constexpr Duration kLinkConnectDeadline = std::chrono::seconds(20);  // the other may be starting
 constexpr uint32_t kFailure = 1u << 31;                     // flag in the length of a message: the reason of a failure
-constexpr Duration kEager = std::chrono::milliseconds(20);  // last notices still go out
+constexpr Duration kEager = std::chrono::milliseconds(20);  // time for the last notices to leave
 
 absl::Status failed(std::string_view what) {
   return absl::UnavailableError(fmt::format("{}: {}", what, std::strerror(errno)));
@@ -47,7 +47,7 @@ absl::StatusOr<NetAddress> address_of(const std::string& where) {
 absl::StatusOr<PairLink> PairLink::fork_two() {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) return kernel_refusal("socketpair", errno);
-  std::fflush(nullptr);  // else the child prints our buffers again
+  std::fflush(nullptr);  // otherwise the child prints our buffers again
   const pid_t child = fork_child();
   if (child < 0) return kernel_refusal("fork", errno);
   // The parent leads: the caller waits for its exit code.

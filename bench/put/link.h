@@ -25,10 +25,11 @@ class PairLink {
   bool leads() const { return leads_; }
 
   absl::Status say(const std::string& text);
-  /// The hear() of the other process then returns this reason.
+  /// Sends a failure. The hear() of the other process then returns this reason.
   void say_failure(const absl::Status& why);
-  /// Calls `meanwhile` over and over, often at first and then every millisecond: what is measured may need progress.
-  /// Errors  UNAVAILABLE: the other end is gone, or has failed: its reason. DEADLINE_EXCEEDED.
+  /// Receives a message. Calls `meanwhile` repeatedly, often at first and then every millisecond: the measured
+  /// transport may need progress.
+  /// Errors  UNAVAILABLE: the other end has ended, or has failed: its reason. DEADLINE_EXCEEDED.
   absl::StatusOr<std::string> hear(const std::function<void()>& meanwhile);
 
  private:

@@ -14,24 +14,24 @@ namespace {
 
 // An immediate: the number of the turn or window, and whether it is the last. 32 bits arrive everywhere.
 constexpr uint32_t kLast = 1u << 31;
-// With puts in both directions: the notice answers a window.
+// The notice with this bit answers a window, for puts in both directions.
 constexpr uint32_t kAnswer = 1u << 30;
 constexpr uint32_t kNumber = kAnswer - 1;
 
 constexpr size_t kFewest = 6;
-constexpr size_t kMost = 1 << 18;  // figures kept; their memory is touched before the clock starts
+constexpr size_t kMost = 1 << 18;  // stored figures; their memory is touched before the clock starts
 constexpr uint32_t kWindowsUnderWay = 2;
-// Each window under way has a slot of its own: the next one must not overwrite bytes that are still to be checked.
+// Each window under way has a separate slot: the next one must not overwrite bytes that are not checked yet.
 static_assert(kWindowsUnderWay <= PutEnd::kSlots);
-constexpr Duration kQuietDeadline = std::chrono::seconds(60);  // beside the time of the bytes under way
+constexpr Duration kQuietDeadline = std::chrono::seconds(60);  // added to the time of the bytes under way
 constexpr uint32_t kPollsPerClock = 1 << 12;                   // reading it costs as much as a poll
 
-/// Polls, and gives up when nothing has come for too long.
+/// Polls, with a time limit for the next arrival.
 class Listener {
  public:
   Listener(PutEnd& end, const PutLoad& load)
       : end_(end),
-        // Of both directions, which can share a link.
+        // The time is that of both directions, which can share a link.
         deadline_(kQuietDeadline + link_time(2.0 * kWindowsUnderWay * load.window * static_cast<double>(load.bytes))) {}
 
   absl::StatusOr<absl::Span<const uint32_t>> poll() {
@@ -42,7 +42,7 @@ class Listener {
     return absl::Span<const uint32_t>(arrived_.data(), count);
   }
 
-  /// Until one immediate comes.
+  /// Waits until one immediate arrives.
   absl::StatusOr<uint32_t> await() {
     while (true) {
       GRADRAIL_ASSIGN_OR_RETURN(const absl::Span<const uint32_t> arrived, poll());
@@ -53,7 +53,7 @@ class Listener {
 
  private:
   absl::Status check_timeout() {
-    // The first reading starts the timeout; it is late by the polls before it, far less than the deadline.
+    // The first reading starts the timeout; the polls before it delay it by far less than the deadline.
     if (idle_ == kPollsPerClock) quiet_since_ = Clock::now();
     if (Clock::now() - quiet_since_ < deadline_) return absl::OkStatus();
     return absl::DeadlineExceededError("no notice came");
@@ -81,7 +81,7 @@ bool has_stamp(const PutEnd& end, size_t slot, size_t bytes, uint64_t value) {
   return got == value;
 }
 
-/// Posts, polling while there is no room; what arrives meanwhile goes to `on_arrival`.
+/// Posts, polling while there is no room; `on_arrival` gets the arrivals meanwhile.
 template <typename OnArrival>
 absl::Status put(PutEnd& end, Listener& listener, size_t slot, size_t bytes, std::optional<uint32_t> immediate,
                  OnArrival&& on_arrival) {
@@ -104,8 +104,8 @@ absl::Status put_window(PutEnd& end, Listener& listener, const PutLoad& load, ui
   return put(end, listener, slot, load.bytes, number | (last ? kLast : 0), on_arrival);
 }
 
-/// Says when the warm-up is over and when all is. The caller gives the time: if a turn takes a few hundred nanoseconds,
-/// asking for it is part of them.
+/// Determines the end of the warm-up and of the whole. The caller passes the time: if a turn takes a few hundred
+/// nanoseconds, the reading of the clock is part of them.
 class Watch {
  public:
   explicit Watch(const PutLoad& load) : load_(load) {
@@ -134,7 +134,7 @@ class Watch {
   PutFigure figure(uint64_t wrong) { return {Times::of(micros_), wrong}; }
 
  private:
-  /// On a slow link a turn can take a minute: a number that is given counts.
+  /// Least number of turns. A turn on a slow link can take a minute: a number that is given counts.
   size_t fewest() const { return load_.iterations > 0 ? std::min<uint64_t>(load_.iterations, kFewest) : kFewest; }
   bool is_warm() const {
     if (load_.warmup > 0) return micros_.size() >= load_.warmup;
@@ -163,7 +163,7 @@ class BothWays {
   absl::StatusOr<uint64_t> run() {
     while (!last_posted_ || answered_ < posted_ || !last_answered_) {
       GRADRAIL_RETURN_IF_ERROR(answer_windows());
-      // Until its first window, the leader may still throw away what it polls (PutPair::lead()).
+      // The leader may still discard arrivals until its first window (PutPair::lead()).
       const bool both_run = watch_ != nullptr || arrived_ > 0;
       if (both_run && !last_posted_ && posted_ - answered_ < kWindowsUnderWay) {
         // The last window of the leader is the signal for the other end.
@@ -191,9 +191,9 @@ class BothWays {
       last_arrived_ |= (immediate & kLast) != 0;
       owed_.push_back(immediate);
     }
-    // After the last window of this end only one direction is busy.
+    // Only one direction is busy after the last window of this end.
     if (watch_ == nullptr || last_posted_) return;
-    // Notices come in groups: the time is a share of what passed since as many windows as can be under way.
+    // Notices arrive in groups: the time is a share of the time for the number of windows that can be under way.
     const TimePoint now = Clock::now();
     TimePoint& mark = marks_[(answered_ + arrived_) % kMarks];
     watch_->add(micros_between(mark, now) / kMarks, now);
@@ -270,7 +270,7 @@ absl::StatusOr<PutFigure> lead_bandwidth(PutEnd& end, const PutLoad& load) {
   uint32_t posted = 0;
   uint32_t answered = 0;
   bool last = false;
-  // Answers may come in pairs: a window's time is half of what passed since the one before the last.
+  // Answers may arrive in pairs: a window's time is half of the time since the one before the last.
   std::array<TimePoint, kWindowsUnderWay> marks;
   marks.fill(Clock::now());
   const auto on_answer = [&](uint32_t immediate) {
@@ -307,7 +307,7 @@ absl::StatusOr<uint64_t> answer_bandwidth(PutEnd& end, const PutLoad& load) {
     GRADRAIL_ASSIGN_OR_RETURN(const absl::Span<const uint32_t> arrived, listener.poll());
     for (const uint32_t each : arrived) check(each);
     while (!owed.empty()) {
-      // A copy: put() polls and may append to `owed`.
+      // The value is a copy: put() polls and may append to `owed`.
       const uint32_t immediate = owed.front();
       owed.erase(owed.begin());
       // No bytes: only the notice answers a window.

@@ -26,13 +26,13 @@ absl::StatusOr<uint64_t> answer_loop(const std::string& what, PutEnd& end, const
 }  // namespace
 
 uint32_t PutPair::window_of(uint32_t wanted, uint64_t bytes) {
-  // At least two, so that each window has a put without a notice.
+  // The number is at least two, so that each window has a put without a notice.
   return static_cast<uint32_t>(std::clamp<uint64_t>(kWindowBytes / bytes, 2, std::max(2u, wanted)));
 }
 
 absl::StatusOr<PutFigure> PutPair::lead(const std::string& what, const PutLoad& load) {
   GRADRAIL_RETURN_IF_ERROR(link_.say(fmt::format("{} {} {}", what, load.bytes, load.window)));
-  // Not before the other end is in its loop: until then whatever it polls is thrown away.
+  // The wait lasts until the other end is in its loop: it discards all arrivals before.
   if (const auto ready = link_.hear(meanwhile()); !ready.ok()) return ready.status();
   GRADRAIL_ASSIGN_OR_RETURN(PutFigure figure, lead_loop(what, end_, load));
   GRADRAIL_ASSIGN_OR_RETURN(const std::string wrong, link_.hear(meanwhile()));
@@ -42,7 +42,7 @@ absl::StatusOr<PutFigure> PutPair::lead(const std::string& what, const PutLoad& 
 
 absl::Status PutPair::end() {
   GRADRAIL_RETURN_IF_ERROR(link_.say("end"));
-  link_.hear(meanwhile()).status().IgnoreError();  // so that neither closes while the other still reads
+  link_.hear(meanwhile()).status().IgnoreError();  // ensures that neither closes while the other still reads
   return absl::OkStatus();
 }
 

@@ -23,8 +23,8 @@ class PutPair {
   /// The other, until end().
   absl::Status answer();
 
-  /// Puts of one window: at most `wanted`, at most a few megabytes. A slow network must not take the
-  /// whole time for one.
+  /// Number of puts of one window: at most `wanted`, at most a few megabytes. A slow network must not take the whole
+  /// time for one.
   static uint32_t window_of(uint32_t wanted, uint64_t bytes);
 
  private:

@@ -32,8 +32,8 @@ void add_flags(CLI::App& app, PutFlags& flags);
 /// Opens one end and connects it with the other's, over `link`; `bytes` is the size of a slot.
 using OpenPutEnd = std::function<absl::StatusOr<std::unique_ptr<PutEnd>>(PairLink& link, size_t bytes)>;
 
-/// Both processes of a run: the figures of every size, as a table and as JSON lines. Returns the exit code: 1 something
-/// failed, 2 wrong flags, 3 wrong bytes arrived.
+/// Runs both processes of a run: the figures of every size, as a table and as JSON lines. Returns the exit code: 1 a
+/// failure, 2 wrong flags, 3 wrong bytes arrived.
 int run_puts(const std::string& contender, const PutFlags& flags, const OpenPutEnd& open);
 
 }  // namespace gradrail::bench

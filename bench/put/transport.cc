@@ -50,7 +50,7 @@ class TransportEnd final : public PutEnd {
     absl::Status status = connection_->put({region_.get(), slot * bytes_, bytes}, {peer_, (kSlots + slot) * bytes_},
                                            {.immediate = immediate});
     if (status.ok()) return true;
-    // A full queue, not an error: the caller polls and tries again.
+    // A full queue is not an error: the caller polls and repeats the call.
     if (absl::IsResourceExhausted(status)) return false;
     return status;
   }
@@ -159,7 +159,7 @@ class TransportEnd final : public PutEnd {
     return meet(link, "compared");
   }
 
-  /// Until the other process has come as far.
+  /// Waits until the other process has reached the same step.
   absl::Status meet(PairLink& link, const std::string& step) {
     GRADRAIL_RETURN_IF_ERROR(link.say(step));
     return link.hear([this] { turn_over().IgnoreError(); }).status();
@@ -184,7 +184,7 @@ class TransportEnd final : public PutEnd {
   }
 
   const size_t bytes_;
-  // In this order: the region is released before its context, and the memory last.
+  // The order matters: the region is released before its context, and the memory last.
   std::unique_ptr<PutMemory> memory_;
   std::byte* host_ = nullptr;  ///< its bytes: the loops of the measurement call no virtual function for them
   std::unique_ptr<transport::Context> context_;

@@ -18,7 +18,7 @@ class PutMemory {
   virtual ~PutMemory() = default;
   /// The memory that a transport registers.
   virtual MemorySpan span() const = 0;
-  /// Its bytes at the host: the memory itself, or a copy.
+  /// Bytes at the host: the memory itself, or a copy.
   virtual std::byte* host() = 0;
   /// Copies all bytes from host() to the memory, and back. The default is for memory that is its own copy.
   virtual absl::Status upload() { return absl::OkStatus(); }
@@ -49,7 +49,7 @@ struct ProvenPath {
 
 /// Forks. Each of the two processes puts a pattern of `bytes` bytes into the memory of the other, which compares all
 /// bytes.
-/// Errors  as the transport and its memory, of the process that failed. DATA_LOSS: the first byte that differs.
+/// Errors  Those of the transport and its memory, of the process that failed. DATA_LOSS: the first byte that differs.
 ///         DEADLINE_EXCEEDED.
 /// Threads  Only the caller's may run, and no transport may be open.
 absl::StatusOr<ProvenPath> prove_puts(const PutTransport& transport, size_t bytes);

@@ -25,11 +25,11 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(HERE.parent / "peers"))
 import compare_put  # noqa: E402
 
-LIMIT_SECONDS = 600  # of one contender in one round
+LIMIT_SECONDS = 600  # limit of one contender in one round
 CALIBRATION_STEPS = 5
 # Limits of the time that Python adds to a step in C, by bytes of the gradient: microseconds, or a share of it.
 GOALS = {4096: ("us", 5.0), 318040: ("share", 0.02), 64 << 20: ("share", 0.01)}
-BLOCK_SECONDS = 0.02  # of the exchange loop: many exchanges of a small gradient, and one or two of a large one
+BLOCK_SECONDS = 0.02  # a block of the exchange loop: many exchanges of a small gradient, one or two of a large one
 SAME_WITHIN = {"mnist": 1e-3, "transformer": 0.03}  # Adam of PyTorch and of gradrail have different formulas
 VERSIONS = """
 import importlib.metadata as packages, platform
@@ -43,7 +43,7 @@ class Contender:
     name: str
     flags: tuple
     launcher: str = "torch"  # or "gradrail": `gradrail run` starts the workers and a parameter server
-    has_server: bool = False  # of torch.distributed.rpc
+    has_server: bool = False  # it needs a server of torch.distributed.rpc
     is_sync: bool = True
 
 
@@ -99,7 +99,7 @@ def versions(options):
 
 
 def environment(options):
-    # One thread for each process: pools of threads of several workers on few cores wait for one another.
+    # Each process has one thread: pools of threads of several workers on few cores wait for one another.
     return {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
             "GLOO_SOCKET_IFNAME": "lo", "TP_SOCKET_IFNAME": "lo", "GRADRAIL_PS_HOSTS": "",
             "PYTHONPATH": str(ROOT / "worker" / "python"), "GRADRAIL_LIBRARY": str(options.library)}
@@ -114,7 +114,7 @@ def finish(processes):
     finally:
         for process in processes:
             try:
-                os.killpg(process.pid, signal.SIGKILL)  # also what the process has started
+                os.killpg(process.pid, signal.SIGKILL)  # includes all that the process has started
             except ProcessLookupError:
                 pass
     for process, output in zip(processes, outputs):
@@ -267,7 +267,7 @@ def transformer(options, report, folder):
     found = measure(options, report, "transformer", workers, folder)
     steps = {name: [statistics.median(each["step_p50"] for each in results) for results in rounds]
              for name, rounds in found.items()}
-    # Per round: neighbors in time.
+    # The values are compared per round: neighbors in time.
     exposed = {name: statistics.median(own - bound for own, bound in zip(values, steps.get(ALONE.name, [])))
                for name, values in steps.items() if ALONE.name in steps}
     for name, values in steps.items():
@@ -313,7 +313,7 @@ def parse(arguments):
 
 
 def main(arguments=None):
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # through all `finally`
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # runs all `finally` blocks
     options = parse(arguments)
     report = Report(options)
     report.say(f"# bench/python/{pathlib.Path(__file__).name} {' '.join(sys.argv[1:])}")

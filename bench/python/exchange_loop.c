@@ -51,7 +51,7 @@ int main(int argc, char** argv) {
     fprintf(stderr, "usage: exchange_loop <gradient bytes> <exchanges of a block> <blocks>\n");
     return EXIT_FAILURE;
   }
-  gradrail_options options = GRADRAIL_OPTIONS_INIT; /* the cluster comes from the environment */
+  gradrail_options options = GRADRAIL_OPTIONS_INIT; /* the environment sets the cluster */
   options.mode = "sync";
   options.learning_rate = 1.0f;
   const int64_t shape[] = {(int64_t)(bytes / sizeof(float))};
@@ -68,7 +68,7 @@ int main(int argc, char** argv) {
     if (seconds < 0) return failed("exchange");
     printf("block %.9f\n", seconds);
   }
-  /* With rate 1 and gradient 1, each parameter is minus the number of updates: exact in fp32 for this many. */
+  /* Each parameter is, with rate 1 and gradient 1, minus the number of updates: exact in fp32 for this many. */
   const float wanted = -(float)((blocks + 1) * exchanges);
   const float* parameters = gradrail_parameters(client, 0, NULL);
   uint64_t wrong = 0;

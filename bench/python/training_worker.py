@@ -30,7 +30,7 @@ import mnist_data  # noqa: E402
 import mnist_torch  # noqa: E402
 import text_torch  # noqa: E402
 
-VERIFIED_STEPS = 20  # after them, the parameters of all sync contenders are compared
+VERIFIED_STEPS = 20  # number of steps after which the parameters of all sync contenders are compared
 WARM_UP_STEPS = 10
 
 
@@ -158,7 +158,7 @@ def start_rpc(flags, name):
     torch.distributed.rpc.init_rpc(name, rank=flags.rank, world_size=flags.workers + 1, rpc_backend_options=options)
 
 
-_server = []  # the server of this process: each worker asks for a reference to it
+_server = []  # the server of this process: each worker requests a reference to it
 _server_made = threading.Event()
 
 
@@ -167,7 +167,7 @@ def find_server():
     return torch.distributed.rpc.RRef(_server[0])
 
 
-_arrived = collections.Counter()  # at the server: workers by the number of the barrier
+_arrived = collections.Counter()  # number of workers at the server, by the number of the barrier
 _changed = threading.Condition()
 
 

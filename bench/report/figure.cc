@@ -36,7 +36,7 @@ nlohmann::json distribution_json(const std::vector<double>& distribution_us) {
   return object;
 }
 
-/// Other shares than ours are those of another version, and none in earlier ones.
+/// Reads a distribution. Other shares than ours are those of another version, and none in earlier ones.
 std::vector<double> distribution_from(const nlohmann::json& result) {
   std::vector<double> distribution_us;
   const nlohmann::json object = result.value("distribution_us", nlohmann::json::object());
@@ -62,7 +62,7 @@ std::vector<std::pair<std::string, double>> medians(const std::vector<Figure>& r
   return merged;
 }
 
-/// As json.at(), for a count. An exception for 1e300 and -1: their conversion is undefined.
+/// Reads a count; the form of json.at(). An exception for 1e300 and -1: their conversion is undefined.
 uint64_t count_in(const nlohmann::json& json, const char* name) {
   const nlohmann::json& value = json.at(name);
   if (!value.is_number_unsigned())
@@ -74,7 +74,7 @@ uint64_t count_in(const nlohmann::json& json, const char* name) {
 
 Times Times::of(std::vector<double>& micros) {
   if (micros.empty()) return {};
-  // In place: a copy of a million times would cost memory in the process that is measured.
+  // The sort is in place: a copy of a million times would cost memory in the process that is measured.
   std::sort(micros.begin(), micros.end());
   const auto n = static_cast<double>(micros.size());
   // Nearest rank, without interpolation: each figure is a time that was measured.

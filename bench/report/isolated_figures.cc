@@ -13,17 +13,17 @@
 
 namespace gradrail::bench {
 
-constexpr Duration kLook = std::chrono::seconds(1);  // for a deadline that has changed
+constexpr Duration kLook = std::chrono::seconds(1);  // interval of looks for a changed deadline
 
 namespace {
 
-/// `deadline` is asked again when it has come.
+/// Measures in isolation; reads `deadline` again when it has passed.
 std::vector<Figure> isolated(const std::string& path, uint64_t bytes, const std::function<TimePoint()>& deadline,
                              const std::function<absl::StatusOr<std::vector<Figure>>()>& body) {
   const auto failed = [&](const absl::Status& why) {
     return std::vector<Figure>{not_measured(path, bytes, std::string(message_of(why)))};
   };
-  // In a child: a crash or a hang of a library costs one figure, not the run.
+  // A child measures: a crash or a hang of a library costs one figure, not the run.
   Subprocess child([&]() -> nlohmann::json {
     const absl::StatusOr<std::vector<Figure>> measured = body();
     nlohmann::json list = nlohmann::json::array();

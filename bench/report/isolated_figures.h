@@ -11,8 +11,8 @@
 
 namespace gradrail::bench {
 
-/// Runs the body's measurement in a process of its own (subprocess.h). An error of body or process becomes a row of
-/// this path that says so.
+/// Runs the body's measurement in a separate process (subprocess.h). An error of body or process becomes a row of this
+/// path with the text of the error.
 std::vector<Figure> isolated_figures(const std::string& path, uint64_t bytes, Duration timeout,
                                      const std::function<absl::StatusOr<std::vector<Figure>>()>& body);
 

@@ -20,7 +20,7 @@
 namespace gradrail::bench {
 namespace {
 
-/// Nodes that its memory may come from, as the kernel writes them.
+/// Nodes that its memory may use, in the format of the kernel.
 std::string allowed_nodes() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);)
@@ -53,7 +53,7 @@ Report::Report(const Options& options, std::string title) : options_(options), t
   // The head of a table names program and machine: a printed table alone must be enough to repeat it.
   note(fmt::format("{} | {}", build_version(), machine()));
   note(fmt::format("{} round{} of {} s", options_.rounds, options_.rounds == 1 ? "" : "s", options_.seconds));
-  // Before the first row: afterwards our own processes would count as load.
+  // The check precedes the first row: afterwards our own processes would count as load.
   if (const std::string busy = busy_warning(); !busy.empty()) note(busy);
 }
 
@@ -102,13 +102,13 @@ void Report::print_row(const Figure& f) {
     fmt::print("  {:<28} {:>9} {:>11} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>9.2f} {:>6}", f.path,
                f.bytes, t.count, t.min_us, t.max_us, t.p50_us, t.mean_us, t.stdev_us, t.p99_us, t.p999_us, f.wrong);
   } else {
-    const std::string p99 = t.p99_us > 0 ? fmt::format("{:.2f}", t.p99_us) : "-";  // programs of others may not tell
+    const std::string p99 = t.p99_us > 0 ? fmt::format("{:.2f}", t.p99_us) : "-";  // others may not report it
     fmt::print("  {:<38} {:>10} {:>10} {:>7} {:>10.2f} {:>10} {:>8.3f} {:>8.3f} {:>6}", f.path, f.bytes, f.count,
                f.type, t.p50_us, p99, f.alg_gb_per_s(), f.bus_gb_per_s(), f.wrong);
   }
   for (const auto& [name, value] : f.more) fmt::print(" {}={:.4g}", name, value);
   fmt::print("\n");
-  // Stages go into lines of comments, so that the rows stay columns.
+  // Stages are printed as comments, so that the rows stay columns.
   if (!f.why_no_stages.empty()) fmt::print("#   no stages: {}\n", f.why_no_stages);
   if (f.stages.empty()) return;
   std::string text;
@@ -168,7 +168,7 @@ int Report::finish(bool failures_count) {
       code = 1;
     }
   }
-  // Before all other codes: figures of a path that changes bytes must not count.
+  // This code precedes all others: figures of a path that changes bytes must not count.
   if (wrong > 0) return kWrongResult;
   const bool measured =
       std::any_of(figures_.begin(), figures_.end(), [](const Figure& figure) { return figure.failed.empty(); });

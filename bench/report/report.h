@@ -14,15 +14,15 @@ namespace gradrail::bench {
 inline constexpr int kWrongResult = 3;
 inline constexpr int kNothingMeasured = 4;
 
-/// One process of a run, as the table names it.
+/// A process of a run in the table.
 struct Rank {
   std::string task;  ///< "ps/0", "worker/1", "put"
   std::string host;
   int process = 0;
   std::string device = "cpu";
   std::string nic;   ///< "": none
-  std::string cpus;  ///< that it may run on, "0-1"
-  std::string numa;  ///< its nodes, "": not known
+  std::string cpus;  ///< cpus that it may use, "0-1"
+  std::string numa;  ///< its nodes; "": not known
 };
 /// The calling process.
 Rank this_rank(const std::string& task);
@@ -32,7 +32,7 @@ enum class Layout : uint8_t {
   latency,  ///< columns of perftest: bytes, iterations, t_min, t_max, t_typical, t_avg, t_stdev, 99 %, 99.9 %
 };
 
-/// The rows of a run, printed as they come, as a table or as lines of JSON, and kept for the file.
+/// The rows of a run, printed on arrival, as a table or as lines of JSON, and stored for the file.
 /// docs/benchmarking.md derives every column.
 class Report {
  public:
@@ -63,7 +63,7 @@ class Report {
   const std::string title_;
   Layout layout_ = Layout::sweep;
   std::vector<Rank> ranks_;
-  std::string lines_;  ///< of JSON, for the file
+  std::string lines_;  ///< lines of JSON, for the file
   std::vector<Figure> figures_;
 };
 

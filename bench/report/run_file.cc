@@ -67,7 +67,7 @@ absl::StatusOr<std::vector<Figure>> figures_of(const nlohmann::json& run, const 
   std::vector<Figure> figures;
   for (const nlohmann::json& result : run["results"]) {
     std::string damage;
-    try {  // nlohmann's only way to say that a field is missing or of another type
+    try {  // nlohmann reports a missing field or another type by an exception only
       figures.push_back(figure_from(result));
       damage = damage_of(figures.back());
     } catch (const nlohmann::json::exception& error) {

@@ -10,7 +10,7 @@
 namespace gradrail::bench {
 
 /// A file of `gradrail bench … -J`. A pipe is read as well.
-/// Errors  as read_file(); DATA_LOSS: not such a file. The message begins with the path.
+/// Errors  Those of read_file(); DATA_LOSS: not such a file. The message begins with the path.
 absl::StatusOr<nlohmann::json> read_run(const std::string& path);
 
 /// The rows of the run of a file.

@@ -25,7 +25,7 @@ nlohmann::json load_libraries() {
 }
 
 nlohmann::json libraries() {
-  // In a process of its own, since some of them start threads when they are loaded, and we fork.
+  // A separate process loads them, since some of them start threads when they are loaded, and this process forks.
   Subprocess loads = Subprocess::start({{"do", "load libraries"}});
   // Longer than loading takes on a busy machine. A run without versions is still a run, so this is not an error.
   const absl::StatusOr<nlohmann::json> list = loads.result(Clock::now() + std::chrono::seconds(10));

@@ -8,7 +8,7 @@ namespace gradrail::bench {
 /// Takes up to ten seconds: libraries are loaded in a child. Without an answer the list is {"unknown": reason}.
 nlohmann::json libraries();
 
-/// The part of it that runs in a process of its own (bench/driver/jobs.h).
+/// Loads the libraries: the part that runs in a separate process (bench/driver/jobs.h).
 nlohmann::json load_libraries();
 
 }  // namespace gradrail::bench

@@ -1,5 +1,5 @@
-// How near do updates, and the packing of pushes and answers, come to the speed of memory? Each beside copies of the
-// same working set, by turns.
+// This suite compares updates, and the packing of pushes and answers, with the speed of memory. Each is measured beside
+// copies of the same working set, by turns.
 #include <cmath>
 
 #include "base/random.h"
@@ -76,7 +76,7 @@ class Packing {
     Random random(1);
     for (float& value : gradient_) value = static_cast<float>(random.normal());
     run();
-    // After the first push the rest is what the push has left out.
+    // The remainder after the first push is the part that the push has left out.
     error_ = norm(rest_) / norm(gradient_);
   }
   /// The norm of the rest that one push leaves, divided by the norm of the gradient.
@@ -161,7 +161,7 @@ std::vector<double> time_for(double seconds, uint64_t iterations, const std::fun
   for (const double budget : {seconds / 10, seconds}) {
     micros.clear();
     const TimePoint start = Clock::now();
-    // At least five: a median of updates that take longer than the budget.
+    // The number is at least five: a median of updates that take longer than the budget.
     while (iterations > 0 ? micros.size() < iterations : micros.size() < 5 || seconds_since(start) < budget) {
       const TimePoint begin = Clock::now();
       pass();
@@ -179,7 +179,8 @@ Figure figure_of(const std::string& path, double element_bytes, uint64_t bytes, 
   figure.count = bytes / sizeof(float);
   figure.times = Times::of(micros);
   figure.alg_bytes = static_cast<double>(bytes);
-  // algbw is what a user sees (parameters, or gradients in fp32, per time). busbw is the traffic: only it has a bound.
+  // algbw is the speed for a user (parameters, or gradients in fp32, per time). busbw is the traffic: only it has a
+  // bound.
   figure.bus_bytes = element_bytes * static_cast<double>(figure.count);
   figure.more = {{"bound_GB/s", bound}, {"%bound", bound > 0 ? 100 * figure.bus_gb_per_s() / bound : 0.0}};
   return figure;
@@ -198,7 +199,7 @@ Figure measure_host(const std::string& path, double element_bytes, const Options
   return figure_of(path, element_bytes, bytes, micros, std::max(before, after));
 }
 
-// Two waits frame all repeats: operations are only enqueued, and their end is seen in finish().
+// Two waits frame all repeats: operations are only enqueued, and finish() detects their end.
 absl::StatusOr<double> per_operation(gpu::Compute& compute, const std::function<void()>& operation) {
   GRADRAIL_RETURN_IF_ERROR(compute.finish());
   const TimePoint start = Clock::now();
@@ -210,13 +211,13 @@ absl::StatusOr<double> per_operation(gpu::Compute& compute, const std::function<
 absl::StatusOr<Figure> measure_device(gpu::Compute& compute, const UpdateCase& c, const Options& options,
                                       uint64_t bytes) {
   GRADRAIL_ASSIGN_OR_RETURN(UpdateBuffers buffers, UpdateBuffers::create(compute, c, bytes / sizeof(float)));
-  // Before the measurement: the timed updates change the parameters, and only the first result is known.
+  // The check precedes the measurement: the timed updates change the parameters, and only the first result is known.
   GRADRAIL_ASSIGN_OR_RETURN(const uint64_t wrong, options.check ? buffers.check(compute, c) : 0);
   std::vector<double> updates, copies;
   const TimePoint start = Clock::now();
   // The first turn warms up: clocks that idle, code that was never loaded.
   for (int turn = 0; turn < 4 || seconds_since(start) < options.seconds; ++turn) {
-    // Copy and update take turns: a change of the clock rate of the GPU affects both.
+    // Copy and update alternate: a change of the clock rate of the GPU affects both.
     GRADRAIL_ASSIGN_OR_RETURN(const double copied, per_operation(compute, [&] { buffers.copy(compute); }));
     GRADRAIL_ASSIGN_OR_RETURN(const double updated, per_operation(compute, [&] { buffers.update(compute, c); }));
     if (turn == 0) continue;
@@ -274,8 +275,8 @@ Contestant isolated(const std::string& path, const Options& options, const Measu
           }};
 }
 
-/// In this process: a start of the driver takes a second, and CUDA's profiler does not follow a fork. A GPU packs on
-/// its stream, as a part of the exchange: `exchange --on gpu:N` measures it there.
+/// Contestants in this process: a start of the driver takes a second, and CUDA's profiler does not follow a fork. A GPU
+/// packs on its stream, as a part of the exchange: `exchange --on gpu:N` measures it there.
 std::vector<Contestant> device_contestants(gpu::Compute& compute, const Options& options) {
   std::vector<Contestant> contestants;
   for (const UpdateCase& c : all_cases()) {
@@ -324,9 +325,9 @@ struct ApplyOptions {
 
 absl::StatusOr<int> run_apply_suite(const Options& options, const ApplyOptions& own) {
   const bool on_host = own.on == "host";
-  // From the MNIST model (79,510 parameters) to a size beyond the caches, which are larger on a GPU.
+  // The sizes range from the MNIST model (79,510 parameters) to a size beyond the caches, which are larger on a GPU.
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "318040", on_host ? "64M" : "256M", 8));
-  // Here, not in the table of flags: each has an effect for the other value of --on.
+  // The checks are here, not in the table of flags: each flag has an effect for the other value of --on.
   if (on_host && !options.check)
     return absl::InvalidArgumentError("-c 0: only the results of a GPU are verified; leave -c out");
   if (!on_host && options.iterations > 0)

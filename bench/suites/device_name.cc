@@ -47,7 +47,7 @@ nlohmann::json open_device(const nlohmann::json& job) {
 absl::Status can_open(const std::string& on) {
   if (on == "host") return absl::OkStatus();
   GRADRAIL_RETURN_IF_ERROR(gpu_ordinal(on).status());
-  // A status does not cross the pipe: the message alone does, and an empty one stands for success.
+  // A status does not cross the pipe: the message alone does, and an empty one means success.
   Subprocess opens = Subprocess::start({{"do", "open device"}, {"on", on}});
   // Starting a driver takes seconds on a host with many GPUs, and the first kernel may be compiled from PTX.
   GRADRAIL_ASSIGN_OR_RETURN(const nlohmann::json why, opens.result(Clock::now() + std::chrono::seconds(60)));

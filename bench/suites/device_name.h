@@ -21,12 +21,12 @@ absl::Status check_device_name(const std::string& on);
 /// The flag --on. Its value is the name of a GPU, or "host" where `or_host`.
 void add_on_flag(CLI::App& app, std::string& on, const char* about, bool or_host);
 
-/// "host" or "gpu:N". Errors  INVALID_ARGUMENT: neither. Else as gpu::open_device().
+/// "host" or "gpu:N". Errors  INVALID_ARGUMENT: neither. Otherwise those of gpu::open_device().
 absl::StatusOr<std::unique_ptr<gpu::Compute>> open_compute(const std::string& on);
 
-/// Whether that would be opened: tried in a process of its own, since drivers do not stand a fork.
+/// Whether that would be opened: tried in a separate process, since drivers do not survive a fork.
 /// Errors  INVALID_ARGUMENT: not such a name. FAILED_PRECONDITION: the cause, so that it is logged once and not in each
-/// row.
+///         row.
 absl::Status can_open(const std::string& on);
 
 /// The part of it that runs in that process (bench/driver/jobs.h).

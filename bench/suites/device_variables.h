@@ -13,7 +13,7 @@ namespace gradrail::bench {
 /// Threads  Owner thread of the client that uses them; outlives it.
 class DeviceVariables {
  public:
-  /// `on`: "gpu:N". Errors: as open_compute(), and RESOURCE_EXHAUSTED.
+  /// Creates the variables. `on`: "gpu:N". Errors: those of open_compute(), and RESOURCE_EXHAUSTED.
   static absl::StatusOr<std::unique_ptr<DeviceVariables>> create(const std::string& on, size_t elements,
                                                                  PushFormat push);
 

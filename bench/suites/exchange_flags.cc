@@ -170,7 +170,7 @@ void add_ranks(const ExchangeLoad& load, const std::vector<TransportChoice>& cho
     // The places of the processes are the same in each run, so that one short run over any transport shows them.
     ExchangeLoad probe = with(load, choice, 4 * sizeof(float) * load.shards);
     probe.iterations = probe.warmup = 1;
-    // Without layers the probe does not wait for a backward pass.
+    // The probe has no layers, so that it does not wait for a backward pass.
     probe.layers.clear();
     probe.traffic.clear();
     probe.stages = false;

@@ -65,7 +65,7 @@ std::vector<Contestant> exchange_contestants(const ExchangeLoad& load, const std
 absl::Status check_memory_of_sizes(ExchangeLoad load, const std::vector<uint64_t>& sizes);
 ExchangeLoad with(ExchangeLoad load, const TransportChoice& choice, uint64_t bytes);
 
-/// One line for each process of such a run, found out by a short one.
+/// Adds a line for each process of such a run, determined by a short one.
 void add_ranks(const ExchangeLoad& load, const std::vector<TransportChoice>& choices, Report& report);
 
 }  // namespace gradrail::bench

@@ -94,7 +94,7 @@ struct Running {
   std::string task() const { return fmt::format("{}/{}", serves ? "ps" : "worker", index); }
 };
 
-/// Takes a process' answer into the result; false: it failed, and the figure says why.
+/// Takes a process' answer into the result; false: it failed, and the figure has the reason.
 bool take(const absl::StatusOr<nlohmann::json>& answer, const Running& one, ExchangeResult& result,
           Recordings& recordings) {
   Figure& figure = result.figure;
@@ -143,7 +143,8 @@ absl::Status start(const std::vector<Member*>& servers, const std::vector<Member
   return absl::OkStatus();
 }
 
-/// In the order in which they end, so that a failed one is found before others have waited for it in vain.
+/// Collects the results in the order in which the tasks end, so that a failed one is found before others have waited
+/// for it in vain.
 bool collect(std::vector<Running> running, Patience& patience, ExchangeResult& result, Recordings& recordings) {
   uint64_t seen = 0;
   while (!running.empty()) {
@@ -156,7 +157,7 @@ bool collect(std::vector<Running> running, Patience& patience, ExchangeResult& r
       // A copy: erase() below moves the elements.
       const Running one = running[i];
       if (!one.member->is_done(kGlance) && Clock::now() < deadline) continue;
-      try {  // what another process sent
+      try {  // data of another process
         if (!take(one.member->collect(deadline), one, result, recordings)) return false;
       } catch (const std::exception& error) {
         result.figure.failed = fmt::format("{}: {}", one.task(), error.what());
@@ -177,7 +178,7 @@ Patience::Limits limits_of(const ExchangeLoad& load) {
           .pause = start_up(load)};
 }
 
-/// False: one of them failed, and the figure says why. Every member is left without a task.
+/// Runs the tasks. False: one of them failed, and the figure has the reason. Every member has no task afterwards.
 bool run_tasks(const std::vector<Member*>& servers, const std::vector<Member*>& workers, const ExchangeLoad& load,
                ExchangeResult& result, Recordings& recordings) {
   Patience patience(limits_of(load));
@@ -189,7 +190,7 @@ bool run_tasks(const std::vector<Member*>& servers, const std::vector<Member*>& 
   const bool good = started.ok() && collect(running, patience, result, recordings);
   // The steps of a worker lack the gradients of those that failed.
   if (!good) result.figure.wrong = 0;
-  // Also after a failure: the members of several hosts take the next run.
+  // The loop runs also after a failure: the members of several hosts take the next run.
   for (const std::vector<Member*>* members : {&servers, &workers})
     for (Member* const member : *members) member->abandon();
   return good;
@@ -209,7 +210,8 @@ void run_here(const ExchangeLoad& load, ExchangeResult& result, Recordings& reco
   run_tasks({&server}, workers, load, result, recordings);
 }
 
-/// No process shares memory with all of them: how often they exchange is found by a run of its own.
+/// Runs an exchange on other hosts. No process shares memory with all of them: a separate run determines the number of
+/// exchanges.
 void run_there(ExchangeLoad load, ExchangeResult& result, Recordings& recordings) {
   std::vector<Member*> servers = load.coordinator->servers(), workers = load.coordinator->workers();
   if (load.pair.server != nullptr) {
@@ -220,7 +222,7 @@ void run_there(ExchangeLoad load, ExchangeResult& result, Recordings& recordings
     ExchangeLoad probe = load;
     probe.iterations = kProbes;
     probe.warmup = 1;
-    // A check needs barriers and a pull, and says nothing about the time of an exchange.
+    // A check needs barriers and a pull, and gives no information about the time of an exchange.
     probe.check = false;
     ExchangeResult probed;
     Recordings none;
@@ -246,7 +248,7 @@ ExchangeResult run_once(const ExchangeLoad& load, Recordings& recordings) {
   return result;
 }
 
-/// In a run of its own, since marks take time, too.
+/// Measures stages in a separate run, since marks take time, too.
 void measure_stages(ExchangeLoad load, Figure& figure) {
   load.check = false;
   // Shorter: the rings keep the last kMarks marks only, and the timed run has checked the results already.
@@ -301,7 +303,7 @@ absl::Status check_memory(const ExchangeLoad& load, std::string_view remedy, con
 
 ExchangeResult run_exchange(const ExchangeLoad& load) {
   ExchangeLoad timed = load;
-  // Marks take time: the figure comes from a run without them.
+  // Marks take time: the figure is that of a run without them.
   timed.stages = false;
   Recordings none;
   ExchangeResult result = run_once(timed, none);

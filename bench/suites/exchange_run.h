@@ -21,30 +21,30 @@ namespace gradrail::bench {
 class Member;
 class RankCoordinator;
 
-inline constexpr uint32_t kMaxShards = 64;  ///< of one server
+inline constexpr uint32_t kMaxShards = 64;  ///< limit of one server
 
-/// Exchanges between real tasks, a ps::Server and workers, each in a process of its own.
+/// Exchanges between real tasks, a ps::Server and workers, each in a separate process.
 struct ExchangeLoad {
   std::string transport = "shm";
   std::string ofi_provider;
   bool rdma_only = false;
-  bool encrypted = false;  ///< as `--encrypt-data` of training
+  bool encrypted = false;  ///< value of `--encrypt-data` of training
   std::string bind_host = "127.0.0.1";
   std::vector<std::string> rails;  ///< addresses of the servers' links; empty: bind_host
   uint32_t streams = 0;            ///< ClientOptions::streams
   std::string gpu;  ///< "gpu:N": gradients and parameters of workers are in that GPU's memory; "": in the host's
-  GpuTransfer gpu_transfer = GpuTransfer::staged;  ///< … and leave it this way or not at all
-  std::string ps_device = "host";                  ///< where the server's parameters are
-  uint64_t bytes = 0;                              ///< of one worker's gradient
+  GpuTransfer gpu_transfer = GpuTransfer::staged;  ///< the only way out of that memory
+  std::string ps_device = "host";                                  ///< place of the server's parameters
+  uint64_t bytes = 0;                                              ///< size of one worker's gradient
   uint32_t workers = 1;
-  uint32_t shards = 1;                     ///< of each server
+  uint32_t shards = 1;                     ///< number of shards of each server
   RankCoordinator* coordinator = nullptr;  ///< the processes of the run; null: forked on this host
   /// The processes that take part; null: all processes of the run.
   struct Pair {
     Member* server = nullptr;
     Member* worker = nullptr;
   } pair{};
-  std::vector<std::string> servers;  ///< where they listen; filled in as they start
+  std::vector<std::string> servers;  ///< addresses on which they listen; filled in as they start
   Mode mode = {.kind = ModeKind::sync};
   OptimizerKind optimizer = OptimizerKind::sgd;
   PushFormat push = PushFormat::fp32;
@@ -53,8 +53,8 @@ struct ExchangeLoad {
   bool touch = false;         ///< the gradient is written anew before each exchange, as training does; not timed
   bool block = false;         ///< processes block instead of spinning
   bool check = true;
-  bool stages = false;      ///< a second run, shorter, measures where the time goes
-  ps::Ablation ablation;    ///< with any of it results are not checked
+  bool stages = false;      ///< a second run, shorter, measures the stages of the time
+  ps::Ablation ablation;    ///< any part of it disables the check of results
   double seconds = 0.3;     ///< timed
   uint64_t iterations = 0;  ///< timed, of each worker; 0: as many as fill `seconds`
   uint64_t warmup = 0;      ///< 0: a tenth of those
@@ -63,17 +63,17 @@ struct ExchangeLoad {
     uint64_t elements = 0;
     double ready_us = 0.0;
   };
-  std::vector<Layer> layers;  ///< in the order in which they become ready
+  std::vector<Layer> layers;  ///< sorted by the time at which they become ready
   TrafficMatrix traffic;      ///< bytes of each worker to each shard of all servers; empty: `bytes` of each worker
 };
 
 struct ExchangeResult {
-  Figure figure;               ///< over all workers: median of their p50, worst of their tails
+  Figure figure;               ///< figure of all workers: median of their p50, worst of their tails
   std::vector<Times> workers;  ///< each one's
-  std::vector<Rank> ranks;     ///< of all processes
-  double seconds = 0.0;        ///< of the timed part, the longest worker's
-  double join_seconds = 0.0;   ///< until all workers have joined, the longest worker's
-  /// Per gradient of a worker, over all shards of the first server; empty: it is on another host.
+  std::vector<Rank> ranks;     ///< ranks of all processes
+  double seconds = 0.0;        ///< time of the timed part, the longest worker's
+  double join_seconds = 0.0;   ///< time until all workers have joined, the longest worker's
+  /// Times per gradient of a worker, over all shards of the first server; empty: it is on another host.
   std::vector<std::pair<std::string, double>> shard;
 };
 
@@ -90,8 +90,8 @@ Duration time_limit(const ExchangeLoad& load);
 absl::Status check_memory(const ExchangeLoad& load, std::string_view remedy,
                           const SystemFiles& files = read_system_file);
 
-/// The result's figure.failed says why there is none. Figures are of one exchange: from before the push to after the
-/// last fresh parameter; with layers, of one step.
+/// Runs the exchange; the result's figure.failed has the reason if there is none. Figures are of one exchange: from
+/// before the push to after the last fresh parameter; with layers, of one step.
 ExchangeResult run_exchange(const ExchangeLoad& load);
 
 }  // namespace gradrail::bench

@@ -25,7 +25,7 @@ void take_reason(Figure& figure) {
   figure.failed = figure.failed.substr(start, figure.failed.find(kAfter, start) - start);
 }
 
-/// Why this way does not lead over this transport, as far as is known before it is tried.
+/// Reason why this way does not use this transport, as far as it is known before the attempt.
 std::string why_not(GpuTransfer out, const TransportChoice& choice) {
   if (!choice.unusable.empty()) return choice.unusable;
   std::string why;
@@ -46,17 +46,17 @@ absl::StatusOr<std::vector<Way>> all_ways(const Options& options, bool encrypt_d
   for (size_t i = 0; i < by_device.size(); ++i) {
     const TransportChoice& device = by_device[i];
     if (device.rdma_only) ways.push_back({device.name + " by an RDMA device", device});
-    // Where a device carries it, the transport takes that device: there is no second way to measure.
+    // A transport uses the device if a device carries it: there is no second way to measure.
     if (device.rdma_only && device.unusable.empty()) continue;
     ways.push_back({device.rdma_only ? device.name + " without one" : device.title(), by_anything[i]});
   }
   return ways;
 }
 
-/// A refusal is asked for once, not in each round: finding out may take a second.
+/// Contestant of a way. A refusal is determined once, not in each round: this may take a second.
 Contestant way_contestant(const std::string& name, const ExchangeLoad& load, const TransportChoice& choice) {
   if (!choice.unusable.empty()) return refused(name, choice.unusable);
-  // Shared: a std::function copies its captures, and all rounds must see one value.
+  // The pointer is shared: a std::function copies its captures, and all rounds must use one value.
   const auto failed = std::make_shared<std::string>();
   return {name, [=](uint64_t bytes) -> std::vector<Figure> {
             if (!failed->empty()) return {not_measured(name, bytes, *failed)};
@@ -80,9 +80,9 @@ std::vector<Contestant> gpu_contestants(const ExchangeLoad& load, const std::str
     }
     ExchangeLoad device = load;
     device.gpu = gpu;
-    // Each row permits one method, so that it fails where the worker would fall back to staging.
+    // Each row permits one method, so that it fails where the worker would otherwise use staging.
     device.gpu_transfer = out;
-    // It is a GPU's kernel that reads another process' GPU memory.
+    // A kernel of a GPU reads another process' GPU memory.
     if (out == GpuTransfer::ipc) device.ps_device = gpu;
     for (const auto& [transport, choice] : ways) {
       const std::string name = fmt::format("{}, {} {}", transport, gpu, way);

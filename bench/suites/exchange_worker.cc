@@ -25,15 +25,15 @@
 namespace gradrail::bench {
 namespace {
 
-// Longer than an exchange of any usual size: a wait never falls asleep within a measurement.
+// The time is longer than an exchange of any usual size: a wait never blocks within a measurement.
 constexpr Duration kSpin = std::chrono::seconds(1);
 // A barrier of some hundred workers on two cores takes about this time.
 constexpr double kBarrier_us = 2000;
 // The times of one worker then take 8 MB.
 constexpr uint64_t kMostIterations = 1'000'000;
 // Neighboring elements differ, so that bytes which arrive shifted are found. 3 does not divide 32: the two elements in
-// a byte of int4 differ as well. All elements have one magnitude, and therefore one scale. Thus the rounding of an
-// element is independent of its block, and a few elements stand for all. topk
+// a byte of int4 differ as well. All elements have one magnitude, and therefore one scale. The rounding of an element
+// is therefore independent of its block, and a few elements represent all. topk
 // selects among a whole chunk: all elements are computed.
 constexpr float kPattern[] = {1.0f, -1.0f, 0.0f};
 constexpr size_t kPatterns = std::size(kPattern);
@@ -60,7 +60,7 @@ class Worker {
 
   nlohmann::json run() {
     const absl::Status status = measure();
-    // The others wait for these numbers: the value ends their wait at once.
+    // The others wait for these numbers: the value ends their wait immediately.
     if (!status.ok() && index_ == 0) shared_.warmup = shared_.iterations = UINT64_MAX;
     if (!status.ok()) return {{"failed", std::string(message_of(status))}};
     // A child sends its distribution and not its times, which are a million numbers at most.
@@ -108,7 +108,7 @@ class Worker {
 
   struct ServerUse {
     std::optional<ThreadCost> shards;
-    double gradients = 0.0;  ///< of all workers
+    double gradients = 0.0;  ///< gradients of all workers
   };
 
   /// Worker 0 reads it for all: the gradients of the others count in the steps.
@@ -188,7 +188,7 @@ class Worker {
   }
 
   OptimizerConfig optimizer() const {
-    // With rate 1 a lost update of sgd is not lost in the rounding. expected() rounds alike.
+    // A lost update of sgd is not lost in the rounding with rate 1. expected() rounds alike.
     return {.kind = load_.optimizer, .learning_rate = load_.optimizer == OptimizerKind::sgd ? 1.0f : 0.001f};
   }
 
@@ -208,7 +208,7 @@ class Worker {
     return absl::OkStatus();
   }
 
-  /// Past the host's copy: what arrives has to have come out of the GPU.
+  /// Writes past the host's copy: the data that arrive must then have left the GPU.
   absl::Status write_on_device() {
     std::vector<float> all;
     for (size_t tensor = 0; tensor < tensors(); ++tensor) {
@@ -296,7 +296,7 @@ class Worker {
     return client_->barriers().wait("checked");
   }
 
-  /// With a matrix, its entries decide the number: each worker has made as many steps.
+  /// Number of updates of a tensor. The entries of a matrix decide it: each worker has made as many steps.
   uint64_t updates_of(size_t tensor) const {
     if (pieces_.empty()) return client_->global_step();
     const TrafficPiece& piece = pieces_[tensor];
@@ -337,7 +337,7 @@ class Worker {
         buckets.push_back(each.packed.data());
       }
       ps::mean_of(buckets, {}, load_.push, absl::MakeSpan(mean));
-      // Then each push of a worker is the same, whatever the order.
+      // Each push of a worker is then the same, whatever the order.
       GRADRAIL_CHECK(load_.mode.sums() || pushes[0].rest[0] == 0.0f);
       ps::apply(optimizer(), {.count = count,
                               .parameters = parameters.data(),
@@ -356,7 +356,7 @@ class Worker {
   const ExchangeLoad& load_;
   RunShared& shared_;
   const uint32_t index_;
-  std::vector<TrafficPiece> pieces_;         ///< of a traffic matrix: the tensors, each a fragment; empty: no matrix
+  std::vector<TrafficPiece> pieces_;         ///< tensors of a traffic matrix, each a fragment; empty: no matrix
   std::unique_ptr<DeviceVariables> device_;  ///< null: in host memory. Outlives the client
   std::unique_ptr<Client> client_;
   std::vector<double> micros_;

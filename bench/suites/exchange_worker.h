@@ -14,11 +14,11 @@ namespace gradrail::bench {
 
 /// Data that the processes of a run exchange beside the measurement, in memory that all of them map.
 struct RunShared {
-  std::atomic<int> port{0};    ///< of the server; 0: it does not listen yet
+  std::atomic<int> port{0};    ///< port of the server; 0: it does not listen yet
   std::atomic<int> server{0};  ///< process of the server; 0: on another host
-  // Exchanges of each worker, said by worker 0. 0: not said yet. The highest value: worker 0 gave up.
+  // Numbers of exchanges of each worker, set by worker 0. 0: not set yet. The highest value: worker 0 has failed.
   std::atomic<uint64_t> warmup{0}, iterations{0};
-  std::atomic<uint64_t> reports{0};  ///< of workers: an exchange has ended; not of each short one
+  std::atomic<uint64_t> reports{0};  ///< number of reports of workers that an exchange has ended; not of each short one
 };
 
 /// Joining, the first touch of large regions and slow devices end within this time.
@@ -32,12 +32,12 @@ inline Security security_of(const ExchangeLoad& load) {
   return load.encrypted ? Security{.secret = "secret of a bench", .encrypt_data = true} : kOpen;
 }
 inline constexpr uint64_t kCalibration = 5;  ///< the first exchanges: their times set the length of the warm-up
-inline constexpr size_t kMarks = 16384;      ///< of a task: some thousands of small exchanges, ten of 64 MiB
+inline constexpr size_t kMarks = 16384;      ///< marks of a task: some thousands of small exchanges, ten of 64 MiB
 
 /// A worker of a run, from joining to leaving: {"figure", "seconds", "rank", "marks"} or {"failed"}.
 nlohmann::json work(const ExchangeLoad& load, RunShared& shared, uint32_t index);
 
-/// As many as fill the time when one takes that long.
+/// Number of exchanges of this duration that fill the time.
 uint64_t exchanges_within(double seconds, double micros);
 
 // Texts that both ends of a run share.

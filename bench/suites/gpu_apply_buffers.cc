@@ -48,7 +48,7 @@ std::vector<float> packed(PushFormat format, const std::vector<float>& gradient)
 
 gpu::UpdateArguments coefficients(const UpdateCase& c) {
   const OptimizerConfig config = config_of(c.rule);
-  // In double, as ps::apply: the check compares bits.
+  // The correction is in double, as in ps::apply: the check compares bits.
   const auto correction = [](float beta) { return 1.0 - std::pow(static_cast<double>(beta), kUpdateIndex); };
   const double adam_rate =
       static_cast<double>(config.learning_rate) * std::sqrt(correction(config.beta2)) / correction(config.beta1);
@@ -110,7 +110,7 @@ std::vector<UpdateCase> format_cases() {
   for (const PushFormat format : kPackedFormats) {
     cases.push_back({.rule = UpdateRule::sgd, .format = format});
     cases.push_back({.rule = UpdateRule::sgd, .gradients = 4, .format = format});
-    // In bf16 update_cases() has it.
+    // update_cases() has the case of bf16.
     if (format != PushFormat::bf16) cases.push_back({.rule = UpdateRule::adam, .format = format});
   }
   return cases;
@@ -136,7 +136,7 @@ double bytes_per_element(const UpdateCase& c) {
 absl::StatusOr<UpdateBuffers> UpdateBuffers::create(gpu::Compute& compute, const UpdateCase& c, size_t count) {
   UpdateBuffers buffers;
   buffers.count_ = count;
-  // The first error is kept and the rest is still tried: create() checks one status at its end.
+  // The first error is stored and the rest is still tried: create() checks one status at its end.
   absl::Status status;
   const auto add = [&](const void* from, size_t bytes) -> std::byte* {
     absl::StatusOr<std::unique_ptr<gpu::Memory>> memory = compute.allocate(bytes);
@@ -194,7 +194,7 @@ void UpdateBuffers::update(gpu::Compute& compute, const UpdateCase& c) {
   compute.update(arguments);
 }
 
-/// A device's addresses are the process's own: the driver sees that both are in the same memory.
+/// A device's addresses are those of the process: the driver detects that both are in the same memory.
 void UpdateBuffers::copy(gpu::Compute& compute) { compute.upload(copied_, parameters_, count_ * sizeof(float)); }
 
 }  // namespace gradrail::bench

@@ -14,11 +14,11 @@ namespace gradrail::bench {
 inline constexpr PushFormat kPackedFormats[] = {
     PushFormat::bf16, PushFormat::int8, PushFormat::int4, {PushFormat::topk, 10}, {PushFormat::topk, 100}};
 
-/// One kind of update that a shard does.
+/// A kind of update of a shard.
 struct UpdateCase {
   gpu::UpdateRule rule = gpu::UpdateRule::sgd;
   size_t gradients = 1;
-  PushFormat format = PushFormat::fp32;  ///< of the gradients
+  PushFormat format = PushFormat::fp32;  ///< format of the gradients
   size_t targets = 0;
 };
 
@@ -29,7 +29,7 @@ std::vector<UpdateCase> update_cases();
 std::vector<UpdateCase> format_cases();
 std::string describe(const UpdateCase& c);
 
-/// Those of an element within a bucket, scales included.
+/// Bytes of an element within a bucket, scales included.
 double gradient_bytes(PushFormat format);
 /// The bytes that one element's update reads and writes.
 double bytes_per_element(const UpdateCase& c);
@@ -44,7 +44,7 @@ class UpdateBuffers {
   /// Elements that one update leaves other than ps::apply does, bit for bit.
   absl::StatusOr<uint64_t> check(gpu::Compute& compute, const UpdateCase& c);
   void update(gpu::Compute& compute, const UpdateCase& c);
-  /// As many bytes as the parameters have, into a buffer beside them.
+  /// Copies as many bytes as the parameters have, into a buffer beside them.
   void copy(gpu::Compute& compute);
 
  private:

@@ -15,7 +15,7 @@
 namespace gradrail::bench {
 namespace {
 
-/// Beyond the caches, the memory of more workers does not change the time.
+/// Size beyond the caches: the memory of more workers does not change the time.
 constexpr uint64_t kMostBytesOfBound = uint64_t{1} << 29;
 
 /// The load is the one of cold_us().
@@ -76,7 +76,7 @@ std::vector<Figure> rows_of(const ExchangeLoad& load) {
     Figure one = result.figure;
     one.path = fmt::format("{} worker/{}", result.figure.path, i);
     one.times = times;
-    one.stages.clear();  // they are of all workers
+    one.stages.clear();  // the stages are those of all workers
     one.wrong = 0;       // counted in the row of all
     rows.push_back(std::move(one));
   }

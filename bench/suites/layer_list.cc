@@ -28,7 +28,7 @@ constexpr size_t kMaxListBytes = size_t{16} << 20;
 // Microseconds. A worker spins through the backward pass; a larger number is a mistake in the unit.
 constexpr double kLongestStep = 60e6;
 
-/// Beside the program in its build tree, or where it was installed.
+/// Folders beside the program in its build tree, or of the installation.
 std::vector<fs::path> folders() {
   const fs::path program = program_folder();
   // An installed program uses its own lists, also where the build tree still exists.
@@ -47,7 +47,7 @@ absl::StatusOr<fs::path> find(const std::string& file) {
     for (const fs::directory_entry& entry : fs::directory_iterator(folder, error))
       known.push_back(entry.path().stem().string());
   }
-  if (is_folder) return fs::path(file);  // reading it says so
+  if (is_folder) return fs::path(file);  // the read reports it
   std::sort(known.begin(), known.end());
   known.erase(std::unique(known.begin(), known.end()), known.end());
   return absl::NotFoundError(fmt::format("no file {}; lists that come along: {}", file,
@@ -82,7 +82,7 @@ absl::StatusOr<LayerList> list_of_lines(const fs::path& path, const std::string&
       return absl::DataLossError(
           fmt::format("{}:{}: {}", path.string(), number, layer.ok() ? "too many layers" : message_of(layer.status())));
     }
-    // The worker hands layers over in the order of the file: an earlier one behind a later one would wait for it.
+    // The worker passes layers on in the order of the file: an earlier one behind a later one would wait for it.
     if (!list.layers.empty() && layer->ready_us < list.layers.back().ready_us)
       return absl::DataLossError(fmt::format("{}:{}: ready before the line above", path.string(), number));
     list.layers.push_back(*layer);

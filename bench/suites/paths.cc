@@ -1,5 +1,5 @@
-// One command, every path. The same exchange over each way that this host has, from host memory and from a GPU's, and
-// why not over the others.
+// This suite covers every path in one command. It runs the same exchange over each way of this host, from host memory
+// and from a GPU's, with the reasons against the others.
 #include "base/status.h"
 #include "bench/driver/suite.h"
 #include "bench/suites/device_name.h"

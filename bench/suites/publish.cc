@@ -1,5 +1,5 @@
-// Weight publishing: one publisher and readers in processes of their own. It measures publish(), the lag of verified
-// versions and their bytes, and then publish() again while one reader is suspended.
+// This suite measures weight publishing: one publisher and readers in separate processes. It measures publish(), the
+// lag of verified versions and their bytes, and then publish() again while one reader is suspended.
 #include <poll.h>
 #include <signal.h>
 #include <unistd.h>
@@ -25,18 +25,18 @@
 namespace gradrail::bench {
 namespace {
 
-constexpr uint64_t kChangesSeed = 1;     // of the changes
-constexpr uint64_t kFewestVersions = 5;  // of a phase: a median needs a few
+constexpr uint64_t kChangesSeed = 1;     // seed of the changes
+constexpr uint64_t kFewestVersions = 5;  // least versions of a phase: a median needs a few
 constexpr uint64_t kMostVersions = 1000;
 constexpr size_t kAddressBytes = 64;  // enough for "127.0.0.1:65535", sent whole
 
 struct PublishScene {
   publish::Format format;
-  uint64_t bytes = 0;  ///< of the fp32 parameters
+  uint64_t bytes = 0;  ///< size of the fp32 parameters
   uint32_t readers = 8;
   double changed = 0.01;
   uint32_t keep = 2;
-  uint64_t versions = 0;  ///< of each phase; 0: as many as fill `seconds`
+  uint64_t versions = 0;  ///< versions of each phase; 0: as many as fill `seconds`
   double seconds = 1.0;
 
   /// A reader that verifies no version for so long has failed. Large models take seconds on few cores, and one link
@@ -47,7 +47,7 @@ struct PublishScene {
   }
 };
 
-/// One version that a reader has verified. A write of it to a pipe is atomic.
+/// A version that a reader has verified. A write of it to a pipe is atomic.
 struct Arrival {
   uint32_t reader = 0;
   pid_t process = 0;
@@ -155,8 +155,8 @@ class Audience {
 struct Phase {
   std::vector<double> publish_us;
   std::vector<double> lag_us;
-  double encode_s = 0.0;  ///< of the last version, as the next one
-  double verify_s = 0.0;  ///< of the last reader
+  double encode_s = 0.0;  ///< time of the last version, as an estimate of the next one
+  double verify_s = 0.0;  ///< time of the last reader
 };
 
 absl::StatusOr<Phase> play(Audience& audience, const PublishScene& scene, int suspended) {
@@ -278,7 +278,7 @@ struct PublishOptions {
 absl::StatusOr<int> run_publish_suite(const Options& options, const PublishOptions& own) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "64M", "64M", sizeof(float)));
   GRADRAIL_ASSIGN_OR_RETURN(const publish::Format format, publish::parse_format(own.weights));
-  // The parameters, and the bits of each version that is kept or comes next, and of each reader.
+  // The memory has the parameters, and the bits of each stored version, of the next one, and of each reader.
   const double bits = format == publish::Format::bf16 ? 0.5 : 1.0;
   GRADRAIL_RETURN_IF_ERROR(check_available_memory(
       fmt::format("parameters of {} bytes: the publisher and {} readers need", list.back(), own.readers),

@@ -1,4 +1,4 @@
-// One-sided puts between two processes: latency as a ping-pong, bandwidth in windows.
+// This suite measures one-sided puts between two processes: latency as a ping-pong, bandwidth in windows.
 #include <unistd.h>
 
 #include "CLI/CLI.hpp"
@@ -57,19 +57,19 @@ absl::StatusOr<std::vector<Figure>> lead(PutPair& pair, const std::string& path,
   return std::vector<Figure>{figure};
 }
 
-/// Both processes of one figure: the other one answers and ends.
+/// Runs both processes of one figure: the other one answers and ends.
 absl::StatusOr<std::vector<Figure>> measure_puts(const TransportChoice& choice, const Options& options,
                                                  const PutOptions& own, uint64_t bytes, const std::string& what,
                                                  Patience& patience) {
   GRADRAIL_ASSIGN_OR_RETURN(PairLink link, PairLink::fork_two());
-  // After the fork: devices and threads of a transport do not survive one.
+  // The opening follows the fork: devices and threads of a transport do not survive one.
   absl::StatusOr<std::unique_ptr<PutEnd>> end = open_transport_end({.name = choice.name,
                                                                     .rdma_only = choice.rdma_only,
                                                                     .ofi_provider = choice.ofi_provider,
                                                                     .bind_host = options.bind_host},
                                                                    link, bytes);
   if (!link.leads()) {
-    if (end.ok()) PutPair(link, **end).answer().IgnoreError();  // the one that leads sees it
+    if (end.ok()) PutPair(link, **end).answer().IgnoreError();  // the leader reports it
     if (end.ok()) end->reset();                                 // libraries have files to remove
     // _exit(): the child has copies of the output buffers and exit handlers of its parent.
     _exit(0);

@@ -50,7 +50,7 @@ BusiestTask busiest_of(const TrafficMatrix& matrix, uint32_t shards_of_server) {
 struct ReplayOptions : DistributedOptions {
   std::string file;      ///< "" with a matrix
   std::string matrix;    ///< file of a traffic matrix; "": none
-  double line_gbit = 0;  ///< of a matrix: rate of a link in each direction; 0: not given
+  double line_gbit = 0;  ///< rate of a link of a matrix in each direction; 0: not given
 
   void add_flags(CLI::App& app) {
     remove_flags(app, {"-b", "-e", "-f"});

@@ -33,7 +33,7 @@ class StagedBench {
   absl::Status prepare() {
     GRADRAIL_ASSIGN_OR_RETURN(device_, gpu::open_device(ordinal_));
     GRADRAIL_ASSIGN_OR_RETURN(block_, device_->allocate(ps::device_block_bytes(elements_, kPush)));
-    // The memory that a client has: GpuVariables pins it, so that copies go by DMA.
+    // The memory is the same as that of a client: GpuVariables pins it, so that copies use DMA.
     for (SharedMemory* memory : {&parameters_, &gradients_}) {
       GRADRAIL_ASSIGN_OR_RETURN(SharedMemory made, SharedMemory::create("gradrail-bench", bytes_));
       *memory = std::move(made);
@@ -45,19 +45,19 @@ class StagedBench {
                              .bytes = ps::device_block_bytes(elements_, kPush)};
     GRADRAIL_ASSIGN_OR_RETURN(
         variables_, worker::GpuVariables::create(memory, elements_, kPush, parameters_.span(), gradients_.span()));
-    // Streams of their own for the plain copies: they must not wait behind the buckets.
+    // The plain copies have separate streams: they must not wait behind the buckets.
     GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<gpu::StagedCopies> copies, gpu::staged_copies(*device_));
     copies_ = std::move(copies);
     return check();
   }
 
-  /// Once, and that all of it comes.
+  /// Checks once that all data arrive.
   absl::Status check() {
     auto* const values = reinterpret_cast<float*>(gradients_.data());
     // 8191 is prime and no divisor of a bucket: a bucket in the wrong place has the wrong values.
     for (uint64_t i = 0; i < elements_; ++i) values[i] = static_cast<float>(i % 8191);
     GRADRAIL_RETURN_IF_ERROR(variables_->upload_gradients());
-    // Else the values that went up would still be here, and a copy that does nothing would pass.
+    // The earlier values would otherwise still be here, and a copy that does nothing would pass.
     std::memset(gradients_.data(), 0, gradients_.bytes());
     pieces_down();
     for (uint64_t i = 0; i < elements_; ++i) {
@@ -77,7 +77,7 @@ class StagedBench {
   }
   void pieces_down() {
     const TimePoint start = Clock::now();
-    // As an exchange does it: all buckets are enqueued, and each is sent when its copy has ended.
+    // The order is that of an exchange: all buckets are enqueued, and each is sent when its copy has ended.
     std::vector<gpu::CopyTicket> tickets;
     for (uint64_t first = 0; first < elements_; first += bucket_) {
       tickets.push_back(variables_->download_gradients({first, std::min(bucket_, elements_ - first)}));
@@ -131,7 +131,7 @@ class StagedBench {
   const uint64_t bytes_;
   const uint64_t bucket_;  ///< elements
   const uint64_t elements_;
-  std::vector<double> first_us_;  ///< of each pass: until the first bucket has arrived
+  std::vector<double> first_us_;  ///< time of each pass until the first bucket has arrived
   SharedMemory parameters_, gradients_;
   std::unique_ptr<gpu::Compute> device_;
   std::unique_ptr<gpu::Memory> block_;

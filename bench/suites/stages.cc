@@ -23,7 +23,7 @@ struct Exchange {
   int64_t done = 0;
   std::map<BucketId, Moments> buckets;
 };
-using Exchanges = std::map<std::pair<uint32_t, uint64_t>, Exchange>;  ///< by worker and step
+using Exchanges = std::map<std::pair<uint32_t, uint64_t>, Exchange>;  ///< indexed by worker and step
 
 Exchanges gather(const std::vector<Mark>& workers, const std::vector<Mark>& shards) {
   Exchanges exchanges;
@@ -79,9 +79,9 @@ bool measure_exchange(const Exchange& exchange, Lengths& lengths) {
   Moments moments = *last;
   const auto moment = [&](Kind kind) -> int64_t& { return moments[static_cast<size_t>(kind)]; };
   moment(Kind::done) = exchange.done;
-  // Only what is staged is copied.
+  // Only staged payloads are copied.
   if (moment(Kind::copied) == 0) moment(Kind::copied) = moment(Kind::pushed);
-  // A process that maps the memory sees a header before the call that stored it has returned.
+  // A process that maps the memory reads a header before the call that stored it has returned.
   moment(Kind::posted) = std::min(moment(Kind::posted), moment(Kind::noticed));
   int64_t before = exchange.begun;
   for (size_t i = 0; i < kStages.size(); ++i) {
@@ -117,7 +117,7 @@ std::vector<std::pair<std::string, double>> stages_of(const std::vector<Mark>& w
   for (size_t i = first; i < end; ++i)
     for (size_t stage = 0; stage < mean.size(); ++stage)
       mean[stage] += all[i][stage] / static_cast<double>(end - first);
-  // Until its turn to be posted, a bucket of one gradient waits for the posts of the others.
+  // A bucket of one gradient waits for the posts of the others until it is posted.
   if (!backward) mean[2] += std::exchange(mean[0], 0.0);
   std::vector<std::pair<std::string, double>> stages;
   for (size_t stage = 0; stage < mean.size(); ++stage)

@@ -1,5 +1,5 @@
-// Measures the cost of a slow worker for the others, mode by mode, with real workers and a real server. Steps take as
-// long as the load says, so that processors do not decide.
+// Measures the cost of a slow worker for the others, mode by mode, with real workers and a real server. The load sets
+// the duration of a step, so that processors do not decide.
 #include <algorithm>
 #include <future>
 #include <numeric>
@@ -31,12 +31,12 @@ struct Scene {
   uint32_t workers = 4;
   uint64_t bytes = 0;
   double step_ms = 2.0;
-  double slowdown = 1.0;  ///< of the last worker; 1: no worker is slow
+  double slowdown = 1.0;  ///< factor of the last worker; 1: no worker is slow
   bool in_turn = false;   ///< instead: one step in ten is slow, of each worker in turn
   double seconds = 1.0;
 
   double step_ms_of(uint32_t worker, uint64_t step) const {
-    // In turn, the slow step of each worker comes once in 10 × workers steps. It models pauses of a shared machine.
+    // The slow step of each worker recurs once in 10 × workers steps. It models pauses of a shared machine.
     const bool is_slow = in_turn ? step % 10 == 0 && step / 10 % workers == worker : worker + 1 == workers;
     return is_slow ? step_ms * slowdown : step_ms;
   }
@@ -45,9 +45,9 @@ struct Scene {
 /// The result of one worker.
 struct Share {
   absl::Status ended;
-  std::vector<double> micros;  ///< of each step, computing and exchange
+  std::vector<double> micros;  ///< times of each step, computing and exchange
   double seconds = 0.0;
-  uint64_t advanced = 0;  ///< steps of the run that came to lie behind it
+  uint64_t advanced = 0;  ///< its position in the steps of the run
   ClientStats stats;
 };
 
@@ -62,7 +62,7 @@ Share work(const Scene& scene, const ClusterSpec& cluster, uint32_t task) {
   const TimePoint start = Clock::now();
   for (uint64_t step = 1; share.ended.ok() && seconds_since(start) < scene.seconds; ++step) {
     const TimePoint step_start = Clock::now();
-    // A sleep stands for a computation: the result then does not depend on the number of cores.
+    // A sleep replaces a computation: the result then does not depend on the number of cores.
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(scene.step_ms_of(task, step)));
     (*client)->exchange();
     share.ended = (*client)->wait();
@@ -70,7 +70,7 @@ Share work(const Scene& scene, const ClusterSpec& cluster, uint32_t task) {
   }
   if (!share.ended.ok()) return share;
   share.seconds = seconds_since(start);
-  // Not the number of loops: in `backup` a worker skips the steps that went on without it.
+  // The value is not the number of loops: a worker in `backup` skips the steps of the run that did not include it.
   share.advanced = (*client)->position();
   share.stats = (*client)->statistics().now();
   share.ended = (*client)->leave();
@@ -120,7 +120,7 @@ double pace_of(const Scene& scene, const std::vector<Share>& shares) {
 absl::StatusOr<std::vector<Figure>> measure_scene(const Scene& scene, const std::string& name) {
   Scene even = scene;
   even.slowdown = 1.0;
-  // Just before the slowed run: the speed of the machine may change between rounds.
+  // The undisturbed run immediately precedes the slowed run: the speed of the machine may change between rounds.
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<Share> undisturbed, play(even));
   GRADRAIL_ASSIGN_OR_RETURN(std::vector<Share> slowed, play(scene));
   Figure figure;

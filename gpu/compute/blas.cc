@@ -33,7 +33,7 @@ void warn_of_variables() {
 absl::StatusOr<std::unique_ptr<const BlasLibrary>> load() {
   const absl::StatusOr<const Driver*> driver = Driver::get();
   const absl::StatusOr<Library> library =
-      // Without a driver every version is tried: the message then lists them all.
+      // Every version is tried without a driver: the message then lists them all.
       Library::find(blas_library_names(driver.ok() ? (*driver)->version() : INT_MAX));
   if (!library.ok()) {
     return absl::FailedPreconditionError(
@@ -82,7 +82,8 @@ std::vector<const char*> blas_library_names(int driver_version) {
 }
 
 absl::StatusOr<const BlasLibrary*> blas_library() {
-  // Once for the process, also after a failure: a search of the library path must not repeat in each step.
+  // The library is loaded once for the process, also after a failure: a search of the library path must not repeat in
+  // each step.
   static const absl::StatusOr<std::unique_ptr<const BlasLibrary>> library = load();
   if (!library.ok()) return library.status();
   return library->get();
@@ -109,8 +110,8 @@ Blas::~Blas() {
   api_.cublasDestroy_v2(handle_);
 }
 
-/// A workspace of its own: cuBLAS would allocate one within a recording, and could choose other kernels there than in
-/// the steps before.
+/// Allocates the workspace of cuBLAS, which would otherwise allocate one within a recording, and could choose other
+/// kernels there than in the steps before.
 absl::Status Blas::take_workspace() {
   if (workspace_ != nullptr) return absl::OkStatus();
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Memory> workspace, DeviceMemory::allocate(context_, kWorkspaceBytes));
@@ -129,7 +130,7 @@ absl::Status Blas::product(const ProductShape& shape, const float* a, const floa
   if (shape.k == 0) return accumulate ? absl::OkStatus() : clear(c, shape.m * shape.n);
   GRADRAIL_RETURN_IF_ERROR(take_workspace());
   const float alpha = 1.0f;
-  // With 0 cuBLAS does not read c, which may hold NaN from an earlier use of the memory.
+  // cuBLAS does not read c if beta is 0; c may have NaN from an earlier use of the memory.
   const float beta = accumulate ? 1.0f : 0.0f;
   const int m = static_cast<int>(shape.m), k = static_cast<int>(shape.k), n = static_cast<int>(shape.n);
   // Row-major C read column-major is its transpose, and Cᵀ = Bᵀ · Aᵀ: the operands change places, nothing moves.

@@ -16,7 +16,7 @@ inline constexpr int kNormal = 0;
 inline constexpr int kTransposed = 1;
 inline constexpr int kDefaultMath = 0;
 
-/// By the names of their symbols, the same in cuBLAS 11, 12 and 13; matrices column-major.
+/// Names of the symbols, the same in cuBLAS 11, 12 and 13; matrices column-major.
 #define GRADRAIL_CUBLAS_REQUIRED(X)                                                                            \
   X(Status, cublasCreate_v2, (Handle * handle))                                                                \
   X(Status, cublasDestroy_v2, (Handle handle))                                                                 \

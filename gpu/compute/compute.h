@@ -50,7 +50,7 @@ using CopyTicket = uint64_t;
 
 enum class Activation : uint8_t { none, sigmoid, relu };
 
-/// C [m, n] = A [m, k] · B [k, n], row-major; a transposed operand lies in memory the other way round ([k, m], [n, k]).
+/// C [m, n] = A [m, k] · B [k, n], row-major; a transposed operand has the reverse order in memory ([k, m], [n, k]).
 struct ProductShape {
   size_t m = 0;
   size_t k = 0;
@@ -68,7 +68,7 @@ struct ImageShape {
   size_t elements() const { return count * height * width * channels; }
 };
 
-/// Gradients, targets and sources of one call: kernels take their addresses by value.
+/// Maximum number of gradients, targets and sources of one call: kernels take their addresses by value.
 inline constexpr size_t kMaxBuffers = 64;
 
 /// The elements of a gradient, as ps/protocol/push_format.h draws them. int8 and int4 are whole buckets.
@@ -76,8 +76,8 @@ enum class GradientFormat : uint8_t { fp32, bf16, int8, int4 };
 
 enum class UpdateRule : uint8_t { sgd, momentum, nesterov, adam, mean, collect, delayed_nesterov };
 
-/// One update of a run of parameters. The arithmetic is that of ps::apply; its header has the formulae. Addresses are
-/// in this Compute's memory. Gradients and targets may also be in pinned host memory.
+/// An update of a run of parameters. The arithmetic is that of ps::apply; its header has the formulae. Addresses are in
+/// this Compute's memory. Gradients and targets may also be in pinned host memory.
 /// Shapes  parameters, each gradient, state vector and target: [count].
 struct UpdateArguments {
   UpdateRule rule = UpdateRule::sgd;
@@ -85,7 +85,7 @@ struct UpdateArguments {
   float* parameters = nullptr;
   float* state[2] = {nullptr, nullptr};
   absl::Span<const void* const> gradients;       ///< 1 to kMaxBuffers, summed in this order
-  GradientFormat format = GradientFormat::fp32;  ///< of the gradients
+  GradientFormat format = GradientFormat::fp32;  ///< format of the gradients
   absl::Span<float* const> targets;              ///< fresh parameters are also stored here; 0 to kMaxBuffers
   float gradient_scale = 1.0f;                   ///< 1/N
   float rate = 0.0f;                             ///< adam: with the bias correction of this update
@@ -94,13 +94,13 @@ struct UpdateArguments {
   float beta1 = 0.0f, one_minus_beta1 = 0.0f;
   float beta2 = 0.0f, one_minus_beta2 = 0.0f;
   float epsilon = 0.0f;
-  bool decays = false;  ///< before the rule: g += decay * p, then p *= shrink
+  bool decays = false;  ///< decay applied before the rule: g += decay * p, then p *= shrink
   float decay = 0.0f, shrink = 1.0f;
 };
 
-/// Computes for a tower or a shard: one device and its operations in order. HostCompute runs each operation at once in
-/// the caller. DeviceCompute enqueues operations on streams of a GPU. Both give the results that the comments state, up
-/// to rounding. update() gives the same bits as ps::apply on both.
+/// Computes for a tower or a shard: one device and its operations in order. HostCompute runs each operation immediately
+/// in the caller. DeviceCompute enqueues operations on streams of a GPU. Both give the results that the comments state,
+/// up to rounding. update() gives the same bits as ps::apply on both.
 /// Errors   After the first error all later operations do nothing until wait() or finish() returns that error.
 ///          UNAVAILABLE: the device was lost; every later call returns it again. RESOURCE_EXHAUSTED: memory.
 ///          FAILED_PRECONDITION: no cuBLAS, with the package to install.
@@ -119,21 +119,23 @@ class Compute {
   /// False where operations run in the caller and all memory is host memory.
   virtual bool is_device() const = 0;
 
-  /// 256-byte aligned, not cleared. RESOURCE_EXHAUSTED: says how much was asked for and how much is free.
+  /// Allocates memory, 256-byte aligned, not cleared. RESOURCE_EXHAUSTED: the text has the requested and the free
+  /// bytes.
   virtual absl::StatusOr<std::unique_ptr<Memory>> allocate(size_t bytes) = 0;
-  /// Host memory that copies shall reach by DMA. A refusal costs speed only: the caller may continue without.
+  /// Pins host memory that copies should reach by DMA. A refusal costs speed only: the caller may continue without.
   virtual absl::StatusOr<std::unique_ptr<Pin>> pin(void* data, size_t bytes) = 0;
 
-  /// In order with the operations; `from` must stay as it is until finish() or a wait() for a later download.
+  /// Copies in order with the operations; `from` must not change until finish() or a wait() for a later download.
   virtual void upload(void* to, const void* from, size_t bytes) = 0;
-  /// Behind everything so far, beside everything later (own stream): the caller may not overwrite `from` before it.
+  /// Copies after all earlier operations and concurrently with later ones (separate stream): the caller may not
+  /// overwrite `from` before it.
   virtual CopyTicket download(void* to, const void* from, size_t bytes) = 0;
   virtual bool is_done(CopyTicket ticket) = 0;
   virtual absl::Status wait(CopyTicket ticket) = 0;
-  /// Until everything so far is done.
+  /// Waits until all earlier operations are done.
   virtual absl::Status finish() = 0;
 
-  // The operations. Row-major; buffers do not overlap unless said. Labels are below `columns`.
+  // The operations are row-major; buffers do not overlap unless stated. Labels are less than `columns`.
 
   /// c = a · b, or c += with `accumulate`.
   virtual void product(const ProductShape& shape, const float* a, const float* b, float* c,
@@ -147,8 +149,8 @@ class Compute {
   /// costs[i] = -log softmax(logits[i])[labels[i]]; logits become the gradient of the mean of the costs.
   virtual void softmax_cross_entropy(size_t rows, size_t columns, const uint8_t* labels, float* logits,
                                      float* costs) = 0;
-  /// Patches of a `kernel` × `kernel` convolution with stride 1 and zero padding (SAME; kernel is odd). The patches lie
-  /// row by row in columns: [count · height · width, kernel · kernel · channels].
+  /// Patches of a `kernel` × `kernel` convolution with stride 1 and zero padding (SAME; kernel is odd). The patches are
+  /// stored row by row in columns: [count · height · width, kernel · kernel · channels].
   virtual void im2col(const ImageShape& shape, size_t kernel, const float* images, float* columns) = 0;
   /// The way back: images[…] = sum of the entries of `columns` that im2col took from there.
   virtual void col2im(const ImageShape& shape, size_t kernel, const float* columns, float* images) = 0;
@@ -159,7 +161,7 @@ class Compute {
                                  float* gradient) = 0;
   /// target = (((source[0] + source[1]) + …) · scale; 1 to kMaxBuffers sources; target may be source[0].
   virtual void sum(absl::Span<const float* const> sources, size_t count, float scale, float* target) = 0;
-  /// One pass over memory.
+  /// Updates in one pass over memory.
   virtual void update(const UpdateArguments& arguments) = 0;
   /// CRC32C (as base/crc32c.h) of a buffer; waits for it.
   virtual absl::StatusOr<uint32_t> crc32c(const void* data, size_t bytes) = 0;
@@ -171,9 +173,9 @@ class Compute {
 /// The host twin.
 std::unique_ptr<Compute> host_compute();
 
-/// The GPU with this ordinal (as the driver counts, CUDA_VISIBLE_DEVICES respected).
-/// Errors  NOT_FOUND: no such device, says which there are. FAILED_PRECONDITION: no driver, one that is too old, or a
-///         build without kernels; says what to install. UNAVAILABLE: the device does not answer.
+/// The GPU with this ordinal (the driver's number, CUDA_VISIBLE_DEVICES respected).
+/// Errors  NOT_FOUND: no such device; the text lists them. FAILED_PRECONDITION: no driver, one that is too old, or a
+///         build without kernels; the text names what to install. UNAVAILABLE: the device does not answer.
 absl::StatusOr<std::unique_ptr<Compute>> open_device(int ordinal);
 
 }  // namespace gradrail::gpu

@@ -12,7 +12,8 @@
 namespace gradrail::gpu {
 namespace {
 
-/// Enough blocks to fill every multiprocessor (2048 threads each) and a few to come; kernels stride over the rest.
+/// Number of blocks that fill every multiprocessor (2048 threads each) and leave a few waiting; kernels stride over the
+/// rest.
 constexpr size_t kBlocksPerMultiprocessor = 16;
 
 }  // namespace
@@ -45,7 +46,7 @@ DeviceCompute::DeviceCompute(SharedContext context, Module module, Stream comput
       behind_(std::move(behind)),
       marks_(context_, options.answer_timeout) {}
 
-/// Freeing waits for the device, without a deadline of its own: so it is waited for here, with one.
+/// Freeing waits for the device without a deadline: the destructor therefore waits first, with one.
 DeviceCompute::~DeviceCompute() { finish().IgnoreError(); }
 
 absl::StatusOr<std::unique_ptr<Memory>> DeviceCompute::allocate(size_t bytes) {
@@ -74,7 +75,7 @@ void DeviceCompute::launch_kernel(const char* kernel, size_t work_items, void** 
 
 cuda::Result DeviceCompute::enqueue(const Stream& stream, cuda::Function kernel, size_t work_items, void** arguments,
                                     unsigned block_threads) const {
-  // A driver that does not know the attribute reports 0 multiprocessors.
+  // A driver without the attribute reports 0 multiprocessors.
   const size_t multiprocessors = static_cast<size_t>(std::max(1, context_->device().multiprocessors));
   const size_t most = kBlocksPerMultiprocessor * multiprocessors * (kThreadsPerBlock / block_threads);
   const size_t blocks = std::min((work_items + block_threads - 1) / block_threads, most);
@@ -93,7 +94,7 @@ void DeviceCompute::column_sums(size_t rows, size_t columns, const float* x, flo
   if (units != nullptr) check(products->column_sums(rows, columns, x, units, sums));
 }
 
-/// Not before the first product: it takes memory that a shard, which has none, can use better.
+/// Creates Blas at the first product, not before: it takes memory that a shard, which has none, can use better.
 Blas* DeviceCompute::blas() {
   if (blas_ != nullptr) return blas_.get();
   absl::StatusOr<std::unique_ptr<Blas>> made = Blas::create(context_, compute_);
@@ -136,7 +137,7 @@ const float* DeviceCompute::ones(size_t count) {
                                                              bytes / sizeof(float), compute_.handle()),
                             "filling a vector of ones");
   if (filled) return ones_->as<float>();
-  retired_.push_back(std::move(ones_));  // what it holds are no ones
+  retired_.push_back(std::move(ones_));  // its content is not ones
   return nullptr;
 }
 
@@ -163,7 +164,7 @@ void DeviceCompute::give_up() {
 
 bool DeviceCompute::fail(cuda::Result result, std::string_view operation) {
   const bool lasts = is_lasting(result);
-  // A device that is lost hides what went wrong before.
+  // The loss of a device hides earlier errors.
   if (error_.ok() || (lasts && !error_lasts_)) error_ = context_->status(result, operation);
   // No operation can succeed any more: waits must not continue for marks that are never reached.
   if (lasts) give_up();

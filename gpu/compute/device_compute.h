@@ -16,16 +16,16 @@
 namespace gradrail::gpu {
 
 struct DeviceOptions {
-  /// A device on which nothing that was enqueued comes to an end for so long counts as lost. The longest work of a step
-  /// takes milliseconds, but other processes on the same GPU take their turns, and the first kernel may be compiled.
+  /// A device on which no queued work ends for this time counts as lost. The longest work of a step takes milliseconds,
+  /// but other processes use the same GPU in turn, and the first kernel may be compiled.
   Duration answer_timeout = std::chrono::seconds(60);
 };
 
-/// One GPU: operations on one stream, downloads on another.
+/// A GPU: operations on one stream, downloads on another.
 /// Threads  One owner.
 class DeviceCompute final : public Compute {
  public:
-  /// Errors  as open_device().
+  /// Errors  Those of open_device().
   static absl::StatusOr<std::unique_ptr<DeviceCompute>> open(const Driver& driver, int ordinal,
                                                              const DeviceOptions& options = {});
   ~DeviceCompute() override;
@@ -33,14 +33,14 @@ class DeviceCompute final : public Compute {
   const std::string& name() const override { return context_->label(); }
   bool is_device() const override { return true; }
   const SharedContext& context() const { return context_; }
-  /// Where the operations go; for others of gpu/ that enqueue behind them.
+  /// Stream of the operations, for other parts of gpu/ that enqueue on it.
   const Stream& stream() const { return compute_; }
 
   absl::StatusOr<std::unique_ptr<Memory>> allocate(size_t bytes) override;
   absl::StatusOr<std::unique_ptr<Pin>> pin(void* data, size_t bytes) override;
   void upload(void* to, const void* from, size_t bytes) override;
   CopyTicket download(void* to, const void* from, size_t bytes) override;
-  /// True as well when an error makes it pointless to wait: wait() says which.
+  /// Whether the copy is done. True as well if an error makes a wait pointless: wait() returns the error.
   bool is_done(CopyTicket ticket) override;
   absl::Status wait(CopyTicket ticket) override;
   absl::Status finish() override;
@@ -60,7 +60,7 @@ class DeviceCompute final : public Compute {
   void update(const UpdateArguments& arguments) override;
   absl::StatusOr<uint32_t> crc32c(const void* data, size_t bytes) override;
 
-  /// For others of gpu/ that enqueue on this device: its first error is this Compute's.
+  /// Sets the first error of this Compute, for other parts of gpu/ that enqueue on this device.
   void fail(const absl::Status& error);
   /// The kernel of StagedCopies::pack(), for a thread that does not own this object. Not for fp32.
   absl::StatusOr<cuda::Function> pack_kernel(GradientFormat format);
@@ -85,7 +85,7 @@ class DeviceCompute final : public Compute {
   cuda::Result enqueue(const Stream& stream, cuda::Function kernel, size_t work_items, void** arguments,
                        unsigned block_threads = kThreadsPerBlock) const;
 
-  /// The memory in `kept`, or more of it.
+  /// Returns the memory in `kept`, or more of it.
   std::byte* grow(std::unique_ptr<Memory>& kept, size_t bytes);
   /// Device memory of at least so many bytes, for the work of one operation: the next one may get the same. Null after
   /// an error.
@@ -95,13 +95,13 @@ class DeviceCompute final : public Compute {
 
   /// False when nothing may be enqueued any more; makes the device current otherwise.
   bool begin();
-  /// Turns what the driver said into the sticky error; true when it was good.
+  /// Converts a result of the driver into the sticky error; returns whether it was good.
   bool check(cuda::Result result, std::string_view operation) {
     return result == cuda::kSuccess || fail(result, operation);
   }
-  /// The same for what cuBLAS said. It only says that CUDA failed. The driver says whether the device was lost.
+  /// Converts a result of cuBLAS, which only reports that CUDA failed. The driver reports whether the device was lost.
   void check(const absl::Status& products);
-  /// Always false.
+  /// Sets the error; always returns false.
   bool fail(cuda::Result result, std::string_view operation);
   absl::Status take_error();
 
@@ -119,7 +119,7 @@ class DeviceCompute final : public Compute {
   Module module_;
   Stream compute_;
   Stream copies_;
-  Event behind_;  ///< what the next download has to wait for
+  Event behind_;  ///< event that the next download waits for
   std::unique_ptr<Blas> blas_;
   std::unique_ptr<Memory> ones_;
   std::unique_ptr<Memory> scratch_;

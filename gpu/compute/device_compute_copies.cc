@@ -9,15 +9,15 @@ namespace gradrail::gpu {
 
 CopyTicket DeviceCompute::download(void* to, const void* from, size_t bytes) {
   if (begin()) wait_if_pageable(to, bytes);
-  // Counted in any case: the caller gets a ticket of its own even after an error.
+  // The number is counted in any case: the caller gets a new ticket even after an error.
   const CopyTicket ticket = ++last_ticket_;
-  // Asked again, because that wait may have found the device lost. A ticket without a mark counts as done.
+  // The check is repeated, because that wait may have found the device lost. A ticket without a mark counts as done.
   if (!begin()) return ticket;
-  // One event for all downloads: a later record() does not change a wait that is already enqueued.
+  // All downloads share one event: a later record() does not change a wait that is already enqueued.
   const bool behind = check(compute_.record(behind_), "marking the work so far") &&
                       check(copies_.wait_for(behind_), "waiting for the work so far");
   if (!behind) return ticket;
-  // No bytes: the mark alone. wait_if_pageable() and finish() use it as a wait for all work so far.
+  // A copy of no bytes is the mark alone. wait_if_pageable() and finish() use it as a wait for all earlier work.
   if (bytes > 0) {
     const cuda::Result copied =
         context_->api().cuMemcpyAsync(address_of(to), address_of(from), bytes, copies_.handle());
@@ -37,14 +37,14 @@ bool DeviceCompute::wait_if_pageable(const void* host, size_t bytes) {
 void DeviceCompute::collect_copies() {
   if (error_lasts_) return;
   const cuda::Result result = marks_.collect();
-  // CUDA reports an error of earlier asynchronous work through whichever call comes next (CUDA C++ Guide, 3.2.11).
+  // CUDA reports an error of earlier asynchronous work through the next call (CUDA C++ Guide, 3.2.11).
   if (result != cuda::kNotReady) check(result, "work that was enqueued");
   if (marks_.is_overdue()) {
     const double seconds = std::chrono::duration<double>(options_.answer_timeout).count();
     error_ = device_loss(
         fmt::format("{}: no answer for {:.1f} s: the device is lost, or another process occupies it (see nvidia-smi)",
                     name(), seconds));
-    // A failed device answers at once with its error. A device without an answer may block a call that frees its
+    // A failed device returns its error immediately. A device without an answer may block a call that frees its
     // resources.
     context_->abandon();
     give_up();
@@ -68,7 +68,7 @@ absl::Status DeviceCompute::wait(CopyTicket ticket) {
 
 absl::Status DeviceCompute::finish() {
   if (error_lasts_) return error_;
-  // After an error nothing new is enqueued, but what was may still use memory that the caller wants back.
+  // Nothing new is enqueued after an error, but earlier work may still use memory that the caller needs.
   const absl::Status error = std::exchange(error_, absl::OkStatus());
   wait_in_turns(download(nullptr, nullptr, 0));
   if (error_.ok()) error_ = error;

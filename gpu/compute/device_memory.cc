@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<HostPin>> HostPin::pin(SharedContext context, voi
     return absl::ResourceExhaustedError(fmt::format("{}: {}: {} (the driver cannot lock more memory of this host)",
                                                     context->label(), pinning, context->driver().name_of(result)));
   }
-  // A code of its own, because the caller can go on: another object keeps the range pinned.
+  // The code is a separate one, because the caller can continue: another object keeps the range pinned.
   if (result == cuda::kHostMemoryAlreadyRegistered) return absl::AlreadyExistsError(status.message());
   return status;
 }

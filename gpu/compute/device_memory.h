@@ -8,7 +8,8 @@ namespace gradrail::gpu {
 /// Memory of one device. Ending it waits for the device's work, as cuMemFree does.
 class DeviceMemory final : public Memory {
  public:
-  /// Errors  RESOURCE_EXHAUSTED: says how much was asked for and how much is free; as to_status().
+  /// Allocates device memory.
+  /// Errors  RESOURCE_EXHAUSTED: the text has the requested and the free bytes. Those of to_status().
   static absl::StatusOr<std::unique_ptr<DeviceMemory>> allocate(SharedContext context, size_t bytes);
   ~DeviceMemory() override;
 
@@ -20,7 +21,7 @@ class DeviceMemory final : public Memory {
   SharedContext context_;
 };
 
-/// Existing host memory, locked in place and known to all devices of the process.
+/// Existing host memory, locked in place and registered with all devices of the process.
 class HostPin final : public Pin {
  public:
   /// Errors  ALREADY_EXISTS: some of it is pinned already, which serves as well. FAILED_PRECONDITION: kernels could not

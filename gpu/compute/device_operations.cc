@@ -27,7 +27,7 @@ kernels::Function function_of(Activation f) {
 
 /// Kernels count rows of a matrix in 64 bits, but all within one row in 32: division by those is what takes the time.
 Bits32 narrow(size_t length) {
-  // A row of 2^32 elements has 16 GiB; no layer comes near it.
+  // A row of 2^32 elements has 16 GiB; no layer is that large.
   GRADRAIL_CHECK(length <= UINT32_MAX);
   return static_cast<Bits32>(length);
 }
@@ -81,21 +81,21 @@ void DeviceCompute::softmax_cross_entropy(size_t rows, size_t columns, const uin
                                                .labels = labels,
                                                .logits = logits,
                                                .costs = costs};
-  // One thread for each row: its sums then have one order, without atomic operations.
+  // Each row has one thread: its sums then have one order, without atomic operations.
   launch("gradrail_softmax_cross_entropy", rows, arguments);
 }
 
 void DeviceCompute::im2col(const ImageShape& shape, size_t kernel, const float* images, float* columns) {
   const kernels::PatchArguments arguments = {
       .shape = image_run(shape, {images, columns}), .side = narrow(kernel), .source = images, .target = columns};
-  // One thread for each entry of a patch, or for four channels of it.
+  // Each entry of a patch, or four channels of it, has one thread.
   launch("gradrail_im2col", shape.elements() * kernel * kernel / per_thread(arguments.shape), arguments);
 }
 
 void DeviceCompute::col2im(const ImageShape& shape, size_t kernel, const float* columns, float* images) {
   const kernels::PatchArguments arguments = {
       .shape = image_run(shape, {images, columns}), .side = narrow(kernel), .source = columns, .target = images};
-  // One thread for each element of the image. It gathers its entries: no atomic operation, one order of the sum.
+  // Each element of the image has one thread. It gathers its entries: no atomic operation, one order of the sum.
   launch("gradrail_col2im", shape.elements() / per_thread(arguments.shape), arguments);
 }
 

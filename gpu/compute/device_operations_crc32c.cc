@@ -71,7 +71,7 @@ absl::StatusOr<uint32_t> DeviceCompute::crc32c(const void* data, size_t bytes) {
     download(partials.data(), memory, runs * sizeof(uint32_t));
   }
   GRADRAIL_RETURN_IF_ERROR(finish());
-  uint32_t rest = multiply(shift_factor(bytes), ~0u);  // where the sum begins, moved past all bytes
+  uint32_t rest = multiply(shift_factor(bytes), ~0u);  // begin of the sum, moved past all bytes
   for (const uint32_t partial : partials) rest ^= partial;
   // CRC32C begins with all ones and inverts its result.
   return ~rest;

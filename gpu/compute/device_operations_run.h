@@ -12,11 +12,11 @@ struct Buffer {
   size_t element_bytes = sizeof(float);
 };
 
-/// How a kernel shall walk buffers of `count` elements each, so that every quad is aligned in every one of them.
-/// Buffers that never come to a common boundary are walked by single elements.
+/// Run of a kernel over buffers of `count` elements each, so that every quad is aligned in all of them. Buffers without
+/// a common boundary are processed by single elements.
 Run run_of(size_t count, absl::Span<const Buffer> buffers);
 
-/// Threads that a run keeps busy when each takes `quads` at once.
+/// Number of threads that a run keeps busy if each processes `quads` together.
 size_t threads_for(const Run& run, size_t quads = 1);
 
 bool is_aligned(const void* data, size_t bytes);

@@ -8,6 +8,7 @@
 #include "gpu/compute/device_operations_run.h"
 #include "gpu/kernels/arguments.h"
 #include "gpu/kernels/formats.h"
+#include "ps/protocol/optimizer_settings.h"
 
 namespace gradrail::gpu {
 namespace {
@@ -16,13 +17,13 @@ using kernels::Buffer;
 
 constexpr size_t kQuadsPerThread = 2;  // kQuadsInFlight of kernels/update.cuh
 
-// In the order of GradientFormat.
+// The order is that of GradientFormat.
 #define GRADRAIL_KERNELS_OF(rule)                                                                      \
   {                                                                                                    \
     "gradrail_update_" rule "_fp32", "gradrail_update_" rule "_bf16", "gradrail_update_" rule "_int8", \
         "gradrail_update_" rule "_int4"                                                                \
   }
-// In the order of UpdateRule.
+// The order is that of UpdateRule.
 constexpr std::array<std::array<const char*, 4>, 7> kUpdateKernels = {
     {GRADRAIL_KERNELS_OF("sgd"), GRADRAIL_KERNELS_OF("momentum"), GRADRAIL_KERNELS_OF("nesterov"),
      GRADRAIL_KERNELS_OF("adam"), GRADRAIL_KERNELS_OF("mean"), GRADRAIL_KERNELS_OF("collect"),
@@ -31,13 +32,14 @@ constexpr std::array<std::array<const char*, 4>, 7> kUpdateKernels = {
 
 bool is_in_blocks(GradientFormat format) { return format == GradientFormat::int8 || format == GradientFormat::int4; }
 
-/// A kernel reads elements of this size at once.
+/// Size of the elements that a kernel reads in one load.
 size_t aligned_bytes(GradientFormat format) {
   return format == GradientFormat::fp32 ? sizeof(float) : sizeof(kernels::Bits16);
 }
 
 size_t state_vectors(UpdateRule rule) {
-  // As ps::state_vectors(), which this folder may not include. collect touches the first of its two vectors only.
+  // The values are those of ps::state_vectors(), which this folder may not include. collect touches the first of its
+  // two vectors only.
   if (rule == UpdateRule::sgd || rule == UpdateRule::mean) return 0;
   return rule == UpdateRule::adam || rule == UpdateRule::delayed_nesterov ? 2 : 1;
 }

@@ -15,7 +15,7 @@
 namespace gradrail::gpu {
 namespace {
 
-constexpr size_t kAlignBytes = 256;  // what compute.h promises, as a GPU's allocator does
+constexpr size_t kAlignBytes = 256;  // alignment that compute.h promises, the same as a GPU's allocator
 
 class HostMemory final : public Memory {
  public:
@@ -98,7 +98,7 @@ class HostCompute final : public Compute {
 
  private:
   void copy(void* to, const void* from, size_t bytes) {
-    if (error_.ok() && bytes > 0) std::memcpy(to, from, bytes);  // of no bytes, either may be null
+    if (error_.ok() && bytes > 0) std::memcpy(to, from, bytes);  // either may be null if there are no bytes
   }
 
   const std::string name_ = "host";

@@ -16,7 +16,7 @@ void walk_patches(const ImageShape& shape, size_t kernel, Visit visit, Outside o
   for (size_t image = 0; image < shape.count; ++image) {
     for (size_t patch = 0; patch < shape.height * shape.width; ++patch) {
       for (size_t k = 0; k < kernel * kernel; ++k, entry += shape.channels) {
-        // Above and to the left of the image the difference wraps around, and is too large as well.
+        // The difference wraps around above and to the left of the image, and is too large as well.
         const size_t y = patch / shape.width + k / kernel - border;
         const size_t x = patch % shape.width + k % kernel - border;
         if (y < shape.height && x < shape.width) {
@@ -29,11 +29,11 @@ void walk_patches(const ImageShape& shape, size_t kernel, Visit visit, Outside o
   }
 }
 
-/// The four elements of the window that pooled element `pooled` stands for, row by row.
+/// The four elements of the window of pooled element `pooled`, row by row.
 std::array<size_t, 4> window(const ImageShape& shape, size_t pooled) {
   const size_t channel = pooled % shape.channels;
   const size_t column = pooled / shape.channels % (shape.width / 2);
-  const size_t row = pooled / shape.channels / (shape.width / 2);  // of all images, which follow one another
+  const size_t row = pooled / shape.channels / (shape.width / 2);  // row in all images, which are consecutive
   const size_t first = (2 * row * shape.width + 2 * column) * shape.channels + channel;
   const size_t below = first + shape.width * shape.channels;
   return {first, first + shape.channels, below, below + shape.channels};

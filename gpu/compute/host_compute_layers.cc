@@ -13,7 +13,7 @@ float activate(Activation f, float x) {
     case Activation::sigmoid:
       return 1.0f / (1.0f + std::exp(-x));
     case Activation::relu:
-      return x < 0.0f ? 0.0f : x;  // in this order NaN falls through: a diverged model must show
+      return x < 0.0f ? 0.0f : x;  // this order passes NaN through: a diverged model must show
   }
   return x;
 }

@@ -7,11 +7,11 @@
 #include "absl/types/span.h"
 #include "gpu/compute/compute.h"
 
-// The host twin's operations, one loop each; gpu/compute/compute.h says what they do.
+// These are the host twin's operations, one loop each; gpu/compute/compute.h describes them.
 
 namespace gradrail::gpu::host {
 
-/// By oneDNN, or by loops in a build without it. k > 0.
+/// Computes the product by oneDNN, or by loops in a build without it. k > 0.
 absl::Status product(const ProductShape& shape, const float* a, const float* b, float* c, bool accumulate);
 
 void bias_activation(size_t rows, size_t columns, const float* bias, Activation f, float* x);

@@ -5,7 +5,7 @@
 #include "absl/status/status.h"
 #include "gpu/compute/host_compute_loops.h"
 
-// In place of host_compute_product.cc in a build without oneDNN.
+// This file replaces host_compute_product.cc in a build without oneDNN.
 
 namespace gradrail::gpu::host {
 namespace {

@@ -19,7 +19,7 @@ void sum_strip(size_t source_count, size_t first, size_t count, float scale, flo
   for (size_t s = 1; s < source_count; ++s) {
     for (size_t i = 0; i < count; ++i) target[i] += value(s, first + i);
   }
-  // After the sum, as in the kernels: a scale for each gradient would round differently.
+  // The scale follows the sum, as in the kernels: a scale for each gradient would round differently.
   for (size_t i = 0; i < count; ++i) target[i] *= scale;
 }
 
@@ -104,7 +104,7 @@ void update(const UpdateArguments& a) {
     sum_gradients(a, first, length, mean);
     float* const parameters = a.parameters + first;
     for (size_t i = 0; i < length; ++i) parameters[i] = fresh(a, first + i, parameters[i], mean[i]);
-    // While the strip is still in the first cache.
+    // The copies are made while the strip is still in the first cache.
     for (float* target : a.targets) std::copy_n(parameters, length, target + first);
   }
 }

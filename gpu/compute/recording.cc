@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<Recording>> Recording::make(Compute& compute,
   if (!has_graphs(device->context()->api()))
     return absl::FailedPreconditionError(fmt::format("{}: its driver has no graphs", device->name()));
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<StreamFlags> flags, StreamFlags::create(device->context()));
-  // An error so far is not one of the recording.
+  // An earlier error is not one of the recording.
   GRADRAIL_RETURN_IF_ERROR(device->finish());
   std::unique_ptr<Recording> recording(new Recording(*device, std::move(flags)));
   GRADRAIL_RETURN_IF_ERROR(recording->record(operations));

@@ -26,7 +26,7 @@ class Recording {
   Recording(const Recording&) = delete;
   Recording& operator=(const Recording&) = delete;
 
-  /// In order with the operations; `to` is pinned.
+  /// Copies in order with the operations; `to` is pinned.
   void copy_to_host(void* to, const void* from, size_t bytes);
   /// A point between two operations. Points are numbered from 0.
   void signal();
@@ -36,7 +36,7 @@ class Recording {
   /// True as well after an error: wait_for() returns it.
   bool has_reached(size_t point);
   absl::Status wait_for(size_t point);
-  /// Until the replay has ended.
+  /// Waits until the replay has ended.
   absl::Status wait();
 
  private:
@@ -45,10 +45,10 @@ class Recording {
   absl::Status record(const std::function<void(Recording&)>& operations);
 
   DeviceCompute& device_;
-  const std::unique_ptr<StreamFlags> flags_;  ///< a word for each point, 1 when it is reached
+  const std::unique_ptr<StreamFlags> flags_;  ///< one value for each point, 1 when it is reached
   size_t points_ = 0;
   cuda::GraphExec graph_ = nullptr;
-  CopyTicket end_ = 0;  ///< of the newest replay
+  CopyTicket end_ = 0;  ///< ticket of the newest replay
 };
 
 }  // namespace gradrail::gpu

@@ -14,7 +14,7 @@
 namespace gradrail::gpu {
 namespace {
 
-constexpr size_t kBytes = StreamFlags::kCount * sizeof(uint64_t);  // one page
+constexpr size_t kBytes = StreamFlags::kCount * sizeof(uint64_t);  // size of one page
 
 }  // namespace
 
@@ -23,7 +23,7 @@ absl::StatusOr<std::unique_ptr<StreamFlags>> StreamFlags::create(const SharedCon
     return absl::FailedPreconditionError(
         fmt::format("{}: its driver offers no writes of a stream into host memory", context->label()));
   }
-  // A page of its own: the driver pins whole pages.
+  // The flags have a separate page: the driver pins whole pages.
   void* const page = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED)
     return absl::ResourceExhaustedError(fmt::format("a page for flags: {}", std::strerror(errno)));

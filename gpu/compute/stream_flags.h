@@ -24,7 +24,7 @@ class StreamFlags {
   StreamFlags(const StreamFlags&) = delete;
   StreamFlags& operator=(const StreamFlags&) = delete;
 
-  /// The word gets the value behind all operations that are on the stream. Their results are visible by then.
+  /// Sets the word to the value behind all operations that are on the stream. Their results are then visible.
   cuda::Result write(const Stream& stream, size_t word, uint64_t value) const;
   uint64_t read(size_t word) const;
   /// No write of the word may be under way.

@@ -8,13 +8,14 @@
 namespace gradrail::gpu {
 namespace {
 
-// With the query of each turn some hundred microseconds: a copy of 1 MiB over PCIe takes about 50.
+// The busy turns take some hundred microseconds with the query of each: a copy of 1 MiB over PCIe takes about 50.
 constexpr int kBusyTurns = 200;
 constexpr auto kSleep = std::chrono::microseconds(20);
 /// A call of the driver takes a lock that other threads of the process need.
 constexpr auto kQueryEvery = std::chrono::microseconds(100);
 
-/// Linux adds 50 µs to short sleeps, more than the sleep itself. The setting stays until the waiting thread exits.
+/// Makes short sleeps exact: Linux adds 50 µs, more than the sleep itself. The setting stays until the waiting thread
+/// exits.
 void sharpen_sleeps() {
   static thread_local const int sharpened = prctl(PR_SET_TIMERSLACK, 1);
   static_cast<void>(sharpened);
@@ -24,7 +25,7 @@ void sharpen_sleeps() {
 
 StreamMarks::StreamMarks(SharedContext context, Duration answer_timeout)
     : context_(std::move(context)), answer_timeout_(answer_timeout) {
-  // Not at the first mark: the pin could then wait for a kernel that waits for another tower.
+  // The flags are not created at the first mark: the pin could then wait for a kernel that waits for another tower.
   absl::StatusOr<std::unique_ptr<StreamFlags>> flags = StreamFlags::create(context_);
   // A refusal costs speed only.
   if (flags.ok()) flags_ = *std::move(flags);
@@ -80,7 +81,7 @@ cuda::Result StreamMarks::query_driver() {
   if (now - queried_ < kQueryEvery) return cuda::kNotReady;
   queried_ = now;
   const cuda::Result result = stream_->query();
-  // The stream has ended: the flag is seen by the next look.
+  // The stream has ended: the next look reads the flag.
   if (result == cuda::kSuccess || result == cuda::kNotReady) return cuda::kNotReady;
   last_answer_ = Clock::now();
   under_way_.pop_front();

@@ -11,8 +11,8 @@
 
 namespace gradrail::gpu {
 
-/// Says how far one stream has got; tickets are marks, in rising order. The stream writes its newest ticket into host
-/// memory, so that a look costs no call of the driver. Each mark is an event where the device has no such writes.
+/// Reports the progress of one stream; tickets are marks, in rising order. The stream writes its newest ticket into
+/// host memory, so that a look costs no call of the driver. Each mark is an event where the device has no such writes.
 /// Threads  One owner, or the caller's lock.
 class StreamMarks {
  public:
@@ -48,9 +48,9 @@ class StreamMarks {
   std::deque<Mark> under_way_;  ///< oldest first
   std::vector<Event> spare_;
   std::unique_ptr<StreamFlags> flags_;  ///< null with events
-  const Stream* stream_ = nullptr;      ///< of the newest mark
-  TimePoint queried_;                   ///< when the driver was last queried for an error
-  TimePoint last_answer_;               ///< when the device was last seen to get on, or had nothing to do
+  const Stream* stream_ = nullptr;      ///< stream of the newest mark
+  TimePoint queried_;                   ///< time of the last query of the driver for an error
+  TimePoint last_answer_;               ///< time of the last progress of the device, or when it had nothing to do
 };
 
 /// The host's wait for a device: it polls first and sleeps later. A copy of a tensor usually ends within the first

@@ -102,7 +102,7 @@ absl::Status flush_nic_writes(Compute& compute) {
   if (context.device().writes_flush == WritesFlush::none) return absl::OkStatus();
   if (context.device().writes_flush == WritesFlush::read_back) return cannot_flush(context);
   context.make_current();
-  // For all devices: CUDA ignores a flush for a reader that its ordering includes already.
+  // The flush is for all devices: CUDA ignores a flush for a reader that its ordering includes already.
   return context.status(
       context.api().cuFlushGPUDirectRDMAWrites(cuda::kFlushWritesTargetCurrentContext, cuda::kFlushWritesToAllDevices),
       "making visible what a network device wrote");

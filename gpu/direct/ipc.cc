@@ -29,7 +29,7 @@ static_assert(sizeof(Exported) == 112 && std::is_trivially_copyable_v<Exported>)
 /// Alignment of allocations. Kernels may rely on it.
 constexpr uint64_t kAlignBytes = 256;
 
-// The last character is the version of this layout: both processes must come from compatible builds.
+// The last character is the version of this layout: both processes must have compatible builds.
 constexpr std::array<char, 8> kMagic = {'g', 'r', 'a', 'd', 'g', 'p', 'u', '1'};
 
 class MappedMemory final : public Memory {
@@ -75,12 +75,13 @@ absl::Status check_alignment(const Exported& exported) {
                   exported.bytes, exported.offset, kAlignBytes));
 }
 
-/// Whether the run lies in what the driver mapped: the other process' word is not enough where the driver can tell.
+/// Checks that the run is inside the memory that the driver mapped: the data of the other process are not sufficient if
+/// the driver can answer.
 absl::Status check_run(const PrimaryContext& context, cuda::DevicePointer base, const Exported& exported) {
   cuda::DevicePointer begin = 0;
   size_t bytes = 0;
   if (context.api().cuMemGetAddressRange_v2(&begin, &bytes, base) != cuda::kSuccess) return absl::OkStatus();
-  // Written without a sum of `offset` and `bytes`, which could overflow: both come from the other process.
+  // The check avoids a sum of `offset` and `bytes`, which could overflow: the other process sends both.
   const size_t before = base - begin;
   if (exported.offset <= bytes - before && exported.bytes <= bytes - before - exported.offset) return absl::OkStatus();
   return absl::InvalidArgumentError(fmt::format("exported GPU memory: bytes {} to {} of an allocation of {}",
@@ -90,8 +91,8 @@ absl::Status check_run(const PrimaryContext& context, cuda::DevicePointer base, 
 absl::Status open_refusal(const PrimaryContext& context, cuda::Result result, const Exported& exported) {
   absl::Status status = context.status(result, fmt::format("mapping memory of process {}", exported.process));
   if (absl::IsUnavailable(status)) return status;
-  // CUDA cannot map memory of the same process. A pid of another namespace may be equal by chance, so this comes after
-  // the driver's refusal.
+  // CUDA cannot map memory of the same process. A pid of another namespace may be equal by chance, so this check
+  // follows the driver's refusal.
   if (exported.process == static_cast<uint64_t>(getpid())) {
     return absl::FailedPreconditionError(fmt::format("{}: it is this process", message_of(status)));
   }
@@ -123,7 +124,7 @@ absl::StatusOr<std::string> export_memory(Compute& compute, const void* data, si
   // CUDA exports whole allocations: the offset leads to the run.
   Exported exported{
       .magic = kMagic, .process = static_cast<uint64_t>(getpid()), .offset = address - base, .bytes = bytes};
-  // For error messages of the receiver only; the handle itself leads to the device.
+  // The address is for error messages of the receiver only; the handle itself leads to the device.
   context.device().pci_address.copy(exported.pci_address.data(), exported.pci_address.size() - 1);
   const cuda::Result result = context.api().cuIpcGetMemHandle(&exported.handle, base);
   if (result != cuda::kSuccess) {

@@ -18,9 +18,10 @@ namespace gradrail::gpu {
 ///         driver does not export.
 absl::StatusOr<std::string> export_memory(Compute& compute, const void* data, size_t bytes);
 
-/// Another process' memory, in this one's address space, until the object ends. For the operations of `compute`.
+/// Maps another process' memory into this one's address space, until the object ends, for the operations of `compute`.
 /// Errors  INVALID_ARGUMENT: not what export_memory() made. FAILED_PRECONDITION: it is this process' own, or of a GPU
-///         that it does not see (CUDA_VISIBLE_DEVICES) or reach; says which. UNAVAILABLE: the device was lost.
+///         that is invisible (CUDA_VISIBLE_DEVICES) or unreachable to it; the text names which. UNAVAILABLE: the device
+///         was lost.
 absl::StatusOr<std::unique_ptr<Memory>> map_memory(Compute& compute, std::string_view exported);
 
 }  // namespace gradrail::gpu

@@ -13,7 +13,7 @@ constexpr const char* kModules[] = {"nvidia_peermem", "nv_peer_mem", "nv_peermem
 /// A module that is still starting, or on its way out, has a folder too.
 bool is_live(const std::filesystem::path& module) {
   std::string state;
-  // "coming", "live" or "going"; a read error leaves the text empty, which is not live.
+  // The text is "coming", "live" or "going"; a read error leaves it empty, which is not live.
   std::ifstream(module / "initstate") >> state;
   return state == "live";
 }

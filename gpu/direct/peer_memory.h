@@ -7,9 +7,9 @@
 
 namespace gradrail::gpu {
 
-/// The kernel module by which RDMA drivers register GPU memory under its address, where there is no dma-buf: its name.
+/// Name of the kernel module by which RDMA drivers register GPU memory under its address, where there is no dma-buf.
 /// `sysfs` is for tests.
-/// Errors  FAILED_PRECONDITION: none is loaded; says which to load.
+/// Errors  FAILED_PRECONDITION: none is loaded; the text names the one to load.
 absl::StatusOr<std::string> peer_memory_module(const std::filesystem::path& sysfs = "/sys");
 
 }  // namespace gradrail::gpu

@@ -17,7 +17,7 @@
 namespace gradrail::gpu {
 namespace {
 
-/// As long as a Compute is patient with its device.
+/// Time limit of an answer, the same as that of a Compute.
 const Duration kAnswerTimeout = DeviceOptions().answer_timeout;
 
 /// Copies of one direction, in order.
@@ -41,7 +41,7 @@ class Lane {
   CopyTicket last_ = 0;
 };
 
-/// By GradientFormat; fp32 has none.
+/// Kernels by GradientFormat; fp32 has none.
 using PackKernels = std::array<cuda::Function, 5>;
 
 class DeviceCopies final : public StagedCopies {

@@ -27,12 +27,12 @@ class StagedCopies {
   /// ps::pack().
   /// Shapes  [count] each, in the Compute's memory.
   virtual CopyTicket pack(GradientFormat format, size_t count, const float* gradient, float* rest, void* packed) = 0;
-  /// Whether this download or packing has ended. Asks for events only: never blocks.
+  /// Whether this download or packing has ended. Queries events only: never blocks.
   virtual bool is_done(CopyTicket ticket) = 0;
   virtual void upload(void* to, const void* from, size_t bytes) = 0;
   /// UNAVAILABLE: the device was lost.
   virtual absl::Status status() const = 0;
-  /// Until all of both ways is done; operations that are enqueued from now on see what was uploaded.
+  /// Waits until all copies of both directions are done; later operations get the uploaded data.
   virtual absl::Status finish() = 0;
 
  protected:

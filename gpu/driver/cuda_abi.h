@@ -60,7 +60,7 @@ inline constexpr Result kInvalidHandle = 400;
 inline constexpr Result kNotFound = 500;
 // No error: cuEventQuery on work that has not ended.
 inline constexpr Result kNotReady = 600;
-// From here on mostly errors of kernels. They appear in a later call, because launches are asynchronous.
+// The following errors are mostly those of kernels. They appear in a later call, because launches are asynchronous.
 inline constexpr Result kIllegalAddress = 700;
 inline constexpr Result kLaunchOutOfResources = 701;
 inline constexpr Result kLaunchTimeout = 702;
@@ -75,7 +75,7 @@ inline constexpr Result kMisalignedAddress = 716;
 inline constexpr Result kInvalidAddressSpace = 717;
 inline constexpr Result kInvalidPc = 718;
 inline constexpr Result kLaunchFailed = 719;
-// From 800 on: system and MPS; from 900 on: graphs.
+// The errors from 800 on concern system and MPS; those from 900 on concern graphs.
 inline constexpr Result kNotPermitted = 800;
 inline constexpr Result kNotSupported = 801;
 inline constexpr Result kSystemNotReady = 802;
@@ -95,7 +95,7 @@ inline constexpr int kComputeCapabilityMajor = 75;
 inline constexpr int kComputeCapabilityMinor = 76;
 inline constexpr int kCanUseHostPointerForRegisteredMemory = 91;
 inline constexpr int kPageableMemoryUsesHostPageTables = 100;
-// From here on attributes that older drivers lack: a query fails there and counts as 0 (device.cc).
+// Older drivers lack the following attributes: a query fails there and counts as 0 (device.cc).
 inline constexpr int kGpuDirectRdmaSupported = 116;
 inline constexpr int kGpuDirectRdmaFlushWritesOptions = 117;
 inline constexpr int kGpuDirectRdmaWritesOrdering = 118;
@@ -165,7 +165,7 @@ inline constexpr int kFlushWritesToAllDevices = 200;
   X(cuIpcOpenMemHandle_v2, (DevicePointer * address, IpcMemoryHandle handle, unsigned flags))                  \
   X(cuIpcCloseMemHandle, (DevicePointer address))
 
-/// Functions that came later or not on every platform: null where the driver has none.
+/// Functions of later drivers or of some platforms: null where the driver has none.
 #define GRADRAIL_CUDA_OPTIONAL(X)                                                                    \
   X(cuMemGetHandleForAddressRange,                                                                   \
     (void* handle, DevicePointer address, size_t bytes, int handle_type, unsigned long long flags))  \

@@ -19,7 +19,7 @@ std::string lower_case(std::string_view text) {
   return result;
 }
 
-/// A driver older than an attribute does not know it: as good as 0.
+/// Value of an attribute; 0 if the driver is older than the attribute.
 int attribute(const Driver& driver, cuda::Device device, int which) {
   int value = 0;
   return driver.api().cuDeviceGetAttribute(&value, which, device) == cuda::kSuccess ? value : 0;
@@ -100,7 +100,7 @@ absl::StatusOr<std::vector<DeviceInfo>> list_devices() {
 }
 
 absl::StatusOr<DeviceInfo> find_device(const Driver& driver, int ordinal) {
-  // Only the device that is wanted: a neighbor that is lost must not stop this one.
+  // Only the requested device is read: a neighbor that is lost must not stop this one.
   if (ordinal >= 0 && ordinal < driver.device_count()) return read_device(driver, ordinal);
   if (driver.device_count() == 0) {
     return absl::NotFoundError(fmt::format(
@@ -129,7 +129,7 @@ PrimaryContext::PrimaryContext(const Driver& driver, DeviceInfo device, cuda::Co
     : driver_(driver), device_(std::move(device)), label_(device_.label()), context_(context) {}
 
 PrimaryContext::~PrimaryContext() {
-  // On a device that does not answer this call could block forever.
+  // This call could block forever on a device that does not answer.
   if (!abandoned_) api().cuDevicePrimaryCtxRelease_v2(device_.handle);
 }
 
@@ -137,7 +137,7 @@ absl::StatusOr<SharedContext> PrimaryContext::retain(const Driver& driver, const
   cuda::Context context = nullptr;
   // The primary context, because cuBLAS, NCCL and UCX use it too: memory of one is then valid in all.
   const cuda::Result result = driver.api().cuDevicePrimaryCtxRetain(&context, device.handle);
-  // In an operation this error is a lost GPU. Here another process has the GPU, and a new start would not change that.
+  // This error in an operation is a lost GPU. Here another process has the GPU, and a new start would not change that.
   if (result == cuda::kDeviceUnavailable) {
     return absl::FailedPreconditionError(fmt::format(
         "{}: opening it: {} (its compute mode permits one process or none: stop the process that nvidia-smi "

@@ -17,16 +17,16 @@ namespace gradrail::gpu {
 enum class WritesFlush : uint8_t {
   none,       ///< nothing: the device orders them (device.cc)
   by_host,    ///< cuFlushGPUDirectRDMAWrites after they arrived
-  read_back,  ///< neither is offered: a small read over the same path
+  read_back,  ///< a small read over the same path, where the device offers neither
 };
 
-/// One GPU, as the driver describes it.
+/// Description of a GPU by the driver.
 struct DeviceInfo {
-  int ordinal = 0;  ///< as the driver counts, CUDA_VISIBLE_DEVICES respected
+  int ordinal = 0;  ///< number of the driver, CUDA_VISIBLE_DEVICES respected
   cuda::Device handle = 0;
   std::string name;         ///< "NVIDIA H200"
   std::string pci_address;  ///< "0000:19:00.0", as the kernel and topology/ write it
-  // Compute capability: 9 and 0 stand for sm_90. Module refuses devices below sm_80.
+  // Compute capability: 9 and 0 are sm_90. Module refuses devices below sm_80.
   int compute_major = 0;
   int compute_minor = 0;
   size_t memory_bytes = 0;
@@ -45,11 +45,12 @@ struct DeviceInfo {
 /// Errors  UNAVAILABLE: a device that does not answer.
 absl::StatusOr<std::vector<DeviceInfo>> list_devices(const Driver& driver);
 
-/// The GPUs of this host in the driver's order; empty where a driver sees none.
-/// Errors  FAILED_PRECONDITION, UNAVAILABLE: why none can be used, as Driver::get().
+/// GPUs of this host in the order of the driver; empty if the driver finds none.
+/// Errors  FAILED_PRECONDITION, UNAVAILABLE: reason why none can be used, from Driver::get().
 absl::StatusOr<std::vector<DeviceInfo>> list_devices();
 
-/// Errors  NOT_FOUND: says which there are.
+/// Finds the device.
+/// Errors  NOT_FOUND: the text lists the devices of this host.
 absl::StatusOr<DeviceInfo> find_device(const Driver& driver, int ordinal);
 
 /// The ordinal of the GPU at a PCI address, however its letters are written and with or without the domain.
@@ -59,7 +60,7 @@ std::optional<int> ordinal_at(absl::Span<const DeviceInfo> devices, std::string_
 /// Threads  Any.
 class PrimaryContext {
  public:
-  /// Errors  as to_status().
+  /// Errors  Those of to_status().
   /// shared_ptr: SharedContext states the reason.
   static absl::StatusOr<std::shared_ptr<PrimaryContext>> retain(const Driver& driver, const DeviceInfo& device);
   ~PrimaryContext();
@@ -71,8 +72,8 @@ class PrimaryContext {
   const DeviceInfo& device() const { return device_; }
   const std::string& label() const { return label_; }
 
-  /// For the calling thread; what the driver calls "current" belongs to threads.
-  /// No result: on a context that was lost the next call fails as well, and that call has a status.
+  /// Makes the context current for the calling thread. There is no result: on a context that was lost the next call
+  /// fails as well, and that call has a status.
   void make_current() const { api().cuCtxSetCurrent(context_); }
   absl::Status status(cuda::Result result, std::string_view operation) const;
 

@@ -18,7 +18,7 @@ std::string version_words(int version) { return fmt::format("{}.{}", version / 1
 }  // namespace
 
 absl::StatusOr<const Driver*> Driver::get() {
-  // The first caller loads, and C++ makes the others wait. A failure is kept: all parts then report the same reason.
+  // The first caller loads, and C++ makes the others wait. A failure is stored: all parts then report the same reason.
   static const absl::StatusOr<std::unique_ptr<const Driver>> driver = load(kLibrary);
   if (!driver.ok()) return driver.status();
   return driver->get();
@@ -34,14 +34,14 @@ absl::StatusOr<std::unique_ptr<const Driver>> Driver::load(const char* library) 
 }
 
 absl::Status Driver::find_functions(const char* name) {
-  // At run time and not at link time: one program runs on hosts with and without a driver.
+  // The library is opened at run time and not at link time: one program runs on hosts with and without a driver.
   const absl::StatusOr<Library> library = Library::open({name});
   if (!library.ok()) {
     return absl::FailedPreconditionError(
         fmt::format("no NVIDIA driver ({}): install it, or start the container with access to the GPUs of the host",
                     message_of(library.status())));
   }
-  // Before the version, which is itself the result of one of these functions.
+  // The check precedes the version, which is itself the result of one of these functions.
   const char* missing = nullptr;
 #define GRADRAIL_FIND(name, parameters) api_.name = reinterpret_cast<decltype(api_.name)>(library->symbol(#name));
 #define GRADRAIL_NEED(name, parameters) \
@@ -58,7 +58,7 @@ absl::Status Driver::find_functions(const char* name) {
 }
 
 absl::Status Driver::start() {
-  // Before cuInit: a driver that is too old shall hear that, not whatever it fails with.
+  // The check precedes cuInit: the error of a driver that is too old must be its version, not the failure of cuInit.
   if (const cuda::Result result = api_.cuDriverGetVersion(&version_); result != cuda::kSuccess) {
     return start_error(*this, result);
   }

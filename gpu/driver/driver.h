@@ -9,25 +9,24 @@
 
 namespace gradrail::gpu {
 
-/// NVIDIA's driver, loaded at run time. All uses of CUDA go through it.
+/// NVIDIA's driver, loaded at run time. All calls of CUDA use it.
 /// Threads  Any.
 class Driver {
  public:
   /// The host's driver. The first call loads it; every later call returns the same result.
   /// Errors  FAILED_PRECONDITION: the driver is missing, too old or does not start; the message names the remedy.
   static absl::StatusOr<const Driver*> get();
-  /// Whether this host has NVIDIA's library at all, whatever it answers.
+  /// Whether this host has NVIDIA's library, whatever its calls return.
   static bool is_installed();
-  /// From a library of this name or path.
+  /// Loads the library of this name or path.
   static absl::StatusOr<std::unique_ptr<const Driver>> load(const char* library);
 
   const cuda::Functions& api() const { return api_; }
-  /// 13000 is CUDA 13.0: the newest interface that the driver speaks.
+  /// Newest interface of the driver: 13000 is CUDA 13.0.
   int version() const { return version_; }
   /// "13.0".
   std::string version_text() const;
-  /// 0 with a driver that sees no device.
-  /// After CUDA_VISIBLE_DEVICES.
+  /// Number of devices after CUDA_VISIBLE_DEVICES; 0 if the driver finds none.
   int device_count() const;
 
   /// CUDA's own name of a result, "CUDA_ERROR_OUT_OF_MEMORY".

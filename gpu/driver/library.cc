@@ -76,7 +76,7 @@ absl::StatusOr<Library> Library::find(absl::Span<const char* const> names) {
   if (library.ok()) return library;
   std::string reasons(message_of(library.status()));
   const std::vector<std::string> folders = cuda_folders();
-  // By name first: the newest version of all folders, not the first folder with any version.
+  // The loop is over names first: the newest version of all folders, not the first folder with any version.
   for (const char* name : names) {
     for (const std::string& folder : folders) {
       const std::string path = fmt::format("{}/{}", folder, name);

@@ -11,11 +11,11 @@ namespace gradrail::gpu {
 /// own.
 class Library {
  public:
-  /// The first of `names` that loads.
-  /// Errors  NOT_FOUND: none does; says why for each.
+  /// Opens the first of `names` that loads.
+  /// Errors  NOT_FOUND: none does; the text has the reason for each.
   static absl::StatusOr<Library> open(absl::Span<const char* const> names);
-  /// As open(), and then in the folders where CUDA's toolkit and NVIDIA's Python wheels put libraries, in this order:
-  /// $CUDA_HOME/lib64, /usr/local/cuda*/lib64, and nvidia/*/lib of the Python environments ($VIRTUAL_ENV,
+  /// Calls open(), and then searches the folders where CUDA's toolkit and NVIDIA's Python wheels put libraries, in this
+  /// order: $CUDA_HOME/lib64, /usr/local/cuda*/lib64, and nvidia/*/lib of the Python environments ($VIRTUAL_ENV,
   /// $CONDA_PREFIX, the user's, the host's). $GRADRAIL_CUDA_LIBRARIES, separated by colons, replaces these folders.
   static absl::StatusOr<Library> find(absl::Span<const char* const> names);
 

@@ -59,7 +59,7 @@ absl::Status check_kernels(const Driver& driver) {
 }
 
 absl::StatusOr<Module> Module::load(SharedContext context) {
-  // Before the driver sees the image: an older driver could also fail later, or name another cause.
+  // The check precedes the driver's load of the image: an older driver could also fail later, or name another cause.
   if (const absl::Status fits = check_kernels(context->driver()); !fits.ok())
     return absl::FailedPreconditionError(fmt::format("{}: {}", context->label(), message_of(fits)));
   context->make_current();

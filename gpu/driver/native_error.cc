@@ -78,7 +78,7 @@ std::string_view start_remedy(cuda::Result result) {
       return "this GPU needs a newer driver than CUDA's compatibility package";
     case cuda::kSystemNotReady:
       return "start nvidia-fabricmanager";
-    // In containers without access to the device files cuInit ends with one of these two.
+    // cuInit in containers without access to the device files ends with one of these two.
     case cuda::kOperatingSystem:
     case cuda::kUnknown:
       return "may this user open /dev/nvidia*? is the kernel module loaded (nvidia-smi)?";

@@ -7,9 +7,8 @@
 
 namespace gradrail::gpu {
 
-/// True where nothing that this process enqueues on the device will ever work again: the device is gone, or a kernel
-/// broke the context.
-/// Such an error ends the use of the device in this process; all others are those of one call.
+/// Whether no work of this process on the device can succeed any more: the device was lost, or a kernel broke the
+/// context. Such an error ends the use of the device in this process; all others are those of one call.
 bool is_lasting(cuda::Result result);
 
 /// The loss of a device of this process: UNAVAILABLE with a mark. A restart of the process may help, and no other task
@@ -17,9 +16,9 @@ bool is_lasting(cuda::Result result);
 absl::Status device_loss(std::string_view cause);
 bool is_device_loss(const absl::Status& status);
 
-/// Ours for the driver's: device_loss() where the device itself was lost, RESOURCE_EXHAUSTED for memory, INTERNAL for
-/// the rest. `device` and `operation` go into the words: "GPU 0 (…): cuMemAlloc of 12 bytes: CUDA_ERROR_…".
-/// OK for kSuccess, so that callers can return the result of a call directly.
+/// Converts the driver's result: device_loss() if the device itself was lost, RESOURCE_EXHAUSTED for memory, INTERNAL
+/// for the rest. The text contains `device` and `operation`: "GPU 0 (…): cuMemAlloc of 12 bytes: CUDA_ERROR_…". OK for
+/// kSuccess, so that callers can return the result of a call directly.
 absl::Status to_status(const Driver& driver, cuda::Result result, std::string_view device, std::string_view operation);
 
 /// A driver that is installed and does not start: FAILED_PRECONDITION with the remedy.

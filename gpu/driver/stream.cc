@@ -14,7 +14,7 @@ absl::StatusOr<Event> Event::create(const SharedContext& context) {
 
 cuda::Result Event::make(SharedContext context) {
   context->make_current();
-  // Without timing an event costs less, and only its order is needed.
+  // An event without timing costs less, and only its order is needed.
   const cuda::Result result = context->api().cuEventCreate(&handle_, cuda::kEventDisableTiming);
   if (result == cuda::kSuccess) context_ = std::move(context);
   return result;

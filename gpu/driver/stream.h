@@ -8,7 +8,7 @@ namespace gradrail::gpu {
 /// A mark in a stream; no timing.
 class Event {
  public:
-  /// Errors  as to_status().
+  /// Errors  Those of to_status().
   static absl::StatusOr<Event> create(const SharedContext& context);
   /// An empty one, for make().
   Event() = default;
@@ -18,7 +18,7 @@ class Event {
   ~Event();
 
   cuda::Event handle() const { return handle_; }
-  /// kSuccess, kNotReady, or what went wrong on the device before it. Never blocks: progress threads may ask.
+  /// Returns kSuccess, kNotReady, or the earlier error of the device. Never blocks: progress threads may call it.
   cuda::Result query() const;
 
  private:
@@ -29,7 +29,7 @@ class Event {
 /// Work in order; streams run beside each other, and beside the default stream of others in the process.
 class Stream {
  public:
-  /// Errors  as to_status(). The stream has no implicit order with the default stream.
+  /// Errors  Those of to_status(). The stream has no implicit order with the default stream.
   static absl::StatusOr<Stream> create(SharedContext context);
   Stream() = default;
   Stream(Stream&& other) noexcept;
@@ -37,10 +37,10 @@ class Stream {
   ~Stream();
 
   cuda::Stream handle() const { return handle_; }
-  /// The mark stands behind all work that was enqueued so far. A second record() moves it. Waits that were enqueued
+  /// Places the mark behind all work that was enqueued until now. A second record() moves it. Waits that were enqueued
   /// before keep the former place.
   cuda::Result record(const Event& event) const;
-  /// As Event::query() behind all work so far.
+  /// State of all earlier work, in the form of Event::query().
   cuda::Result query() const;
   /// Later work of this stream starts behind the mark.
   cuda::Result wait_for(const Event& event) const;

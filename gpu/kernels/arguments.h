@@ -12,9 +12,8 @@ using Count = unsigned long long;
 
 inline constexpr int kMaxBuffers = 64;  ///< gpu::kMaxBuffers
 
-/// How a run of `count` elements is walked: `head` single elements, `quads` times four at once, single ones to the end.
-/// All quads are aligned to their size in every buffer; where the buffers' alignments do not allow that, there are
-/// none.
+/// Processing order of `count` elements: `head` single elements, `quads` groups of four, single ones to the end. All
+/// quads are aligned to their size in every buffer; where the buffers' alignments do not allow that, there are none.
 struct Run {
   Count count;
   Count head;
@@ -48,7 +47,7 @@ struct SumArguments {
   float* target;
 };
 
-/// int8 and int4 walk blocks, and need no quads.
+/// The kernels of int8 and int4 process blocks, and need no quads.
 struct PackArguments {
   Run run;
   const float* gradient;
@@ -58,7 +57,8 @@ struct PackArguments {
 
 enum class Function : Bits32 { none, sigmoid, relu };
 
-/// With `by_quads`, columns is a multiple of 4 and both addresses are aligned to 16.
+/// Arguments of the bias and activation. If `by_quads`, columns is a multiple of 4 and both addresses are aligned to
+/// 16.
 struct BiasActivationArguments {
   Count rows;
   Bits32 columns;
@@ -84,7 +84,7 @@ struct SoftmaxArguments {
   float* costs;
 };
 
-/// With `by_quads`, channels is a multiple of 4 and all addresses are aligned to 16.
+/// Run over images. If `by_quads`, channels is a multiple of 4 and all addresses are aligned to 16.
 struct ImageRun {
   Count count;
   Bits32 height;
@@ -96,7 +96,7 @@ struct ImageRun {
 /// im2col: images → columns; col2im: columns → images.
 struct PatchArguments {
   ImageRun shape;
-  Bits32 side;  ///< of the patch; odd
+  Bits32 side;  ///< side of the patch; odd
   const float* source;
   float* target;
 };

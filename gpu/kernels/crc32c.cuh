@@ -27,7 +27,8 @@ constexpr Crc32cSlices make_crc32c_slices() {
   return tables;
 }
 
-// In global memory, not constant memory: threads look up different entries, which the first cache serves side by side.
+// The table is in global memory, not constant memory: threads look up different entries, which the first cache serves
+// side by side.
 __device__ constexpr Crc32cSlices kCrc32cSlices = make_crc32c_slices();
 
 __device__ inline Bits32 crc32c_byte(Bits32 rest, Bytes byte) {

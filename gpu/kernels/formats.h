@@ -38,7 +38,7 @@ struct Bf16 {
 GRADRAIL_DEVICE inline float widen(F32 element) { return element.value; }
 GRADRAIL_DEVICE inline float widen(Bf16 element) { return float_of(static_cast<Bits32>(element.bits) << 16); }
 
-/// To nearest, ties to even. Each NaN becomes the same one: a sum on a GPU does not keep its bits.
+/// Rounds to nearest, ties to even. Each NaN becomes the same one: a sum on a GPU does not keep its bits.
 GRADRAIL_DEVICE inline void narrow(float value, Bf16& element) {
   const Bits32 bits = bits_of(value);
   const Bits32 rounded = value != value ? 0x7fc00000u : bits + 0x7fffu + (bits >> 16 & 1u);
@@ -55,7 +55,7 @@ GRADRAIL_DEVICE Element pack_element(float gradient, float& rest) {
   return element;
 }
 
-/// Four elements, loaded and stored at once: 16 bytes of float, 8 of bf16. A warp's quads lie side by side.
+/// Four elements, loaded and stored together: 16 bytes of float, 8 of bf16. The quads of a warp are adjacent.
 template <typename T>
 struct alignas(4 * sizeof(T)) Quad {
   T at[4];
@@ -128,7 +128,7 @@ struct Blocks {
     return low > kCodes ? kCodes : low;
   }
 
-  /// One value: its code, and its rest.
+  /// Packs one value: returns its code, and sets its remainder.
   GRADRAIL_DEVICE static int pack_value(float exact, float step, float inverse, float& rest) {
     const int code = nearest_code(exact, inverse);
     rest = rest_of(exact, static_cast<float>(code) * step);
@@ -143,7 +143,7 @@ struct Blocks {
     return exact < 0.0f ? -kCodes : kCodes;
   }
 
-  /// How the values of a block become codes.
+  /// Conversion of the values of a block to codes.
   struct Coding {
     bool is_special;  ///< the block has NaN or infinity
     Bits16 scale;

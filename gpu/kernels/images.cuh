@@ -7,7 +7,7 @@
 
 namespace gradrail::gpu::kernels {
 
-/// Where an element lies: image, row, column, and `channel` in units of T.
+/// Place of an element: image, row, column, and `channel` in units of T.
 struct Place {
   Count image;
   Bits32 y, x, channel;
@@ -44,7 +44,7 @@ __device__ void im2col(const PatchArguments& a, Bits32 channels) {
     const Bits32 kx = split(rest, a.side);
     const Bits32 ky = split(rest, a.side);
     const Place patch = place_of(rest, shape.height, shape.width, 1);
-    // Above and to the left of the image the difference wraps around, and is too large as well.
+    // The difference wraps around above and to the left of the image, and is too large as well.
     const Bits32 y = patch.y + ky - border;
     const Bits32 x = patch.x + kx - border;
     T value;
@@ -67,7 +67,8 @@ __device__ void col2im(const PatchArguments& a, Bits32 channels) {
     const Place at = place_of(i, shape.height, shape.width, channels);
     T sum;
     clear(sum);
-    // From the last entry of the patch to the first: the order of the patches in memory, as the host adds them.
+    // The loop runs from the last entry of the patch to the first: the order of the patches in memory, as the host adds
+    // them.
     for (Bits32 ky = a.side; ky-- > 0;) {
       const Bits32 y = at.y + border - ky;
       if (y >= shape.height) continue;
@@ -89,7 +90,7 @@ __device__ inline bool replaces(float candidate, float best) {
   return candidate > best || (candidate != candidate && best == best);
 }
 
-/// Which of a window's four is the largest.
+/// Index of the largest of a window's four.
 __device__ inline int largest(const float (&window)[4]) {
   int best = 0;
   float value = window[0];
@@ -102,7 +103,7 @@ __device__ inline int largest(const float (&window)[4]) {
   return best;
 }
 
-/// The 2 × 2 window that a pooled element stands for; distances are in units of T.
+/// The 2 × 2 window of a pooled element; distances are in units of T.
 struct Window {
   Count at[4];
 };
@@ -115,7 +116,7 @@ __device__ inline Window window_of(const ImageRun& shape, Bits32 channels, Count
   return {{first, first + channels, below, below + channels}};
 }
 
-/// Four floats of a window, whatever T is: visit(lane of T, the four).
+/// Visits four floats of a window, whatever T is: visit(lane of T, the four).
 __device__ inline float lane(const float& value, int) { return value; }
 __device__ inline float lane(const Quad<float>& value, int e) { return value.at[e]; }
 __device__ inline void set_lane(float& value, int, float to) { value = to; }

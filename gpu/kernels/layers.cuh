@@ -6,7 +6,7 @@ namespace gradrail::gpu::kernels {
 
 __device__ inline float activate(Function f, float x) {
   if (f == Function::sigmoid) return 1.0f / (1.0f + expf(-x));
-  if (f == Function::relu) return x < 0.0f ? 0.0f : x;  // in this order NaN falls through: a diverged model must show
+  if (f == Function::relu) return x < 0.0f ? 0.0f : x;  // this order passes NaN through: a diverged model must show
   return x;
 }
 
@@ -47,7 +47,7 @@ extern "C" __global__ GRADRAIL_KERNEL_BOUNDS void gradrail_activation_backward(
   for_singles(a.run, [&](Count i) { a.gradient[i] = activate_backward(a.function, a.y[i], a.gradient[i]); });
 }
 
-/// One thread a row: a batch has hundreds of rows of ten, and the call costs more than the work.
+/// Computes each row in one thread: a batch has hundreds of rows of ten, and the call costs more than the work.
 extern "C" __global__ GRADRAIL_KERNEL_BOUNDS void gradrail_softmax_cross_entropy(
     const __grid_constant__ SoftmaxArguments a) {
   for (Count row = thread_index(); row < a.rows; row += thread_count()) {

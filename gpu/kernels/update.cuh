@@ -2,8 +2,9 @@
 
 #include "gpu/kernels/common.cuh"
 
-// One pass over memory: sum of the gradients, update of state and parameters, fresh parameters into the targets. The
-// arithmetic is that of ps/optimizer/kernel_body.h, operation by operation. An option of nvcc forbids its contraction.
+// The kernel makes one pass over memory: sum of the gradients, update of state and parameters, fresh parameters into
+// the targets. The arithmetic is that of ps/optimizer/kernel_body.h, operation by operation. An option of nvcc forbids
+// its contraction.
 
 namespace gradrail::gpu::kernels {
 
@@ -140,7 +141,7 @@ class QuadUpdate {
  public:
   __device__ QuadUpdate(const UpdateArguments& a, Count first) : a_(a), first_(first) {}
 
-  /// All loads come before the first store: they are under way together.
+  /// Runs the update. All loads precede the first store: they are under way together.
   __device__ void run() {
     load(a_.parameters, parameters_);
     if constexpr (Rule::kState > 0) load(a_.state[0], state0_);

@@ -17,7 +17,7 @@ inline constexpr Result kInProgress = 7;
 inline constexpr int kFloat32 = 7;
 inline constexpr int kAverage = 4;
 
-/// By the names of their symbols; there since NCCL 2.10, the first with averages.
+/// Names of the symbols; all exist since NCCL 2.10, the first with averages.
 #define GRADRAIL_NCCL_FUNCTIONS(X)                                                                 \
   X(Result, ncclGetVersion, (int* version))                                                        \
   X(Result, ncclCommInitAll, (Communicator * communicators, int count, const int* ordinals))       \

@@ -12,7 +12,7 @@
 namespace gradrail::gpu {
 
 enum class Reduce {
-  automatic,  ///< NCCL where every tower has a GPU of its own, else the host
+  automatic,  ///< NCCL if every tower has a separate GPU, otherwise the host
   nccl,
   host,
 };
@@ -22,8 +22,8 @@ enum class Reduce {
 /// which is the same in every run on the same machine.
 /// Errors   UNAVAILABLE: a device was lost, or a tower does not start. After the first error every call returns it, and
 ///          no call waits.
-/// Threads  Each tower's calls come from the thread that owns its Compute. The first start() waits for all towers.
-///          abort() may come from any thread. Destroyed when no tower uses its Compute any more.
+/// Threads  Each tower's calls run in the thread that owns its Compute. The first start() waits for all towers. abort()
+///          may run in any thread. Destroyed when no tower uses its Compute any more.
 class TowerSum {
  public:
   virtual ~TowerSum() = default;
@@ -37,19 +37,19 @@ class TowerSum {
   struct Part {
     float* gradient = nullptr;  ///< memory of the tower's Compute; becomes the mean, and is this object's until wait()
     size_t count = 0;
-    float* host = nullptr;  ///< where the mean is wanted in host memory as well (pinned for speed), or null
+    float* host = nullptr;  ///< place of the mean in host memory (pinned for speed), or null
   };
 
-  /// Behind everything that was enqueued on the tower's Compute, beside what comes later. NCCL averages all `parts` in
-  /// one launch. Tickets rise for each tower.
+  /// Starts the sum after all earlier work of the tower's Compute, concurrently with later work. NCCL averages all
+  /// `parts` in one launch. Tickets rise for each tower.
   /// A tower's first call may wait until every tower has called.
   virtual absl::StatusOr<CopyTicket> start(size_t tower, absl::Span<const Part> parts) = 0;
-  /// The means are in host memory; work that is enqueued on the tower's Compute from now on sees them in `gradient`.
-  /// Never blocks for the other towers; true as well after an error.
+  /// Whether the means are in host memory; later work on the tower's Compute reads them in `gradient`. Never blocks for
+  /// the other towers; true as well after an error.
   virtual bool is_done(size_t tower, CopyTicket ticket) = 0;
   virtual absl::Status wait(size_t tower, CopyTicket ticket) = 0;
 
-  /// A tower will not come any more: the others shall not wait for it.
+  /// Ends the sums because a tower will not start any more: the others must not wait for it.
   virtual void abort(const absl::Status& why) = 0;
 
  protected:
@@ -58,12 +58,12 @@ class TowerSum {
 
 struct TowerSumOptions {
   Reduce reduce = Reduce::automatic;
-  /// How long a tower is waited for, or a device.
+  /// Time limit of the wait for a tower, or for a device.
   Duration answer_timeout = std::chrono::seconds(60);
 };
 
-/// For towers that compute with these, which outlive it.
-/// Errors  FAILED_PRECONDITION: NCCL was asked for and cannot be had; says why.
+/// Creates the sum for towers that compute with these, which outlive it.
+/// Errors  FAILED_PRECONDITION: NCCL was requested and is not available; the text has the reason.
 absl::StatusOr<std::unique_ptr<TowerSum>> tower_sum(absl::Span<Compute* const> towers,
                                                     const TowerSumOptions& options = {});
 

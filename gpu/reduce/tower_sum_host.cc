@@ -16,7 +16,7 @@ HostTowerSum::HostTowerSum(absl::Span<Compute* const> towers, Duration answer_ti
   for (size_t i = 0; i < towers.size(); ++i) towers_[i].compute = towers[i];
 }
 
-/// After an abort copies into the staging memory may still be under way.
+/// Copies into the staging memory may still be under way after an abort: the destructor waits for them.
 HostTowerSum::~HostTowerSum() {
   for (Tower& tower : towers_) tower.compute->finish().IgnoreError();
 }
@@ -64,9 +64,9 @@ absl::Status HostTowerSum::start_one(size_t index, const Part& part) {
   return error_;
 }
 
-/// Makes known what has come from the tower's device; adds up when it was the last one that was missing.
+/// Records the arrivals of the tower's device; sums if it was the last missing tower.
 absl::Status HostTowerSum::arrive(size_t index, Started& started) {
-  // Done: this wait only asks for the error.
+  // The copy is done: this wait only returns the error.
   GRADRAIL_RETURN_IF_ERROR(towers_[index].compute->wait(started.download));
   started.arrived = true;
   std::vector<const float*> sources;

@@ -9,7 +9,7 @@
 
 namespace gradrail::gpu {
 
-/// Each tower downloads its gradient. The thread that sees the last arrival adds the gradients in the order of the
+/// Each tower downloads its gradient. The thread that detects the last arrival adds the gradients in the order of the
 /// towers. Each tower uploads the mean. Works with any mixture of devices and hosts.
 class HostTowerSum final : public TowerSum {
  public:
@@ -23,13 +23,13 @@ class HostTowerSum final : public TowerSum {
   void abort(const absl::Status& why) override;
 
  private:
-  /// Host memory of one tower for one buffer on its way; kept and used again.
+  /// Host memory of one tower for one buffer under way; stored for reuse.
   struct Staging {
     std::vector<float> values;
     std::unique_ptr<Pin> pin;
   };
 
-  /// Work that one tower has started and not yet seen complete.
+  /// Work that one tower has started and that is not complete yet.
   struct Started {
     CopyTicket ticket;
     CopyTicket download;
@@ -47,7 +47,7 @@ class HostTowerSum final : public TowerSum {
 
   /// The n-th buffer of every tower.
   struct Round {
-    std::vector<const float*> arrived;  ///< by tower
+    std::vector<const float*> arrived;  ///< arrived gradients, by tower
     size_t arrived_count = 0;
     size_t count = 0;
     std::vector<float> mean;

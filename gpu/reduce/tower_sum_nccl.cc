@@ -16,10 +16,10 @@ namespace {
 /// Time that abort() gives a call into NCCL to return before it aborts the communicator during the call, which NCCL
 /// allows. The call may itself wait for the tower that was lost.
 constexpr auto kTimeout = std::chrono::milliseconds(500);
-/// How long NCCL may take to abort on all GPUs, of which each needs milliseconds and one that is gone may never answer.
+/// Time limit of NCCL's abort on all GPUs: each needs milliseconds, and a lost one may never answer.
 constexpr Duration kAbortDeadline = std::chrono::seconds(5);
 
-/// Threads that abort one communicator each. They continue after their waiter gives up, where a GPU does not answer.
+/// Threads that abort one communicator each. They continue after the timeout of their waiter, if a GPU does not answer.
 class Aborts {
  public:
   explicit Aborts(size_t count) : ended_(count) {}
@@ -28,7 +28,7 @@ class Aborts {
     // Shared with threads that may be left behind.
     auto aborts = std::make_shared<Aborts>(those.size());
     for (size_t i = 0; i < those.size(); ++i) {
-      // Without a thread it counts as a GPU that does not answer.
+      // The GPU counts as one that does not answer if there is no thread.
       absl::StatusOr<std::thread> thread =
           start_thread("that aborts NCCL", [aborts, i, abort = api.ncclCommAbort, communicator = those[i]] {
             abort(communicator);
@@ -39,7 +39,7 @@ class Aborts {
     return aborts;
   }
 
-  /// Which have ended by then.
+  /// Waits, and returns which have ended.
   std::vector<bool> wait(Duration timeout) {
     const TimePoint deadline = Clock::now() + timeout;
     MutexLock lock(mutex_);
@@ -134,7 +134,7 @@ absl::StatusOr<CopyTicket> NcclTowerSum::start(size_t index, absl::Span<const Pa
 
 absl::Status NcclTowerSum::enqueue(Tower& tower, absl::Span<const Part> parts) {
   const SharedContext& context = tower.compute.context();
-  // The reduction has a stream of its own: without the event it could read a gradient that is still computed.
+  // The reduction has a separate stream: without the event it could read a gradient that is still computed.
   GRADRAIL_RETURN_IF_ERROR(context->status(tower.compute.stream().record(tower.behind), "marking a gradient"));
   GRADRAIL_RETURN_IF_ERROR(context->status(tower.stream.wait_for(tower.behind), "waiting for a gradient"));
   GRADRAIL_RETURN_IF_ERROR(reduce(tower, parts));
@@ -186,7 +186,7 @@ absl::Status NcclTowerSum::reduce(Tower& tower, absl::Span<const Part> parts) {
   std::lock_guard lock(tower.calling);
   if (failed_) return error();
   const absl::Status status = reduce_in_group(tower, parts);
-  // NCCL only says that CUDA said no.
+  // NCCL only reports that CUDA failed.
   const cuda::Result device = status.ok() ? cuda::kSuccess : tower.behind.query();
   return is_lasting(device) ? tower.compute.context()->status(device, "averaging gradients") : status;
 }

@@ -15,10 +15,10 @@
 
 namespace gradrail::gpu {
 
-/// Device to device, by NCCL, on a stream of its own beside each tower's.
+/// Sums by NCCL from device to device, on a separate stream beside each tower's.
 class NcclTowerSum final : public TowerSum {
  public:
-  /// Errors  as NCCL's; it refuses two towers on one GPU.
+  /// Errors  Those of NCCL; it refuses two towers on one GPU.
   static absl::StatusOr<std::unique_ptr<NcclTowerSum>> create(const NcclLibrary& library,
                                                               absl::Span<DeviceCompute* const> towers,
                                                               Duration answer_timeout);
@@ -46,14 +46,14 @@ class NcclTowerSum final : public TowerSum {
 
     DeviceCompute& compute;
     Stream stream;
-    Event behind;  ///< what the tower had enqueued when it started the newest buffer
+    Event behind;  ///< work that the tower had enqueued when it started the newest buffer
     StreamMarks marks;
     CopyTicket last = 0;
     bool has_started = false;
     std::deque<Delivery> deliveries;
     /// Held while NCCL is called with the communicator. abort() waits for it with a timeout, which Mutex cannot do.
     std::timed_mutex calling;
-    nccl::Communicator communicator = nullptr;  ///< under calling, but for abort()
+    nccl::Communicator communicator = nullptr;  ///< guarded by `calling`, except for abort()
   };
 
   NcclTowerSum(const NcclLibrary& library, Duration answer_timeout);
@@ -76,7 +76,7 @@ class NcclTowerSum final : public TowerSum {
   Mutex mutex_;
   ConditionVariable changed_;
   absl::Status error_ ABSL_GUARDED_BY(mutex_);
-  size_t started_count_ ABSL_GUARDED_BY(mutex_) = 0;  ///< how many towers have started something
+  size_t started_count_ ABSL_GUARDED_BY(mutex_) = 0;  ///< number of towers that have started something
 };
 
 }  // namespace gradrail::gpu

@@ -47,8 +47,8 @@ constexpr const char* kPmixHost = "the host of rank 0 in PMIx";
 // The limits of --ps and of workers together.
 constexpr uint32_t kMostTasks = kMaxWorkers + 64;
 
-/// The name of the job selects the port, so that two jobs on one host rarely collide. The range lies below the ports
-/// that the kernel gives to outgoing connections.
+/// Port of a job. The name of the job selects it, so that two jobs on one host rarely collide. The range is below the
+/// ports that the kernel gives to outgoing connections.
 uint16_t port_of(std::string_view job) {
   uint32_t hash = 2166136261;  // FNV-1a: every process must compute the same port, which std::hash does not promise
   for (const char c : job) hash = (hash ^ static_cast<uint8_t>(c)) * 16777619;
@@ -67,7 +67,7 @@ absl::StatusOr<std::string> address(const char* variable, const std::string& hos
 
 /// Rank and size, which belong together. Nothing for a single process: it starts the tasks that it needs itself.
 Found ranks(const Reader& read, const char* rank_name, const char* size_name, const std::string& launcher) {
-  // One of the two alone is left over from an earlier shell, or was set by hand.
+  // A single one of the two remains from an earlier shell, or a user has set it.
   const auto both = [&](const absl::Status& status) {
     return absl::InvalidArgumentError(fmt::format("{}: {} ({} sets {} and {} together: unset a leftover variable)",
                                                   launcher, message_of(status), launcher, rank_name, size_name));
@@ -105,7 +105,7 @@ Found from_torchrun(const Reader& read) {
 Found from_mpirun(const Reader& read, const PmixQuery& query) {
   Found launch = ranks(read, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "mpirun");
   if (!launch.ok() || !launch->has_value()) return launch;
-  // Without this name two jobs on one host would select the same port.
+  // Two jobs on one host would select the same port without this name.
   const std::string space = read.text("PMIX_NAMESPACE");
   (*launch)->job = space.empty() ? "mpirun" : fmt::format("mpirun job {}", space);
   const bool one_host = read.text("OMPI_COMM_WORLD_LOCAL_SIZE") == read.text("OMPI_COMM_WORLD_SIZE");
@@ -113,7 +113,7 @@ Found from_mpirun(const Reader& read, const PmixQuery& query) {
   GRADRAIL_ASSIGN_OR_RETURN((*launch)->rendezvous, address("MASTER_ADDR", host, port_of((*launch)->job)));
   if (!host.empty()) return launch;
   const absl::StatusOr<PmixJob> job = space.empty() ? absl::NotFoundError("PMIX_NAMESPACE is not set") : query();
-  // Without its server, PMIx describes this process as a job of one.
+  // PMIx without its server describes this process as a job of one.
   if (!job.ok() || job->size != (*launch)->size) {
     // --rendezvous can name the address.
     (*launch)->why_unknown =
@@ -124,7 +124,8 @@ Found from_mpirun(const Reader& read, const PmixQuery& query) {
   return launch;
 }
 
-/// A launcher without variables of its own, such as PRRTE: the environment has the rank, and the server the rest.
+/// Reads the facts of a launcher without variables, such as PRRTE: the environment has the rank, and the server the
+/// rest.
 Found from_pmix(const Reader& read, const PmixQuery& query) {
   const absl::StatusOr<uint32_t> rank = read.number("PMIX_RANK", kMostTasks - 1);
   const bool has_space = read.has("PMIX_NAMESPACE");
@@ -236,7 +237,7 @@ std::vector<std::pair<std::string, std::string>> worker_variables(const Variable
   const auto same = [](const std::string& a, const std::string& b) {
     return a == b || (is_loopback_host(a) && is_loopback_host(b));
   };
-  // By the host: a launcher may place neighboring ranks on different hosts.
+  // The comparison is by host: a launcher may place neighboring ranks on different hosts.
   const auto here = [&](const std::string& host) { return same(host, hosts[index]); };
   const auto place = std::count_if(hosts.begin(), hosts.begin() + index, here);
   const auto count = std::count_if(hosts.begin(), hosts.end(), here);
@@ -260,7 +261,7 @@ std::vector<std::pair<std::string, std::string>> worker_variables(const Variable
   set(count, {"LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE"});
   set(group, {"GROUP_RANK"});
   set(groups.size(), {"GROUP_WORLD_SIZE"});
-  // torchrun's agent has a store of its own there. Without it rank 0 of the program listens, on the host of worker 0.
+  // torchrun's agent has its own store there. Without it rank 0 of the program listens, on the host of worker 0.
   const char* const store = variable("TORCHELASTIC_USE_AGENT_STORE");
   const bool agent_listens = store != nullptr && std::string_view(store) == "True";
   if (!agent_listens && !same(hosts.front(), first_host)) set(hosts.front(), {"MASTER_ADDR"});
@@ -287,7 +288,7 @@ Found read_launcher(const Variables& variable, const PmixQuery& query) {
     launch = from_pmix(read, query);
   }
   if (!launch.ok()) return launch;
-  // These would be as many separate runs.
+  // These processes would be as many separate runs.
   const uint32_t size = launch->has_value() ? (*launch)->size : 1;
   for (const auto& [rank_name, size_name] : kOtherLaunchers)
     GRADRAIL_RETURN_IF_ERROR(check_other(read, rank_name, size_name, size));

@@ -16,13 +16,13 @@ namespace gradrail::launch {
 /// The part of this process in a job, as a launcher describes it by environment variables.
 struct Launch {
   enum class Role { by_rank, scheduler, ps, worker };
-  Role role = Role::by_rank;         ///< by_rank: the first ranks are ps tasks, as many as a flag says
-  std::optional<uint32_t> rank;      ///< by_rank: below size; ps or worker: its task index, if the launcher gives one
+  Role role = Role::by_rank;         ///< by_rank: the first ranks are ps tasks; a flag sets their number
+  std::optional<uint32_t> rank;      ///< by_rank: below size; ps or worker: its task index, if the launcher has one
   uint32_t size = 1;                 ///< ps tasks and workers together
-  std::optional<uint32_t> ps_count;  ///< if the launcher gives it
+  std::optional<uint32_t> ps_count;  ///< number of ps tasks, if the launcher gives it
   std::string rendezvous;            ///< host:port of the first rank or the scheduler; "": unknown
-  std::string why_unknown;           ///< for people: why the rendezvous is unknown
-  std::string job;                   ///< for people; differs between jobs that run side by side
+  std::string why_unknown;           ///< reason why the rendezvous is unknown, for people
+  std::string job;                   ///< name for people; differs between jobs that run side by side
   std::string node;                  ///< the launcher's name of this host; "": none
 };
 

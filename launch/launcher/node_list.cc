@@ -35,7 +35,7 @@ absl::StatusOr<Names> expand_ranges(std::string_view ranges, std::string_view no
         dash == std::string_view::npos ? from : parse_number<uint64_t>(range.substr(dash + 1));
     if (!from || !to || *to < *from) return bad(nodes, fmt::format("'{}' is not a range of numbers", range));
     if (low.size() > kMostDigits) return bad(nodes, fmt::format("'{}' has too many digits", low));
-    // As a difference, because the number of names may overflow.
+    // The check is a difference, because the number of names may overflow.
     if (*to - *from >= kMostNodes - numbers.size()) return bad(nodes, "too many");
     // Leading zeros are part of the names: n[08-10] is n08, n09, n10.
     for (uint64_t i = 0; i <= *to - *from; ++i) numbers.push_back(fmt::format("{:0{}}", *from + i, low.size()));
@@ -44,7 +44,7 @@ absl::StatusOr<Names> expand_ranges(std::string_view ranges, std::string_view no
   }
 }
 
-/// One element of the list, with any number of brackets.
+/// Expands one element of the list, with any number of brackets.
 absl::StatusOr<Names> expand_element(std::string_view element, std::string_view nodes) {
   Names names{""};
   while (!element.empty()) {
@@ -58,7 +58,7 @@ absl::StatusOr<Names> expand_element(std::string_view element, std::string_view 
     const size_t close = element.find(']', open);
     if (close == std::string_view::npos) return bad(nodes, "'[' without ']'");
     GRADRAIL_ASSIGN_OR_RETURN(const Names numbers, expand_ranges(element.substr(open + 1, close - open - 1), nodes));
-    // Both factors are at most kMostNodes, so that the product does not overflow.
+    // The product does not overflow, since both factors are at most kMostNodes.
     if (names.size() * numbers.size() > kMostNodes) return bad(nodes, "too many");
     Names longer;
     for (const std::string& name : names)

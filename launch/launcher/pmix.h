@@ -15,7 +15,7 @@ struct PmixJob {
 };
 
 /// Opens libpmix.so.2, connects to the PMIx server of this process, and disconnects. Blocks for some milliseconds.
-/// Errors   UNAVAILABLE: no library, no server, or the server does not know these facts.
+/// Errors   UNAVAILABLE: no library, no server, or the server does not have these facts.
 /// Threads  None of the library remain. It handles no signal.
 /// Source   PMIx Standard 4.2, https://pmix.github.io/pmix-standard
 absl::StatusOr<PmixJob> query_pmix();

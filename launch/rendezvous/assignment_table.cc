@@ -57,8 +57,8 @@ std::vector<std::string> AssignmentTable::missing() const {
   return names;
 }
 
-/// One for all tasks of a host, and one that other hosts can reach where any of them came from afar. Tasks met on the
-/// same host may know only its loopback address.
+/// Address for the other tasks: one for all tasks of a host, and one that other hosts can reach if any of them
+/// connected from another host. Tasks on the same host may have only its loopback address.
 std::string AssignmentTable::address_of(const proto::RankHello& hello) const {
   for (const Row* row : {&ps_, &workers_}) {
     for (const std::optional<proto::RankHello>& other : *row)

@@ -28,9 +28,9 @@ class AssignmentTable {
   /// stays.
   void set_first_ps_address(const std::string& address);
   std::vector<std::string> missing() const;  ///< "ps/1", "worker/0"
-  /// By task, ps first. Once no task is missing.
+  /// Messages of all tasks, ps first; called once no task is missing.
   std::vector<proto::RankHello> hellos() const;
-  /// Once no task is missing.
+  /// Assignment of a task; called once no task is missing.
   proto::RankAssignment assignment_of(const TaskId& task) const;
 
  private:

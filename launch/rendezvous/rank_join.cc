@@ -23,7 +23,7 @@ class ClientStream final : public ReactorStream<grpc::ClientBidiReactor<proto::R
  public:
   explicit ClientStream(const std::shared_ptr<grpc::Channel>& channel) : stub_(channel) {
     stub_.async()->Join(&context_, this);
-    AddHold();  // until close() or release(): reads and writes start outside of callbacks, too
+    AddHold();  // held until close() or release(): reads and writes start outside of callbacks, too
     StartRead(&incoming_);
     StartCall();
   }
@@ -37,7 +37,7 @@ class ClientStream final : public ReactorStream<grpc::ClientBidiReactor<proto::R
     note_done(absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message()));
   }
 
-  /// Waits for the answer of a server. Errors  those of gRPC.
+  /// Waits for the answer of a server. Errors  Those of gRPC.
   absl::Status wait_answered(TimePoint deadline) {
     MutexLock lock(mutex_);
     while (!answered_ && !done_)
@@ -97,7 +97,7 @@ absl::StatusOr<RankStreamPtr> join_first_rank(const std::string& address, const 
       GRADRAIL_RETURN_IF_ERROR(stream->send(std::move(message), Clock::now() + kOneTry));
       return RankStreamPtr(stream.release());
     }
-    // Another version, or a server of another kind: a later attempt finds the same.
+    // The cause is another version, or a server of another kind: a later attempt has the same result.
     if (absl::IsFailedPrecondition(answered))
       return absl::FailedPreconditionError(fmt::format("{}: {}", first, message_of(answered)));
     const std::string cause =

@@ -58,7 +58,7 @@ class RankServer::Stream final : public ReactorStream<Reactor> {
   bool owned_ = false;
 };
 
-/// The gRPC server, and the ranks that gather() has not seen yet.
+/// The gRPC server, and the ranks that gather() has not taken yet.
 class RankServer::Service final : public proto::Rendezvous::CallbackService {
  public:
   struct Arrival {
@@ -71,7 +71,7 @@ class RankServer::Service final : public proto::Rendezvous::CallbackService {
     server_ = nullptr;  // ends streams without a hello
   }
 
-  /// Errors  as ps::GatedServer::start.
+  /// Errors  Those of ps::GatedServer::start.
   absl::Status listen(const std::string& address, const std::string& secret, int max_message_bytes) {
     grpc::ServerBuilder builder;
     builder.SetMaxReceiveMessageSize(max_message_bytes);
@@ -203,7 +203,7 @@ absl::Status RankServer::wait_for_all() {
                        options_.address);
   };
   while (!assignments_.missing().empty()) {
-    // The wait ends at intervals, so that a user sees which tasks are missing.
+    // The wait ends at intervals, so that the log shows a user which tasks are missing.
     std::optional<Service::Arrival> arrival = service_->next(std::min(deadline, Clock::now() + kRankProgress));
     if (arrival) {
       GRADRAIL_RETURN_IF_ERROR(admit(std::move(arrival->stream), arrival->hello));

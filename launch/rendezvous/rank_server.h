@@ -15,8 +15,8 @@ namespace gradrail::launch {
 
 struct RankServerOptions {
   std::string address;       ///< host:port that all ranks have
-  std::string secret;        ///< of the job; "": none
-  proto::RankHello hello;    ///< of this rank; the others must agree with it
+  std::string secret;        ///< secret of the job; "": none
+  proto::RankHello hello;    ///< hello of this rank; the others must agree with it
   bool has_own_task = true;  ///< false: a scheduler, which takes no index
   Duration timeout = std::chrono::seconds(60);
   int max_message_bytes = 64 << 10;

@@ -105,7 +105,7 @@ void RankStream::note_done(const absl::Status& why) {
 }
 
 void RankStream::end(const absl::Status& reason) {
-  constexpr auto kGrace = std::chrono::seconds(2);  // for the last messages, which are short
+  constexpr auto kGrace = std::chrono::seconds(2);  // time for the last messages, which are short
   MutexLock lock(mutex_);
   const bool last = begins_end();
   lock.unlock();

@@ -17,7 +17,7 @@ inline constexpr int kRankPingTimeoutMs = 20'000;
 /// Interval of the messages that name the missing ranks.
 inline constexpr auto kRankProgress = std::chrono::seconds(10);
 
-/// One end of the stream between the first rank and another rank. It ends when one of the two processes ends.
+/// An end of the stream between the first rank and another rank. It ends when one of the two processes ends.
 /// Errors   UNAVAILABLE: the other rank has ended, or sent another message than expected. FAILED_PRECONDITION: the
 ///          first rank refused this one. DEADLINE_EXCEEDED: the other rank does not answer. After an error, all calls
 ///          return it: a late answer would be taken for the next one.
@@ -37,7 +37,7 @@ class RankStream {
   virtual void start_write(const proto::RankMessage* message) = 0;
   virtual void cancel() = 0;
   // One of these is called once, while no write is under way. gRPC then makes its last callback.
-  virtual void close(const absl::Status& reason) = 0;  ///< by this end
+  virtual void close(const absl::Status& reason) = 0;  ///< closed by this end
   virtual void release() = 0;                          ///< the other end has closed
 
   // Callbacks of gRPC.
@@ -49,7 +49,7 @@ class RankStream {
   ConditionVariable changed_;
   proto::RankMessage incoming_;
   bool done_ ABSL_GUARDED_BY(mutex_) = false;  ///< gRPC has made its last callback
-  absl::Status why_ ABSL_GUARDED_BY(mutex_);   ///< then: the status of the stream
+  absl::Status why_ ABSL_GUARDED_BY(mutex_);   ///< status of the stream after its end
 
  private:
   absl::Status wait_sent(TimePoint deadline);
@@ -60,7 +60,7 @@ class RankStream {
 
   proto::RankMessage outgoing_;
   std::string peer_name_;
-  absl::Status failed_;                              ///< of the caller's thread: the first error
+  absl::Status failed_;                              ///< first error, in the caller's thread
   bool arrived_ ABSL_GUARDED_BY(mutex_) = false;     ///< incoming_ has a message
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;     ///< gRPC reads outgoing_
   bool is_written_ ABSL_GUARDED_BY(mutex_) = false;  ///< gRPC has accepted the last message

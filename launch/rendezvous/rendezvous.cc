@@ -50,7 +50,7 @@ class FirstTask final : public Rendezvous {
       RankMessage message;
       *message.mutable_assignment() = server_->assignments().assignment_of(joined.task);
       const absl::Status sent = joined.stream->send(std::move(message), Clock::now() + kSend);
-      // A worker that is gone already is awaited by the ps, as any other.
+      // The ps awaits a worker that has ended already, as any other.
       if (joined.task.job == "ps") GRADRAIL_RETURN_IF_ERROR(sent);
     }
     if (has_own_task) assignment_ = server_->assignments().assignment_of({"ps", 0});
@@ -104,15 +104,15 @@ class FirstTask final : public Rendezvous {
   void send_addresses(const RankServer::JoinedRank& joined) {
     RankMessage message;
     for (std::string& address : addresses()) message.mutable_ps_addresses()->add_addresses(std::move(address));
-    // A task that is gone already is awaited as any other.
+    // The wait for a task that has ended already is the same as for any other.
     joined.stream->send(std::move(message), Clock::now() + kSend).IgnoreError();
   }
 
   const RendezvousRequest request_;
   const uint32_t primaries_;     ///< ps tasks without those that are backups
-  std::vector<uint32_t> ports_;  ///< by ps task; 0: not known yet
+  std::vector<uint32_t> ports_;  ///< indexed by ps task; 0: not known yet
   bool backups_listen_ = false;
-  TimePoint deadline_;  ///< for all ports: the other tasks wait from the same moment on
+  TimePoint deadline_;  ///< limit for all ports: the other tasks wait from the same time on
   std::unique_ptr<RankServer> server_;
 };
 

@@ -16,17 +16,17 @@ namespace gradrail::launch {
 /// The description that one task sends to the others.
 struct RendezvousRequest {
   Launch launch;
-  std::string secret;  ///< of the job; "": none
+  std::string secret;  ///< secret of the job; "": none
   uint32_t ps_count = 1;
   bool backup_ps = false;  ///< the second half of the ps tasks are backups of the first half
-  std::string bind_host;   ///< at which others reach this task; "": its address in the connection
+  std::string bind_host;   ///< address at which others reach this task; "": its address in the connection
   Duration timeout = std::chrono::seconds(60);
   std::function<void(const std::string&)> say;  ///< progress for users
 };
 
 /// All tasks of a job find each other where its launcher gave only numbers. The first ps task, or ps-lite's scheduler,
 /// waits at an address that all tasks have. It gives each task its index and passes on at which ports the ps listen.
-/// Errors   those of RankServer, join_first_rank() and RankStream, which name the other task.
+/// Errors   Those of RankServer, join_first_rank() and RankStream, which name the other task.
 /// Threads  One, beside those of gRPC.
 class Rendezvous {
  public:

@@ -85,7 +85,7 @@ absl::StatusOr<std::string> read_to_end(int fd, TimePoint deadline) {
   return text;
 }
 
-/// Only the server's log is where a person looks that waits for this task.
+/// Sends the proof, so that the server logs the refusal: a person who waits for this task reads only that log.
 void let_server_log(const HostPort& where, const std::string& proof, TimePoint deadline) {
   const absl::StatusOr<FileDescriptor> fd = connect_to_host(where, deadline);
   if (!fd.ok()) return;
@@ -134,7 +134,8 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> open_channel(
   GRADRAIL_ASSIGN_OR_RETURN(const std::string proof, request_proof(where, secret, Clock::now() + timeout));
   // The proxy variables of the environment are for the internet, not for tasks of a cluster.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  // A channel of its own: gRPC would share the connection of another proof, or the pause after its failure.
+  // The channel has its own connection: gRPC would share the connection of another proof, or the pause after its
+  // failure.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kWindowBytes);

@@ -64,7 +64,7 @@ absl::Status ConnectionChecker::check(std::string_view proof, TimePoint now) {
   if (!has_secret() && proof.empty()) return absl::OkStatus();
   if (!has_secret()) return refused("it has a secret, and this process has none: give --secret-file to all or to none");
   if (proof.empty()) return refused("this job has a secret: give --secret-file");
-  // Before the parts are cut out: the lengths below are then exact.
+  // This check precedes the cuts: the lengths of the parts below are then exact.
   if (proof.size() != kChallengeBytes + kMacBytes) return refused("the proof has a wrong length");
   const std::string_view challenge = proof.substr(0, kChallengeBytes);
   const std::string_view fresh = challenge.substr(0, kFreshBytes);

@@ -9,15 +9,16 @@
 
 namespace gradrail::ps {
 
-// Both ends of a connection of the control plane prove that they have the job's secret, which itself never travels.
+// Both ends of a connection of the control plane prove that they have the job's secret. The connection never carries
+// the secret itself.
 //
 //   client → server   client challenge: random bytes
 //   server → client   challenge, answer = HMAC-SHA256(secret, "ps", client challenge, challenge)
 //   client → server   proof = challenge | HMAC-SHA256(secret, "connection", challenge)
 //
-// A challenge is good for one connection, so a recorded proof cannot be replayed. The proof does not cover the bytes of
-// the connection, and an attacker on the way can use it for a connection of its own. With TLS each call therefore
-// carries a MAC of the secret as well (ps/protocol/security.cc).
+// A challenge is valid for one connection, so a recorded proof cannot be replayed. The proof does not cover the bytes
+// of the connection, and an attacker on the way can use it for another connection. With TLS each call therefore carries
+// a MAC of the secret as well (ps/protocol/security.cc).
 
 std::string new_client_challenge();
 
@@ -46,7 +47,7 @@ class ConnectionChecker {
  private:
   const std::string secret_;
   const std::string own_key_;              ///< signs challenges, which is why they need no memory
-  std::map<std::string, TimePoint> used_;  ///< by challenge: when it was issued
+  std::map<std::string, TimePoint> used_;  ///< time of issue of each challenge
 };
 
 }  // namespace gradrail::ps

@@ -26,7 +26,7 @@
 namespace gradrail::ps {
 namespace {
 
-constexpr int kMaxAccepts = 1024;  // in one round
+constexpr int kMaxAccepts = 1024;  // maximum in one round
 constexpr auto kPause = std::chrono::milliseconds(10);
 
 absl::Status cannot_listen(const std::string& address, const NetAddress& tried, int error) {
@@ -43,13 +43,14 @@ absl::Status cannot_listen(const std::string& address, const NetAddress& tried, 
       fmt::format("cannot listen on {}: {}", address, socket_error_text(error, tried, true)));
 }
 
-/// The buffer of a new connection is empty and takes the whole answer. A peer that is gone gets none.
+/// Sends the whole answer, which fits into the empty buffer of a new connection. A peer that has disconnected gets
+/// none.
 void send_text(const FileDescriptor& socket, std::string_view text) {
   [[maybe_unused]] const ssize_t sent = send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
-/// A host that vanishes says nothing. The kernel probes an idle connection, which costs no process any time: heartbeats
-/// may then be rare.
+/// Enables the detection of a host that vanishes without a message. The kernel probes an idle connection, which costs
+/// no process any time: heartbeats may then be rare.
 void detect_vanished_host(int fd, Duration timeout) {
   constexpr int kIdleS = 2, kProbeEveryS = 1;
   const auto set = [fd](int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof(value)); };
@@ -57,7 +58,7 @@ void detect_vanished_host(int fd, Duration timeout) {
   set(SOL_SOCKET, SO_KEEPALIVE, 1);
   set(IPPROTO_TCP, TCP_KEEPIDLE, kIdleS);
   set(IPPROTO_TCP, TCP_KEEPINTVL, kProbeEveryS);
-  // In place of a number of probes, and also for bytes under way (tcp(7)).
+  // The option replaces a number of probes, and covers bytes under way too (tcp(7)).
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(std::min<int64_t>(limit.count(), INT_MAX)));
 }
 
@@ -137,7 +138,7 @@ void AdmissionGate::run() {
     if (polled[0].revents != 0) return;
     const TimePoint now = Clock::now();
     const size_t first = 1 + listeners_.size();
-    // Before accept_all(): the positions of pending_ and `polled` agree.
+    // This loop precedes accept_all(): the positions of pending_ and `polled` agree.
     for (size_t i = 0; i < pending_.size(); ++i) {
       const bool stays = polled[first + i].revents == 0 || receive(pending_[i]);
       if (!stays || pending_[i].deadline <= now) pending_[i].socket.reset();

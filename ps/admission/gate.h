@@ -24,8 +24,8 @@ namespace gradrail::ps {
 class AdmissionGate {
  public:
   struct Options {
-    std::string secret;                          ///< of the job; "": none
-    Duration timeout = std::chrono::seconds(3);  ///< for the request of a connection
+    std::string secret;                          ///< secret of the job; "": none
+    Duration timeout = std::chrono::seconds(3);  ///< time limit for the request of a connection
     size_t max_pending = 256;                    ///< connections without a request; beyond, the oldest is closed
     /// The kernel ends an admitted connection if its host acknowledges nothing for so long and 2 s; 0: it does not.
     Duration vanish_timeout = Duration::zero();

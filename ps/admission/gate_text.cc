@@ -14,7 +14,7 @@
 namespace gradrail::ps {
 namespace {
 
-// Debian's absl has a string_view of its own.
+// Debian's absl has its own string_view.
 absl::string_view as_absl(std::string_view text) { return {text.data(), text.size()}; }
 
 /// The value of a header; "": the request has none. Names of headers have no case.
@@ -41,7 +41,7 @@ bool is_whole_request(std::string_view text) { return text.ends_with("\r\n\r\n")
 absl::StatusOr<GateRequest> parse_gate_request(std::string_view text) {
   const absl::string_view request = as_absl(text);
   const std::vector<absl::string_view> words = absl::StrSplit(request.substr(0, request.find("\r\n")), ' ');
-  // There is no word, not even an empty one, in a text without an address.
+  // A text without an address has no word, not even an empty one.
   GateRequest parsed{.is_connect = !words.empty() && words[0] == "CONNECT", .value = ""};
   if (parsed.is_connect) {
     if (absl::WebSafeBase64Unescape(header(request, kProofHeader), &parsed.value)) return parsed;

@@ -20,7 +20,7 @@ inline constexpr size_t kMaxGateTextBytes = 2048;
 
 struct GateRequest {
   bool is_connect = false;
-  std::string value;  ///< without base64: the proof of a CONNECT, else the client challenge
+  std::string value;  ///< decoded from base64: the proof of a CONNECT, otherwise the client challenge
 };
 
 /// Whether a request of the gate can begin with these bytes. Those of other protocols never do.

@@ -15,7 +15,7 @@ namespace gradrail::ps {
 class GatedServer {
  public:
   /// `builder` has the services and no port.
-  /// Errors  those of AdmissionGate::listen.
+  /// Errors  Those of AdmissionGate::listen.
   static absl::StatusOr<std::unique_ptr<GatedServer>> start(grpc::ServerBuilder& builder, const std::string& address,
                                                             const std::shared_ptr<grpc::ServerCredentials>& credentials,
                                                             AdmissionGate::Options options);

@@ -25,7 +25,7 @@ grpc::Status call_as(Stub& stub, Method<Request, Reply> method, Duration timeout
   return call(stub, method, timeout, static_cast<const Request&>(request), static_cast<Reply&>(reply));
 }
 
-/// Needs no thread of its own: gRPC calls when a ping was answered.
+/// A heartbeat without its own thread: gRPC calls it when a ping was answered.
 class GrpcHeartbeat final : public HeartbeatStream,
                             private grpc::ClientBidiReactor<proto::Ping, proto::HeartbeatReply> {
  public:
@@ -43,7 +43,7 @@ class GrpcHeartbeat final : public HeartbeatStream,
     unfinished_ = 2;
     const bool is_first = !std::exchange(is_open_, true);
     if (is_first) {
-      {  // before gRPC hands this object to its threads: ThreadSanitizer does not see how it does so
+      {  // locked until gRPC passes this object to its threads, a synchronization that ThreadSanitizer does not detect
         MutexLock lock(mutex_);
         ended_.reset();
       }

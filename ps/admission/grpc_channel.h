@@ -16,7 +16,7 @@ struct GrpcTimes {
 };
 
 /// Opens gRPC channels through the gate of a ps task, as open_channel() does.
-/// Errors  those of channel_credentials().
+/// Errors  Those of channel_credentials().
 absl::StatusOr<std::shared_ptr<ControlDialer>> grpc_dialer(const Security& security, GrpcTimes times);
 
 }  // namespace gradrail::ps

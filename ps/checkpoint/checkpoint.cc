@@ -114,7 +114,7 @@ absl::StatusOr<Prologue> read_prologue(InputFile& file) {
                                "that wrote it, or another folder)",
                                prologue.format_version, kFormatVersion));
   }
-  // Before the allocation of this size; the subtraction is safe after the check above.
+  // This check precedes the allocation of this size; the subtraction is safe after the check above.
   if (prologue.field_bytes > file.bytes() - sizeof(prologue) - kCrcBytes) {
     return damaged(file.path(), fmt::format("truncated or damaged: a header of {} bytes in a file of {}",
                                             prologue.field_bytes, file.bytes()));

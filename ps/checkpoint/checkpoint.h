@@ -17,7 +17,8 @@ struct CheckpointHeader {
   OptimizerConfig optimizer;
   ElementRange range;  ///< elements of the whole model
   uint64_t global_step = 0;
-  /// Microseconds since 1970; one value for all files of a save. A run that went back saves a step twice.
+  /// Microseconds since 1970; one value for all files of a save. A run that returned to an earlier step saves a step
+  /// twice.
   uint64_t saved_us = 0;
   /// JoinReply.run: a run that begins from a checkpoint has the number of the run that saved it. 0: of no run, an import.
   uint64_t run = 0;

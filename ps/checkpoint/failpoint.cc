@@ -26,7 +26,7 @@ void failpoint(std::string_view place) {
   if (parts[0] == "hold") {
     while (access(parts[2].c_str(), F_OK) == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  static std::atomic<int> times_here = 0;  // of the one place in the setting
+  static std::atomic<int> times_here = 0;  // passes of the one place in the setting
   // SIGKILL: no destructor runs, as in a crash of the host.
   if (parts[0] == "kill" && ++times_here == parse_number<int>(parts[2])) raise(SIGKILL);
 }

@@ -10,9 +10,9 @@ namespace gradrail::ps {
 constexpr std::array<std::string_view, 10> kCheckpointFailpoints = {
     "create", "created", "write", "written", "synced", "closed", "renamed", "committed", "remove", "removed"};
 
-/// For tests, by $GRADRAIL_FAILPOINT. "kill:synced:3" ends the process with SIGKILL when it reaches this place for the
-/// third time. "hold:synced:FILE" waits there as long as this file exists, as for a slow disk. Each place reads the
-/// environment once per file or per MiB.
+/// Executes the failpoint of $GRADRAIL_FAILPOINT, a setting for tests. "kill:synced:3" ends the process with SIGKILL
+/// when it reaches this place for the third time. "hold:synced:FILE" waits there as long as this file exists, and
+/// simulates a slow disk. Each place reads the environment once per file or per MiB.
 /// Threads  Any thread.
 void failpoint(std::string_view place);
 

@@ -23,7 +23,7 @@ absl::Status failed(std::string_view call, std::string_view kind, const std::str
   return absl::ResourceExhaustedError(fmt::format("{}: File too large (`ulimit -f`?)", what));
 }
 
-/// Without this a crash may lose the rename although the bytes are on disk.
+/// Syncs the folder of a file: without this a crash may lose the rename although the bytes are on disk.
 absl::Status sync_folder_of(std::string_view kind, const std::string& path) {
   const size_t slash = path.rfind('/');
   const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
@@ -51,7 +51,7 @@ absl::Status InputFile::read(void* data, size_t bytes) {
   while (bytes > 0) {
     const ssize_t got = ::read(descriptor_.get(), position, bytes);
     if (got < 0 && errno == EINTR) continue;
-    // DATA_LOSS: a restore then tries the set before this one.
+    // DATA_LOSS: a restore then continues with the set before this one.
     if (got < 0 && errno == EIO) return absl::DataLossError(fmt::format("{} {}: read: the disk failed", kind_, path_));
     if (got < 0) return failed("read", kind_, path_, errno);
     if (got == 0) return absl::DataLossError(fmt::format("{} {}: became shorter while it was read", kind_, path_));
@@ -62,7 +62,7 @@ absl::Status InputFile::read(void* data, size_t bytes) {
 }
 
 absl::StatusOr<ReplacementFile> ReplacementFile::create(const std::string& path, std::string_view kind) {
-  // At the start: commit() would fail after the work for the file, or replace a device such as /dev/null.
+  // The check is at the start: commit() would fail after the work for the file, or replace a device such as /dev/null.
   if (const absl::Status replaced = check_regular_file(path); absl::IsInvalidArgument(replaced))
     return absl::InvalidArgumentError(fmt::format("{} {}", kind, message_of(replaced)));
   const std::string temporary_path = path + ".tmp";
@@ -104,7 +104,7 @@ absl::Status ReplacementFile::write(const void* data, size_t bytes) {
 absl::Status ReplacementFile::commit() {
   GRADRAIL_CHECK(descriptor_.get() >= 0);
   failpoint("written");
-  // Before the rename: a file system may write the name to disk before the bytes.
+  // The sync precedes the rename: a file system may write the name to disk before the bytes.
   if (::fsync(descriptor_.get()) != 0) return failed("fsync", kind_, temporary_path_, errno);
   failpoint("synced");
   // NFS and quotas may report a failed write only here.

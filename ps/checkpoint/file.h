@@ -30,8 +30,8 @@ class InputFile {
   uint64_t bytes_;
 };
 
-/// A file that replaces `path` as a whole or not at all. Until commit() its name is `path`.tmp; the destructor removes
-/// it. `kind` is the word before the path in its errors.
+/// A file that replaces `path` as a whole or leaves it unchanged. Until commit() its name is `path`.tmp; the destructor
+/// removes it. `kind` is the word before the path in its errors.
 /// Errors  Name the path, the failing call and errno's text. RESOURCE_EXHAUSTED: full disk, quota or file limit.
 ///         INVALID_ARGUMENT: the name has a folder, a pipe or a device.
 class ReplacementFile {

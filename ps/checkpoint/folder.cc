@@ -31,7 +31,7 @@ absl::Status check_usable(const std::string& folder) {
     return absl::FailedPreconditionError(fmt::format("checkpoint folder {}", message_of(kind)));
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  // At the start: else the first save would fail after minutes of training.
+  // The check is at the start: otherwise the first save would fail after minutes of training.
   if (!error && access(folder.c_str(), R_OK | W_OK | X_OK) != 0) error = {errno, std::generic_category()};
   if (!error && !std::filesystem::is_directory(folder, error)) error = std::make_error_code(std::errc::not_a_directory);
   if (!error) return absl::OkStatus();
@@ -48,7 +48,7 @@ absl::Status offer_identity(const std::string& path) {
   GRADRAIL_ASSIGN_OR_RETURN(ReplacementFile file, ReplacementFile::create(ours, "checkpoint"));
   GRADRAIL_RETURN_IF_ERROR(file.write(identity.data(), identity.size()));
   GRADRAIL_RETURN_IF_ERROR(file.commit());
-  // Without links the last of several simultaneous tasks wins. The others then differ from it and end.
+  // The last of several simultaneous tasks wins on a file system without links. The others then differ from it and end.
   const bool linked = ::link(ours.c_str(), path.c_str()) == 0 || errno == EEXIST;
   absl::Status offered;
   if (!linked && ::rename(ours.c_str(), path.c_str()) != 0) offered = absl::ErrnoToStatus(errno, "rename to " + path);
@@ -140,7 +140,7 @@ void warn_not_finite(const std::string& folder, const std::vector<CheckpointSet>
                                  last->global_step));
 }
 
-/// One pass over the present files. NOT_FOUND also for a set that was removed meanwhile.
+/// Reads the newest set in one pass over the present files. NOT_FOUND also for a set that was removed meanwhile.
 absl::StatusOr<Checkpoint> try_newest_set(const std::string& folder, uint64_t run) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<CheckpointSet> sets, list_checkpoint_sets(folder));
   std::vector<std::string> passed_over;
@@ -150,7 +150,7 @@ absl::StatusOr<Checkpoint> try_newest_set(const std::string& folder, uint64_t ru
     // No crash leaves such a name: its storage may return, and an older set would discard its steps.
     GRADRAIL_RETURN_IF_ERROR(set.unreadable);
     if (!set.complete()) {
-      // A save that a crash interrupted, or a folder that this host does not see whole.
+      // The set is a save that a crash interrupted, or this host does not list all files of the folder.
       passed_over.push_back(set.missing());
       continue;
     }

@@ -16,7 +16,7 @@ absl::StatusOr<std::string> prepare_checkpoint_folder(const std::string& folder)
 
 /// Reads the newest undamaged complete set of `run`, or of any run (0). Logs a warning for each newer set that cannot
 /// be used: the file, the damage, and that the run goes back.
-/// Errors  NOT_FOUND: no file at all. FAILED_PRECONDITION: all sets lack files or are of other runs; names them.
+/// Errors  NOT_FOUND: no file. FAILED_PRECONDITION: all sets lack files or are of other runs; the text names them.
 ///         DATA_LOSS: all complete sets are damaged; describes the newest, and how to continue.
 absl::StatusOr<Checkpoint> read_newest_set(const std::string& folder, uint64_t run = 0);
 

@@ -23,14 +23,15 @@
 namespace gradrail::ps {
 namespace {
 
-/// Another task has the exclusive lock while it writes some hundred bytes. An NFS server may be slow.
+/// Time limit of the wait for another task, which has the exclusive lock while it writes some hundred bytes. An NFS
+/// server may be slow.
 constexpr auto kLongestWrite = std::chrono::seconds(10);
 constexpr auto kBetweenTries = std::chrono::milliseconds(10);
 constexpr size_t kMaxTextBytes = 64 * 1024;
 
 struct Owner {
   std::string run;
-  std::string task;  ///< that wrote the file, with its process and host
+  std::string task;  ///< task that wrote the file, with its process and host
 };
 
 std::string host_name() {
@@ -65,7 +66,8 @@ FileDescriptor without_lock(const std::string& path, int error, std::string_view
 
 bool try_lock(int fd, int kind) { return flock(fd, kind | LOCK_NB) == 0; }
 
-/// Errors  FAILED_PRECONDITION: the name has a pipe, a dead link, a file without write permission or such. The folder
+/// Opens the lock file.
+/// Errors  FAILED_PRECONDITION: the name has a pipe, a broken link, a file without write permission or such. The folder
 ///         itself is writable: a run without the lock would share it with another one.
 absl::StatusOr<FileDescriptor> open_file(const std::string& path) {
   absl::StatusOr<FileDescriptor> file = open_regular_file(path, O_RDWR | O_CREAT, 0666);
@@ -87,7 +89,8 @@ absl::StatusOr<FileDescriptor> lock_run(const std::string& folder, const std::st
     } else if (errno != EWOULDBLOCK) {
       return without_lock(path, errno, kSecond);
     }
-    // From exclusive to shared is no atomic step: a task of another run may have been between the two.
+    // The change from exclusive to shared is not atomic: a task of another run may have locked the file between the
+    // two.
     if (try_lock(file.get(), LOCK_SH)) break;
     if (Clock::now() >= deadline) {
       return absl::FailedPreconditionError(
@@ -95,7 +98,7 @@ absl::StatusOr<FileDescriptor> lock_run(const std::string& folder, const std::st
     }
     std::this_thread::sleep_for(kBetweenTries);
   }
-  // Hence the text decides, and not the lock that was taken.
+  // The text decides for this reason, not the lock that was taken.
   const Owner owner = read_owner(file.get());
   if (owner.run == run) return file;
   return absl::FailedPreconditionError(

@@ -44,7 +44,7 @@ class Decoder {
   float real() { return std::bit_cast<float>(integer<uint32_t>()); }
   std::string text() {
     const auto length = integer<uint32_t>();
-    // Before the copy: the length comes from the file.
+    // The check precedes the copy: the length is read from the file.
     if (!has(length)) return {};
     position_ += length;
     return std::string(bytes_.substr(position_ - length, length));
@@ -194,7 +194,7 @@ absl::Status check_header(const CheckpointHeader& header) {
       return absl::InvalidArgumentError(
           fmt::format("step {} of a fragment: the largest one is {}", step, kMaxGlobalStep));
   }
-  // As a subtraction, because first + count of a damaged file may overflow.
+  // The check is a subtraction, because first + count of a damaged file may overflow.
   if (header.range.first > elements || header.range.count > elements - header.range.first) {
     return absl::InvalidArgumentError(fmt::format("range of {} elements from {} in a schema of {}", header.range.count,
                                                   header.range.first, elements));

@@ -42,8 +42,8 @@ Choice choose(const std::vector<CheckpointSet>& newest_first, const SavedSet& co
   for (const CheckpointSet& set : newest_first) {
     // A later save may still be written, and a later step may be better than the run that returned to an earlier one.
     const bool later = set.saved_us > completed.saved_us || (set.complete() && set.global_step > completed.global_step);
-    if (later || !set.unreadable.ok()) continue;  // its storage may return
-    // A step that was saved twice counts once: the later save comes first in this order.
+    if (later || !set.unreadable.ok()) continue;  // its storage may be mounted again
+    // A step that was saved twice counts once: the later save is first in this order.
     if (set.complete() && kept < keep && set.global_step != last_kept) {
       ++kept;
       last_kept = set.global_step;
@@ -73,7 +73,7 @@ absl::StatusOr<RemovedSets> remove_older_sets(const std::string& folder, const S
   const bool is_there = std::any_of(sets.begin(), sets.end(), [&](const CheckpointSet& set) {
     return set.global_step == completed.global_step && set.saved_us == completed.saved_us && set.complete();
   });
-  // Without the new set, the older ones may be all that a restore can use.
+  // The older sets may be all that a restore can use if the new set is missing.
   if (!is_there || keep == 0) return RemovedSets();
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<UnfinishedFile> unfinished, list_unfinished_files(folder));
   Choice choice = choose(sets, completed, keep);

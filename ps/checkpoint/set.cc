@@ -55,7 +55,7 @@ std::optional<ShardFile> parse_name(std::string_view name) {
 
 absl::Status folder_error(const std::string& folder, std::error_code error) {
   const absl::Status kind = check_regular_file(folder);
-  // A link to storage that is not mounted: the kernel says only that the folder is not there.
+  // The folder is a link to storage that is not mounted: the kernel reports only that the folder does not exist.
   if (absl::IsFailedPrecondition(kind))
     return absl::FailedPreconditionError(fmt::format("checkpoint folder {}", message_of(kind)));
   return absl::ErrnoToStatus(error.value(), fmt::format("checkpoint folder {}", folder));

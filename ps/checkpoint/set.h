@@ -18,7 +18,7 @@ struct CheckpointSet {
   uint32_t shard_count = 0;
   std::set<uint32_t> present;  ///< names in the folder, whatever they are
   uint64_t bytes = 0;
-  absl::Status unreadable;  ///< why the first of them is no file that can be opened
+  absl::Status unreadable;  ///< reason why the first of its files cannot be opened
 
   bool complete() const { return present.size() == shard_count; }
   /// Text for an incomplete set: "step 300 is incomplete: of 3 shards 2 are there, missing 1".

@@ -14,7 +14,7 @@
 namespace gradrail::ps {
 namespace {
 
-/// On few cores, shards and workers go first: no step waits for a file.
+/// Niceness of the writer: shards and workers have priority on few cores, so that no step waits for a file.
 constexpr int kNiceness = 10;
 
 bool is_ready(const std::shared_future<absl::Status>& future, Duration timeout) {
@@ -34,13 +34,13 @@ std::vector<std::string> CheckpointWriter::write(const SavedSet& set, std::vecto
   std::vector<std::string> files;
   for (const Checkpoint& snapshot : snapshots) files.push_back(path(snapshot));
   const MutexLock lock(mutex_);
-  // After take_memory() no save is under way.
+  // No save is under way after take_memory().
   GRADRAIL_CHECK(saves_.empty() || is_ready(saves_.back().outcome, Duration::zero()));
   auto outcome = std::async(std::launch::async, [this, snapshots = std::move(snapshots)]() mutable {
-    setpriority(PRIO_PROCESS, 0, kNiceness);  // of this thread, on Linux
+    setpriority(PRIO_PROCESS, 0, kNiceness);  // niceness of this thread, on Linux
     absl::Status written = write_all(snapshots);
     const MutexLock memory_lock(mutex_);
-    // After a failure too: the next save needs the same amount.
+    // The memory is reused after a failure too: the next save needs the same amount.
     memory_ = std::move(snapshots);
     return written;
   });
@@ -62,7 +62,7 @@ std::optional<absl::Status> CheckpointWriter::outcome(const SavedSet& set, Durat
     }
     writing = found->outcome;
   }
-  // Without the lock, which the writing thread takes at its end.
+  // This wait does not hold the lock, which the writing thread takes at its end.
   if (!is_ready(writing, timeout)) return std::nullopt;
   return writing.get();
 }

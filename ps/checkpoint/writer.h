@@ -15,7 +15,7 @@
 
 namespace gradrail::ps {
 
-/// Writes a ps task's snapshots in a thread of its own while training continues, one save at a time.
+/// Writes a ps task's snapshots in a dedicated thread while training continues, one save at a time.
 /// Threads  Any thread.
 class CheckpointWriter {
  public:
@@ -47,8 +47,8 @@ class CheckpointWriter {
     SavedSet set;
     std::shared_future<absl::Status> outcome;
   };
-  /// The newest is last. Another worker may begin a save before the first one has asked for its outcome.
-  /// Last member: its destructor waits for the thread, which uses the rest.
+  /// The newest is last. Another worker may begin a save before the first one has requested its outcome. Last member:
+  /// its destructor waits for the thread, which uses the other members.
   std::deque<Save> saves_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -16,8 +16,8 @@
 namespace gradrail::ps {
 namespace {
 
-/// Time for the workers of a restarted primary to come here. A worker comes when its step is done. The time is shorter
-/// than --rejoin-timeout, within which a worker that cannot come needs the primary.
+/// Time for the workers of a restarted primary to join here. A worker joins when its step is done. The time is shorter
+/// than --rejoin-timeout, within which a worker that cannot join here needs the primary.
 constexpr auto kWaitForWorkers = std::chrono::seconds(25);
 constexpr auto kWaitForWorkersAtLeast = std::chrono::seconds(10);
 
@@ -25,7 +25,7 @@ constexpr auto kWaitForWorkersAtLeast = std::chrono::seconds(10);
 
 absl::Status BackupHandler::mirror(const proto::ReplicateRequest& request, proto::ReplicateReply& reply) {
   GRADRAIL_RETURN_IF_ERROR(check_protocol_version(request.protocol_version()));
-  // Before the lock: the answer depends on flags only.
+  // This check precedes the lock: the answer depends on flags only.
   if (!replication_.has_peer()) {
     const absl::Status why = Replication::no_peer_error();
     // This side would wait for workers that never join it.
@@ -69,7 +69,8 @@ absl::Status BackupHandler::check_options(const proto::ReplicateRequest& request
   return absl::OkStatus();
 }
 
-/// The primary was restarted without its parameters. Its workers may be about to come here, where the parameters are.
+/// Whether the workers of a primary that was restarted without its parameters may still join here, where the parameters
+/// are.
 bool BackupHandler::waits_for_workers(const proto::ReplicateRequest& request) {
   GRADRAIL_CHECK(setup_.primary.message != nullptr);
   const proto::ReplicateRequest& last = *setup_.primary.message;
@@ -84,7 +85,7 @@ bool BackupHandler::waits_for_workers(const proto::ReplicateRequest& request) {
   const auto& workers = last.workers();
   const auto is_live = [](const proto::ReplicateRequest::Worker& worker) { return worker.departed().empty(); };
   if (std::none_of(workers.begin(), workers.end(), is_live)) return false;
-  // Without complete state here no worker can continue here, so there is nothing to wait for.
+  // No worker can continue here without complete state, so there is nothing to wait for.
   return std::all_of(context_.shards.begin(), context_.shards.end(),
                      [](const auto& shard) { return shard->may_take_over({}, true).ok(); });
 }
@@ -111,7 +112,7 @@ absl::Status BackupHandler::accept(const proto::ReplicateRequest& request, proto
   }
   // The main thread may find that the run is over.
   context_.losses.wake();
-  // In each answer: the one to the message that made the token may have been lost.
+  // Each answer has the token: the answer to the message that made it may have been lost.
   reply.set_token(setup_.primary.token);
   reply.set_host_id(transport::host_id());
   context_.shards.describe(reply);
@@ -160,7 +161,7 @@ void BackupHandler::begin_without_primary() {
 }
 
 absl::Status BackupHandler::take_over(const proto::JoinRequest& request, RunSetup& setup) {
-  GRADRAIL_CHECK(&setup == &setup_);  // the parameter only lets clang see which lock the caller holds
+  GRADRAIL_CHECK(&setup == &setup_);  // the parameter only shows clang which lock the caller holds
   if (!replication_.has_peer()) return Replication::no_peer_error();
   if (!request.has_take_over()) return replication_.still_backup_error();
   const proto::ReplicateRequest& last = *setup.primary.message;
@@ -177,7 +178,7 @@ absl::Status BackupHandler::take_over(const proto::JoinRequest& request, RunSetu
   bool is_primary_unreachable = setup.primary.has_restarted;
   {
     MutexLock lock(context_.state.mutex);
-    // A primary that is heard here serves: a worker that cannot reach it alone must not split the run.
+    // A primary whose messages arrive here serves: a worker that alone cannot reach it must not split the run.
     is_primary_unreachable =
         is_primary_unreachable || Clock::now() - context_.state.primary.heard > context_.options.heartbeat_timeout;
   }
@@ -194,7 +195,7 @@ absl::Status BackupHandler::take_over(const proto::JoinRequest& request, RunSetu
   for (const proto::ReplicateRequest::Worker& worker : last.workers()) {
     const auto [index, incarnation] = to_member(worker.member());
     known.push_back({index, incarnation, worker.name(), worker.departed()});
-    // Departed members too: a late push of theirs must be recognized as done.
+    // Departed members are included: their late pushes must be recognized as done.
     members.push_back({index, incarnation, worker.departed().empty()});
   }
   for (const auto& shard : context_.shards) GRADRAIL_RETURN_IF_ERROR(shard->take_over(members));
@@ -205,15 +206,16 @@ absl::Status BackupHandler::take_over(const proto::JoinRequest& request, RunSetu
     if (last.continued()) context_.state.membership.mark_continued(Clock::now());
     if (have_values) context_.state.membership.mark_initialised(Clock::now());
   }
-  // The role changes last: after a failure above this is still a backup, which the next worker can ask.
+  // The role changes last: after a failure above this is still a backup, to which the next worker can send its request.
   replication_.take_over(last.process(), last.term() + 1);
   return absl::OkStatus();
 }
 
-/// Parameters that a worker has seen must be here: it would otherwise compute from values that never were.
+/// Checks that the parameters of the answers to a worker are here: the worker would otherwise compute from values that
+/// are lost.
 absl::Status BackupHandler::check_versions(const proto::JoinRequest& request, const RunAgreement& agreement,
                                            bool is_primary_unreachable) const {
-  const auto& seen = request.take_over().versions();  // of the buckets of all shards, one shard after the other
+  const auto& seen = request.take_over().versions();  // versions of the buckets of all shards, shard by shard
   auto next = seen.begin();
   ShardClaim claim = {.worker = request.member().task_index(),
                       .incarnation = request.member().incarnation(),
@@ -235,7 +237,7 @@ void BackupHandler::resume(const proto::JoinRequest& request) {
   {
     MutexLock lock(context_.state.mutex);
     for (const proto::JoinRequest::TakeOver::Barrier& barrier : request.take_over().barriers()) {
-      // Without this the others would wait for an entry that only the lost primary has seen.
+      // The others would otherwise wait for an entry that only the lost primary has recorded.
       context_.state.membership.enter_barrier(barrier.name(), barrier.generation(), member.worker, member.incarnation);
     }
   }

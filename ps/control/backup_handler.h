@@ -31,7 +31,8 @@ class BackupHandler {
       ABSL_LOCKS_EXCLUDED(setup_.mutex);
 
   /// Makes this task the primary if the request allows it. `setup` is the one that the caller has locked.
-  /// Errors  UNAVAILABLE: the primary serves. FAILED_PRECONDITION: a worker has seen parameters that this task lacks.
+  /// Errors  UNAVAILABLE: the primary serves. FAILED_PRECONDITION: a worker has received parameters that this task
+  ///         lacks.
   absl::Status take_over(const proto::JoinRequest& request, RunSetup& setup) ABSL_EXCLUSIVE_LOCKS_REQUIRED(setup.mutex);
   /// Makes this task the primary if its primary was lost before it began a run: no state is missing here then. Called
   /// for a worker that has not joined and cannot reach the primary.
@@ -39,7 +40,7 @@ class BackupHandler {
   /// Repeats the effects of calls that the worker has made at the former primary.
   void resume(const proto::JoinRequest& request);
 
-  /// Why the run of a lost primary cannot continue here; "" if it can, or if the primary is not lost.
+  /// Returns why the run of a lost primary cannot continue here; "" if it can, or if the primary is not lost.
   std::string why_run_is_lost();
 
  private:

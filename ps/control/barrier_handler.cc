@@ -49,7 +49,7 @@ uint64_t BarrierHandler::enter(const proto::BarrierRequest& request, proto::Barr
   {
     MutexLock lock(context_.state.mutex);
     Membership& membership = context_.state.membership;
-    // A worker in a barrier counts as heard by its call, too.
+    // The call of a worker in a barrier counts as a message of it.
     if (const absl::Status live = membership.heard(member.worker, member.incarnation, now); !live.ok()) {
       lock.unlock();
       done(live);
@@ -101,7 +101,7 @@ BarrierHandler::Waits BarrierHandler::take_ended() {
     if (failed.ok() && !known->second && now < wait->deadline) continue;
     wait->status = failed;
     wait->reply->set_complete(known->second);
-    // An incomplete barrier is not an error: the worker asks again and logs the missing ones.
+    // An incomplete barrier is not an error: the worker calls again and logs the missing ones.
     if (failed.ok() && !known->second) {
       for (std::string& name :
            context_.state.membership.barrier_missing(barrier.name, barrier.generation, barrier.live_only, kMostNames)) {
@@ -117,7 +117,7 @@ void BarrierHandler::run() {
   pthread_setname_np(pthread_self(), "gradrail-wait");
   MutexLock lock(context_.state.mutex);
   while (!is_ending_) {
-    // Replication has its link before the first call arrives. Without a call it is not asked.
+    // Replication has its link before the first call arrives. The loop does not query it without a call.
     if (waits_.empty()) {
       context_.state.changed.wait(lock);
       continue;

@@ -18,7 +18,7 @@ class BarrierReply;
 class BarrierRequest;
 }  // namespace proto
 
-/// Lets workers wait for each other. A waiting call holds no thread: thousands of workers wait at once.
+/// Lets workers wait for each other. A waiting call holds no thread: thousands of workers wait at the same time.
 /// Threads  Any thread. The handler owns one thread, which ends the waits.
 class BarrierHandler {
  public:
@@ -27,15 +27,16 @@ class BarrierHandler {
 
   BarrierHandler(ControlContext& context, const Replication& replication)
       : context_(context), replication_(replication) {}
-  /// Before the first call.
+  /// Starts the thread; called before the first call.
   /// Errors  RESOURCE_EXHAUSTED: the kernel refused a thread.
   absl::Status start();
   /// No call waits any more.
   ~BarrierHandler();
 
-  /// Enters the barrier. `done` is called, at once or later, when it is complete or after the timeout of the request;
-  /// the worker then calls again. `reply` stays until then. Returns the number of the wait for cancel().
-  /// Errors  of `done`: ABORTED: the run is over. UNAVAILABLE: the backup serves instead. As Membership::heard().
+  /// Enters the barrier. `done` is called, immediately or later, when it is complete or after the timeout of the
+  /// request; the worker then calls again. `reply` stays until then. Returns the number of the wait for cancel().
+  /// Errors  Those of `done`: ABORTED: the run is over. UNAVAILABLE: the backup serves instead. Those of
+  ///         Membership::heard().
   uint64_t enter(const proto::BarrierRequest& request, proto::BarrierReply& reply, Done done);
   /// The caller has disconnected. Ends the wait with CANCELLED, if it has not ended.
   void cancel(uint64_t number);

@@ -25,7 +25,7 @@ constexpr uint32_t kLongestOutcomeWaitMs = 5'000;
 constexpr auto kBetweenLooks = std::chrono::milliseconds(20);
 
 uint64_t now_us() {
-  // Not Clock: the time is compared between hosts, and in file names after a restart.
+  // Clock is not usable here: the time is compared between hosts, and in file names after a restart.
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(now).count());
 }
@@ -81,7 +81,7 @@ absl::Status CheckpointHandler::save(const proto::CheckpointRequest& request, pr
   }
   GRADRAIL_RETURN_IF_ERROR(take_snapshots(context_.shards, *snapshots));
   GRADRAIL_CHECK(snapshots->size() == context_.shards.size());
-  // The first task that is asked names the set, and the chief passes the name on to the others.
+  // The first task that gets the request names the set, and the chief passes the name on to the others.
   const SavedSet set = {.global_step = request.has_global_step() ? request.global_step() : step_of(*snapshots),
                         .saved_us = request.has_global_step() ? request.saved_us() : now_us()};
   for (Checkpoint& snapshot : *snapshots) {
@@ -134,14 +134,14 @@ absl::Status CheckpointHandler::outcome(const proto::CheckpointOutcomeRequest& r
     const ServerOptions& options = context_.options;
     const absl::StatusOr<RemovedSets> removed =
         remove_older_sets(options.checkpoint_dir, set, options.keep_checkpoints);
-    // The save itself has succeeded. The disk fills up, which an operator has to see.
+    // The save itself has succeeded. The disk fills up, which an operator must learn from the log.
     if (!removed.ok()) spdlog::warn("{} (an older checkpoint stays)", message_of(removed.status()));
     if (removed.ok()) log_kept(set, removed->finite_step);
   }
   return absl::OkStatus();
 }
 
-/// Once for each set: a run that has diverged saves until it is stopped.
+/// Logs each set that stays once: a run that has diverged saves until it is stopped.
 void CheckpointHandler::log_kept(const SavedSet& completed, std::optional<uint64_t> finite_step) {
   if (!finite_step.has_value() || kept_step_.exchange(*finite_step) == *finite_step) return;
   spdlog::warn(

@@ -29,7 +29,7 @@ class CheckpointHandler {
   ///         tasks are about to restart from a checkpoint. Also those of Membership::heard().
   absl::Status save(const proto::CheckpointRequest& request, proto::CheckpointReply& reply);
   /// Returns when the files of a save are written, or after the timeout of the request.
-  /// Errors  those of CheckpointWriter::outcome() and Membership::heard().
+  /// Errors  Those of CheckpointWriter::outcome() and Membership::heard().
   absl::Status outcome(const proto::CheckpointOutcomeRequest& request, proto::CheckpointOutcomeReply& reply);
 
   /// Age of the last checkpoint that this task has written; none: it has written none.
@@ -43,7 +43,7 @@ class CheckpointHandler {
   ControlContext& context_;
   RunSetup& setup_;
   CheckpointWriter writer_;
-  std::atomic<uint64_t> kept_step_ = UINT64_MAX;  ///< of the last line of log_kept()
+  std::atomic<uint64_t> kept_step_ = UINT64_MAX;  ///< step of the last line of log_kept()
   std::atomic<Duration::rep> saved_at_ = 0;       ///< time of Clock; 0: nothing was saved
 };
 

@@ -24,7 +24,7 @@ void LossQueue::report(Loss loss) {
     MutexLock lock(mutex_);
     content_.losses.push_back(std::move(loss));
   }
-  changed_.notify_all();  // without the lock: the main thread can take it at once
+  changed_.notify_all();  // no lock: the main thread can take it immediately
 }
 
 void LossQueue::report_failure(const std::string& cause) {
@@ -38,7 +38,7 @@ void LossQueue::report_failure(const std::string& cause) {
 
 void LossQueue::report_non_finite(const NonFinite& first) {
   MutexLock lock(mutex_);
-  if (non_finite_shards_++ == 0) non_finite_ = first;  // without a notice: it can wait until the next look
+  if (non_finite_shards_++ == 0) non_finite_ = first;  // no notice: the report can wait until the next look
 }
 
 void LossQueue::report_finite() {
@@ -63,7 +63,7 @@ void LossQueue::wake() {
 LossQueue::Content LossQueue::wait(Duration timeout) {
   GRADRAIL_CHECK(timeout >= Duration::zero());
   MutexLock lock(mutex_);
-  // One wait and no loop: wake() may mean the end of the run, which the caller has to look at.
+  // A single wait without a loop: wake() may mean the end of the run, which the caller must check.
   if (content_.losses.empty() && content_.failure.empty() && !woken_) changed_.wait_until(lock, Clock::now() + timeout);
   woken_ = false;
   return std::exchange(content_, Content{});

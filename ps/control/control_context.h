@@ -22,9 +22,9 @@ class Member;
 
 Membership::Member to_member(const proto::Member& message);
 
-/// The agreement of the run as the heartbeat and the backup must know it. RunAgreement publishes it.
+/// The agreement of the run in the form that the heartbeat and the backup need. RunAgreement publishes it.
 struct PublishedRun {
-  uint64_t generation = 0;  ///< how often the shards were set up; 0: not yet
+  uint64_t generation = 0;  ///< number of times that the shards were set up; 0: not yet
   /// Request that the shards were set up by. Shared, because the thread of the backup's link copies it without a lock.
   std::shared_ptr<const proto::JoinRequest> agreed;
   int64_t run_base = 0;
@@ -32,18 +32,18 @@ struct PublishedRun {
   BeganFrom began_from;
 };
 
-/// State of the primary as its backup sees it. It decides whether the run is lost.
+/// State of the primary in the view of its backup. It decides whether the run is lost.
 struct PrimaryStatus {
   TimePoint heard;       ///< time of the last message; TimePoint(): none yet
   bool is_over = false;  ///< the primary's run has ended
 };
 
 /// State that the handlers of one ps task share, with its lock.
-/// Threads  `mutex` is never held while a shard is asked, because the shard's thread may be reporting a loss.
+/// Threads  `mutex` is never held during a call to a shard, because the shard's thread may be reporting a loss.
 struct ControlState {
   explicit ControlState(Membership::Options options) : membership(std::move(options)) {}
 
-  /// Membership::heard(), now.
+  /// Calls Membership::heard() with the current time.
   absl::Status heard(const Membership::Member& member) ABSL_LOCKS_EXCLUDED(mutex);
   std::string aborted() ABSL_LOCKS_EXCLUDED(mutex);
 
@@ -67,7 +67,7 @@ class LossQueue {
   };
   struct Content {
     std::deque<Loss> losses;
-    std::string failure;  ///< why a shard cannot continue, which aborts the run; "": none
+    std::string failure;  ///< reason why a shard cannot continue, which aborts the run; "": none
   };
 
   void report(Loss loss);
@@ -89,10 +89,10 @@ class LossQueue {
   Content content_ ABSL_GUARDED_BY(mutex_);
   std::optional<NonFinite> non_finite_ ABSL_GUARDED_BY(mutex_);
   uint32_t non_finite_shards_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool woken_ ABSL_GUARDED_BY(mutex_) = false;  ///< by wake(), for the next wait()
+  bool woken_ ABSL_GUARDED_BY(mutex_) = false;  ///< set by wake() for the next wait()
 };
 
-/// Parts that all handlers of one ps task use. Set once, but for those with locks of their own.
+/// Parts that all handlers of one ps task use. They are set once, except those with their own locks.
 struct ControlContext {
   ControlContext(ServerOptions server_options, std::string folder, std::vector<std::unique_ptr<Shard>>& all_shards);
 

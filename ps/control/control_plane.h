@@ -17,7 +17,7 @@
 
 namespace gradrail::ps {
 
-/// The control plane of one ps task: shared state, and a handler for each kind of call. The handlers know messages, but
+/// The control plane of one ps task: shared state, and a handler for each kind of call. The handlers use messages, but
 /// no gRPC, which control_service.cc adds. The gate in front authenticates the callers (ps/admission).
 ///
 ///     control_service ─▶ join  barrier  heartbeat  checkpoint  stats  backup      one handler per kind of call

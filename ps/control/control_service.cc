@@ -27,7 +27,8 @@ std::optional<Membership::Member> announced_member(const grpc::ServerContextBase
   return to_member(member);
 }
 
-/// gRPC answers an exception with "Unexpected error in RPC handling", and ends this process if it comes from a reactor.
+/// Runs a handler and catches its exceptions: gRPC answers an exception with "Unexpected error in RPC handling", and
+/// ends this process if a reactor throws it.
 template <typename Handler>
 grpc::Status answer(std::string_view call, Handler handler) {
   return to_grpc(without_exceptions(call, std::move(handler)));
@@ -46,7 +47,7 @@ class MemberHeartbeat final : public grpc::ServerBidiReactor<proto::Ping, proto:
     if (!ok) return end();
     member_ = to_member(ping_.member());
     reply_.Clear();
-    // The member receives the reason by this status. It is not a loss that the other members must learn.
+    // The member receives the reason by this status. The loss is not one that the other members must receive.
     const grpc::Status live = answer("the call Heartbeat", [this] { return handler_.on_ping(ping_, reply_); });
     if (!live.ok()) return Finish(live);
     StartWrite(&reply_);

@@ -51,7 +51,7 @@ std::vector<WorkerIndex> learn_losses(Membership& membership, const proto::Ping&
 
 absl::Status HeartbeatHandler::on_ping(const proto::Ping& ping, proto::HeartbeatReply& reply) {
   const auto [worker, incarnation] = to_member(ping.member());
-  // Before the membership: a worker of a replaced task must not be kept live here.
+  // This check precedes the membership: a worker of a replaced task must not stay a live member here.
   GRADRAIL_RETURN_IF_ERROR(replication_.check_serving());
   std::vector<WorkerIndex> departed;
   {
@@ -80,13 +80,13 @@ absl::Status HeartbeatHandler::on_ping(const proto::Ping& ping, proto::Heartbeat
     context_.state.changed.notify_all();
   }
   reply.set_dumps(stats_.dumps_asked());
-  // Last: time between this reading and the reply would look like a difference of the clocks.
+  // The clock is read last: time between this reading and the reply would be taken for a difference of the clocks.
   reply.set_clock_ns(Clock::now().time_since_epoch().count());
   return absl::OkStatus();
 }
 
 void HeartbeatHandler::on_stream_end(const Membership::Member& member, uint32_t next_ping_us) {
-  // With rare pings the kernel detects a vanished host before its silence does. Its network may return.
+  // The kernel detects a vanished host before its silence does if pings are rare. Its network may return.
   const bool may_return = std::chrono::microseconds(next_ping_us) > kShortestHeartbeat;
   context_.losses.report({member, "its control connection ended", may_return});
 }
@@ -112,7 +112,7 @@ void HeartbeatHandler::declare_lost(const LossQueue::Loss& loss) {
 
 void HeartbeatHandler::housekeep(Duration timeout) {
   LossQueue::Content reported = context_.losses.wait(timeout);
-  // After a suspension of this process the pings of all members wait in its sockets: none of them is silent.
+  // The pings of all members wait in the sockets of this process after its suspension: none of them is silent.
   const TimePoint now = Clock::now();
   // The time of wait() is not a suspension, so its timeout is subtracted.
   const Duration pause = now - std::exchange(housekept_, now) - timeout;
@@ -131,7 +131,7 @@ void HeartbeatHandler::housekeep(Duration timeout) {
   std::vector<WorkerIndex> departed;
   {
     MutexLock lock(state.mutex);
-    // Before silent_members(), which then allows for the pause.
+    // The call precedes silent_members(), which then allows for the pause.
     if (pause > kLongestPause) state.membership.add_pause(pause);
     state.membership.abort_if_deserted(now);
     if (now >= look_at_) {
@@ -148,7 +148,7 @@ void HeartbeatHandler::housekeep(Duration timeout) {
   }
   for (const Membership::Silent& each : silent) {
     const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(each.limit).count();
-    // A process that ended closes its connection at once. Silence can also be a network that returns.
+    // A process that ended closes its connection immediately. Silence can also be a network that returns.
     declare_lost({each.member, fmt::format("no heartbeat for {} s", seconds), true});
   }
   bool deserted = false;

@@ -19,14 +19,14 @@ class Ping;
 }  // namespace proto
 
 /// Detects losses: answers the pings of members, and declares a silent member lost. A member is also lost when a shard
-/// or this class has seen the end of its link. A step then no longer waits for it.
+/// or this class has detected the end of its link. A step then no longer waits for it.
 class HeartbeatHandler {
  public:
   HeartbeatHandler(ControlContext& context, Replication& replication, BackupHandler& backup, const StatsHandler& stats)
       : context_(context), replication_(replication), backup_(backup), stats_(stats) {}
 
   /// Threads  Any thread.
-  /// Errors   As Membership::heard(). UNAVAILABLE: the backup serves instead.
+  /// Errors   Those of Membership::heard(). UNAVAILABLE: the backup serves instead.
   absl::Status on_ping(const proto::Ping& ping, proto::HeartbeatReply& reply);
   /// The stream of a member has ended. Without Leave before, this is a loss. `next_ping_us`: of the last reply, or 0.
   void on_stream_end(const Membership::Member& member, uint32_t next_ping_us);
@@ -54,7 +54,7 @@ class HeartbeatHandler {
   BackupHandler& backup_;
   const StatsHandler& stats_;
   RateLimitedLog losses_{std::chrono::seconds(10), kMaxWorkers};  ///< a host or a switch with many workers can fail
-  /// With the optimizer `mean` a run may have NaN and go on: GradScaler of PyTorch does so.
+  /// A run with the optimizer `mean` may have NaN and continue: GradScaler of PyTorch does so.
   RateLimitedLog non_finite_{std::chrono::minutes(1)};
   TimePoint housekept_ = Clock::now();  ///< main thread: begin of the last housekeep()
   TimePoint look_at_;                   ///< main thread: the next look for silent members

@@ -19,7 +19,7 @@
 namespace gradrail::ps {
 namespace {
 
-/// Of a run that ended without an error. A program that joins once more needs servers that have just started.
+/// Error of a run that ended without an error. A program that joins once more needs servers that have just started.
 absl::Status run_has_ended() {
   return absl::FailedPreconditionError(
       "the run has ended: all of its workers have left, and no worker can join any more; start the parameter servers "
@@ -32,7 +32,7 @@ constexpr auto kLongestJoin = std::chrono::seconds(10);
 }  // namespace
 
 absl::Status JoinHandler::describe(const proto::DescribeRequest& request, proto::DescribeReply& reply) {
-  // Before the check, so that the caller learns the version also from a refusal.
+  // The version is set before the check, so that the caller gets it also from a refusal.
   reply.set_protocol_version(kProtocolVersion);
   GRADRAIL_RETURN_IF_ERROR(check_protocol_version(request.protocol_version()));
   if (heartbeat_.finished() && context_.state.aborted().empty()) return run_has_ended();
@@ -53,7 +53,7 @@ absl::Status JoinHandler::describe(const proto::DescribeRequest& request, proto:
   // A worker with another idea of --backup-ps stops here with a clear message.
   reply.set_replicated(replication_.has_peer());
   reply.set_heartbeat_timeout_ms(static_cast<uint32_t>(options.heartbeat_timeout / std::chrono::milliseconds(1)));
-  // A task that was replaced counts as a backup, too: the worker then asks the other address.
+  // A task that was replaced counts as a backup too: the worker then uses the other address.
   reply.set_backup(replication_.is_backup() || !replication_.check_serving().ok());
   GRADRAIL_CHECK(context_.shards.size() > 0);
   // All shards of a task open the same transports.
@@ -96,14 +96,14 @@ absl::Status JoinHandler::try_join(const proto::JoinRequest& request, proto::Joi
   if (request.process() != 0 && request.process() != replication_.process())
     return absl::UnavailableError("it was started again since this worker has looked for it");
   MutexLock setup_lock(setup_.mutex);
-  // Also after a takeover: the second worker must pass the check of versions, too.
+  // The check is needed also after a takeover: the second worker must pass the check of versions too.
   if (replication_.is_backup() || request.has_take_over()) {
     GRADRAIL_RETURN_IF_ERROR(backup_.take_over(request, setup_));
   }
   GRADRAIL_RETURN_IF_ERROR(setup_.agreement.agree(request, !replication_.is_backup()));
   // A late answer of the replication peer may have made this task the backup in the meantime.
   if (replication_.is_backup()) return replication_.still_backup_error();
-  GRADRAIL_RETURN_IF_ERROR(add_left_steps(request, reply));  // before the new incarnation replaces that one
+  GRADRAIL_RETURN_IF_ERROR(add_left_steps(request, reply));  // called before the new incarnation replaces that one
   GRADRAIL_ASSIGN_OR_RETURN(std::string token, admit(request));
   if (request.has_take_over()) backup_.resume(request);
   reply.set_token(std::move(token));
@@ -113,7 +113,7 @@ absl::Status JoinHandler::try_join(const proto::JoinRequest& request, proto::Joi
 /// A worker that was cut off together with the primary has made steps there, which this former backup does not have.
 absl::Status JoinHandler::add_left_steps(const proto::JoinRequest& request, proto::JoinReply& reply) const {
   if (request.left_incarnation() == 0) return absl::OkStatus();
-  std::vector<uint64_t> least;  // by fragment
+  std::vector<uint64_t> least;  // least step of each fragment
   for (const auto& shard : context_.shards) {
     GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> steps,
                               shard->done_steps(request.member().task_index(), request.left_incarnation()));
@@ -127,7 +127,7 @@ absl::Status JoinHandler::add_left_steps(const proto::JoinRequest& request, prot
 
 absl::Status JoinHandler::fill(proto::JoinReply& reply, const RunAgreement& agreement) {
   bool initialised = true;
-  std::vector<uint64_t> next_steps;  // by fragment
+  std::vector<uint64_t> next_steps;  // next step of each fragment
   for (const auto& shard : context_.shards) {
     GRADRAIL_ASSIGN_OR_RETURN(const Shard::Stats stats, shard->stats());
     initialised = initialised && stats.initialised;
@@ -137,7 +137,7 @@ absl::Status JoinHandler::fill(proto::JoinReply& reply, const RunAgreement& agre
     reply.set_global_step(std::max<uint64_t>(reply.global_step(), stats.version));
   }
   reply.set_initialised(initialised);
-  // In async each incarnation counts its own steps.
+  // Each incarnation counts its own steps in async.
   if (!agreement.mode().waits()) next_steps.assign(next_steps.size(), 1);
   reply.mutable_first_steps()->Assign(next_steps.begin(), next_steps.end());
   reply.set_base_step(agreement.run_base());
@@ -158,17 +158,17 @@ absl::StatusOr<std::string> JoinHandler::admit(const proto::JoinRequest& request
   {
     ControlState& state = context_.state;
     MutexLock lock(state.mutex);
-    // Under one lock with the join: this task ends as soon as it sees that the run has finished.
+    // The check and the join hold one lock: this task ends as soon as it finds that the run has finished.
     if (state.membership.finished() && state.membership.aborted().empty()) return run_has_ended();
     const bool is_continued =
         request.has_left_group() && !request.newcomer() && request.left_group() != request.group();
     if (is_continued) state.membership.mark_continued(Clock::now());
     GRADRAIL_RETURN_IF_ERROR(
-        // In the future by the longest join: the worker sends no ping before the reply.
+        // The time is in the future by the longest join: the worker sends no ping before the reply.
         state.membership.join(member.worker, member.incarnation, request.worker_name(), Clock::now() + kLongestJoin));
   }
   context_.state.changed.notify_all();
-  // The membership comes first: a shard that loses the new connection at once reports a member that exists.
+  // The membership is first: a shard that loses the new connection immediately reports a member that exists.
   std::string token = new_token();
   const std::string key = data_key(context_.options.security.secret, token);
   for (const auto& shard : context_.shards) {
@@ -203,15 +203,16 @@ absl::Status JoinHandler::leave(const proto::LeaveRequest& request, proto::Leave
                                  "it searches for a parameter server that it has lost", Clock::now());
     }
     state.changed.notify_all();
-    // Fenced and not removed: it comes back, and a removal would apply steps without its gradients.
+    // The member is fenced and not removed: it returns, and a removal would apply steps without its gradients.
     context_.shards.fence(member);
     return absl::OkStatus();
   }
   if (!request.failed().empty()) {
-    // An attacker may have cut the data connection, so that the shard has not heard of it. Only a member ends the run.
+    // An attacker may have cut the data connection, so that the shard has not received the report. Only a member ends
+    // the run.
     const bool is_altered = is_altered_data(request.failed());
     if (is_altered && state.heard(member).ok()) context_.losses.report_failure(request.failed());
-    // Other tasks print it.
+    // The text is escaped because other tasks print it.
     heartbeat_.declare_lost({member, escaped(request.failed())});
     return absl::OkStatus();
   }
@@ -219,22 +220,23 @@ absl::Status JoinHandler::leave(const proto::LeaveRequest& request, proto::Leave
   if (replication_.is_backup()) return replication_.still_backup_error();
   {
     MutexLock lock(state.mutex);
-    // Under one lock with the end of the membership: of workers that leave together, exactly one is the last.
+    // The check and the end of the membership hold one lock: of workers that leave together, exactly one is the last.
     if (request.unless_last()) {
-      // One that was lost by silence joins again: it may be the last, and only a member can save.
+      // A member that was lost by silence joins again: it may be the last, and only a member can save.
       const absl::Status live = state.membership.heard(member.worker, member.incarnation, Clock::now());
       if (absl::IsOutOfRange(live)) return live;
       reply.set_is_last(state.membership.is_last(member.worker, member.incarnation));
       if (reply.is_last()) return absl::OkStatus();
     }
-    // Before the shards close its connections: their reports then find no live member, and no loss is recorded.
+    // The leave precedes the end of its connections at the shards: their reports then find no live member, and no loss
+    // is recorded.
     state.membership.leave(member.worker, member.incarnation);
     state.reports.ended(member.worker, member.incarnation, "left");
   }
   state.changed.notify_all();
   context_.shards.remove_member(member);
   replication_.wait_for_backup();  // a backup that takes over now must not wait for this worker
-  // The main thread then sees the end of the run at once.
+  // The main thread then detects the end of the run immediately.
   context_.losses.wake();
   return replication_.check_serving();
 }

@@ -34,11 +34,11 @@ class JoinHandler {
   /// The facts that a worker needs before it joins.
   /// Errors  FAILED_PRECONDITION: another protocol version, or the run has ended.
   absl::Status describe(const proto::DescribeRequest& request, proto::DescribeReply& reply);
-  /// Errors  those of RunAgreement::agree(), BackupHandler::take_over() and Membership::join(). FAILED_PRECONDITION:
+  /// Errors  Those of RunAgreement::agree(), BackupHandler::take_over() and Membership::join(). FAILED_PRECONDITION:
   ///         the run has ended. UNAVAILABLE: this task does not serve, or is another process than the worker has
   ///         described.
   absl::Status join(const proto::JoinRequest& request, proto::JoinReply& reply);
-  /// The end of the steps, of the membership, or of the worker, as the request says.
+  /// Ends the steps, the membership or the worker, according to the request.
   absl::Status leave(const proto::LeaveRequest& request, proto::LeaveReply& reply);
 
  private:
@@ -54,7 +54,7 @@ class JoinHandler {
   BackupHandler& backup_;
   HeartbeatHandler& heartbeat_;
   RateLimitedLog rate_limited_log_;
-  std::atomic<uint64_t> refused_incarnation_ = 0;  ///< of the join that was refused last
+  std::atomic<uint64_t> refused_incarnation_ = 0;  ///< incarnation of the join that was refused last
 };
 
 }  // namespace gradrail::ps

@@ -9,7 +9,8 @@
 namespace gradrail::ps {
 namespace {
 
-/// In a large run the pings of this time come together: a server wakes once for a group of about 16.
+/// Time that groups pings. The pings of this time arrive together in a large run: a server wakes once for a group of
+/// about 16.
 constexpr Duration kGroupTime = std::chrono::milliseconds(96);
 
 Duration time_to_ping(size_t members, TimePoint now) {
@@ -63,7 +64,7 @@ absl::Status Membership::join(WorkerIndex worker, uint64_t incarnation, const st
 
 absl::Status Membership::heard(WorkerIndex worker, uint64_t incarnation, TimePoint now) {
   Worker* member = find_live(worker, incarnation);
-  // A restarted ps has forgotten its members: UNAVAILABLE makes the worker search for it and join again.
+  // A restarted ps has lost its members: UNAVAILABLE makes the worker search for it and join again.
   if (!incarnations_.contains(incarnation))
     return absl::UnavailableError(
         fmt::format("the ps task has restarted, and worker {} has not joined it again yet", worker));
@@ -78,7 +79,7 @@ absl::Status Membership::heard(WorkerIndex worker, uint64_t incarnation, TimePoi
     return was_lost && found->second.is_silent ? absl::OutOfRangeError(why) : absl::NotFoundError(why);
   }
   member->heard = now;
-  // It has come to this task after the takeover: a second incarnation is now an error.
+  // The member has contacted this task after the takeover: a second incarnation is now an error.
   member->is_expected = false;
   return absl::OkStatus();
 }
@@ -229,7 +230,7 @@ std::vector<Membership::Known> Membership::known_members() const {
 void Membership::restore(const std::vector<Known>& members, TimePoint now) {
   if (!aborted_.empty()) return;
   for (const Known& known : members) {
-    // Through join(), so that the epoch and the incarnations are recorded as at the primary.
+    // The call of join() records the epoch and the incarnations as at the primary.
     // Refused: another incarnation is live here. It is newer than the report of the primary, and stays.
     if (!join(known.worker, known.incarnation, known.name, now).ok()) continue;
     Worker& worker = workers_[known.worker];
@@ -239,7 +240,7 @@ void Membership::restore(const std::vector<Known>& members, TimePoint now) {
     } else if (known.departed == kLeft) {
       leave(known.worker, known.incarnation);
     } else {
-      record_loss(known.worker, worker, known.departed, now);  // not counted: the primary went on with enough workers
+      record_loss(known.worker, worker, known.departed, now);  // not counted: the primary continued with enough workers
     }
   }
 }
@@ -298,7 +299,7 @@ WorkerIndex Membership::chief() const {
   // An absent worker of the specification may join at any moment, and is the chief then.
   const bool is_absent_expected = chief_expected_ && first_absent_ < options_.worker_names.size();
   const std::set<WorkerIndex>& live = in(Phase::live);
-  // Without a candidate the number has no meaning; no worker compares itself with it.
+  // The number has no meaning without a candidate; no worker compares itself with it.
   if (live.empty()) return is_absent_expected ? first_absent_ : 0;
   return is_absent_expected ? std::min(*live.begin(), first_absent_) : *live.begin();
 }
@@ -324,7 +325,7 @@ bool Membership::expire_absent(TimePoint now) {
   }
   if (now <= missing_until_) return changed;
   for (WorkerIndex index = 0; index < options_.worker_names.size(); ++index) {
-    // It counts as one that has left before this process began, so that a late join is accepted.
+    // The worker counts as one that has left before this process began, so that a late join is accepted.
     if (workers_.contains(index)) continue;
     put(index, {.name = options_.worker_names[index], .phase = Phase::left});
     ++epoch_;
@@ -334,7 +335,7 @@ bool Membership::expire_absent(TimePoint now) {
 }
 
 void Membership::abort_if_deserted(TimePoint now) {
-  // A new run waits for all its workers without a limit, because people start them by hand.
+  // A new run waits for all its workers without a limit, because people start them manually.
   if (!deserted() || (!is_continued() && !never_joined().empty())) return;
   if (now > return_deadline_) abort_run(fmt::format("{}, and no worker remains", last_loss_));
 }
@@ -344,7 +345,7 @@ bool Membership::finished() const {
   if (!aborted_.empty()) return true;
   // expire_absent() ends the wait for members that do not return.
   if (workers_.empty() || !may_return().empty() || !never_joined().empty()) return false;
-  // After a loss the worker may return. abort_if_deserted() ends the run if it does not.
+  // The worker may return after a loss. abort_if_deserted() ends the run if it does not.
   return last_loss_.empty();
 }
 

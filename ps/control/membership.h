@@ -15,8 +15,8 @@
 
 namespace gradrail::ps {
 
-/// The workers of a run as one ps task sees them: present, absent or lost, and whether the run continues. A pure state
-/// machine: it has no clock, lock, thread or socket, so that a test can walk it through hours in microseconds.
+/// The workers of a run in the view of one ps task: present, absent or lost, and whether the run continues. A pure
+/// state machine: it has no clock, lock, thread or socket, so that a test can run hours of it in microseconds.
 ///
 /// Invariants
 ///   1. At most one incarnation of a worker is live.
@@ -32,12 +32,12 @@ class Membership {
 
  public:
   struct Options {
-    std::vector<std::string> worker_names;  ///< of the cluster specification, in task order
+    std::vector<std::string> worker_names;  ///< names in the cluster specification, in task order
     Duration heartbeat_timeout =
-        std::chrono::seconds(4);                       ///< at kShortestHeartbeat, a live member is silent after this
+        std::chrono::seconds(4);                       ///< time until a live member is silent, at kShortestHeartbeat
     uint32_t min_workers = 1;                          ///< a loss that leaves fewer aborts the run
-    Duration return_limit = std::chrono::seconds(30);  ///< for a return after the last worker was lost
-    Duration away_limit = std::chrono::seconds(90);    ///< for a return from the search for a lost ps
+    Duration return_limit = std::chrono::seconds(30);  ///< time for a return after the last worker was lost
+    Duration away_limit = std::chrono::seconds(90);    ///< time for a return from the search for a lost ps
   };
   explicit Membership(Options options) : options_(std::move(options)) {}
 
@@ -52,15 +52,16 @@ class Membership {
   ///          the ps process that ran here before.
   absl::Status heard(WorkerIndex worker, uint64_t incarnation, TimePoint now);
 
-  /// The interval from `now` to the next ping of a member. In a large run several members ping at the same time: one
-  /// wake-up of the server then serves them all. From now on its limit of silence is longer by the difference to the
-  /// shortest interval. The member may then pause for as long as in a small run.
+  /// The interval from `now` to the next ping of a member. Several members of a large run ping at the same time: one
+  /// wake-up of the server then serves them all. The member's limit of silence is longer from now on, by the difference
+  /// to the shortest interval. The member may then pause for as long as in a small run.
   Duration plan_ping(WorkerIndex worker, uint64_t incarnation, TimePoint now);
-  /// It is live, no other member is live or away, and the run continues.
+  /// Whether it is live, no other member is live or away, and the run continues.
   bool is_last(WorkerIndex worker, uint64_t incarnation) const;
-  /// The member has finished: it is live, or was lost by silence within its limit. Ignored for other incarnations.
+  /// Removes a member that has finished: it is live, or was lost by silence within its limit. Ignored for other
+  /// incarnations.
   void leave(WorkerIndex worker, uint64_t incarnation);
-  /// `cause` is not empty. False when it was not a live member.
+  /// Declares a member lost; `cause` is not empty. Returns false if it was not a live member.
   bool mark_lost(WorkerIndex worker, uint64_t incarnation, const std::string& cause, TimePoint now);
 
   /// The member searches for a ps that it has lost, and joins again afterwards. Otherwise as mark_lost().
@@ -68,7 +69,7 @@ class Membership {
 
   /// All servers can be reached again: absent members now have the shorter return limit.
   void on_servers_back(TimePoint now);
-  /// This process was suspended for `gap`, in which it could receive no message.
+  /// Records that this process was suspended for `gap`, in which it could receive no message.
   void add_pause(Duration gap);
   /// A lost member was silent, and may sit behind a network partition. It retries for the away limit, so the run waits
   /// as long: also after the other members have finished.
@@ -90,12 +91,12 @@ class Membership {
     WorkerIndex worker = 0;
     uint64_t incarnation = 0;
     std::string name;
-    /// "": live, or away: the backup awaits it as well; kLeft: it has finished; else the cause of its loss.
+    /// "": live, or away: the backup awaits it as well; kLeft: it has finished; otherwise the cause of its loss.
     std::string departed;
   };
   static constexpr const char* kLeft = "left";
   std::vector<Known> known_members() const;
-  /// Those that were lost and have not returned. A member that is away is none of them.
+  /// Members that were lost and have not returned. A member that is away is none of them.
   std::vector<Known> lost_members() const;
   bool has_joined(WorkerIndex worker) const { return workers_.contains(worker); }
   /// Takes over the members of the former primary. A live one has the return limit to contact this task. A worker with
@@ -114,7 +115,7 @@ class Membership {
   /// The workers that this barrier waits for, at most `most`. `live_only`: the live members are awaited, else also the
   /// workers of the specification that have not joined.
   std::vector<WorkerIndex> missing_at(const std::string& name, uint64_t generation, bool live_only, size_t most) const;
-  /// Their names. Beyond `most`, the last entry has the number of the others.
+  /// Names of the workers that this barrier waits for. The last entry beyond `most` has the number of the others.
   std::vector<std::string> barrier_missing(const std::string& name, uint64_t generation, bool live_only,
                                            size_t most = SIZE_MAX) const;
 
@@ -126,13 +127,13 @@ class Membership {
   WorkerIndex chief() const;
   uint64_t epoch() const { return epoch_; }
   size_t live_count() const { return in(Phase::live).size(); }
-  /// A member is live or away.
+  /// Whether a member is live or away.
   bool expects_members() const { return live_count() + in(Phase::away).size() > 0; }
   /// The run is older than this process: a worker that has not joined may have finished before. It is waited for no
   /// longer than the return limit.
   void mark_continued(TimePoint now) { missing_until_ = std::min(missing_until_, now + options_.return_limit); }
   bool is_continued() const { return missing_until_ != TimePoint::max(); }
-  /// There are parameters to save: an absent worker is the chief no longer than the return limit.
+  /// Records that there are parameters to save: an absent worker is the chief no longer than the return limit.
   void mark_initialised(TimePoint now) { chief_until_ = std::min(chief_until_, now + options_.return_limit); }
   /// Workers that are not waited for, because they have left or were lost.
   std::vector<WorkerIndex> departed() const;
@@ -141,10 +142,10 @@ class Membership {
   bool expire_absent(TimePoint now);
   /// Aborts a run if its last worker was lost and no worker has returned in time.
   void abort_if_deserted(TimePoint now);
-  /// No member is live, and the last one was lost.
+  /// Whether no member is live and the last one was lost.
   bool deserted() const { return live_count() == 0 && !last_loss_.empty(); }
-  /// Every worker of the specification has joined, all members have left and none may return; or the run is aborted and
-  /// no member is live.
+  /// Whether every worker of the specification has joined, all members have left and none may return; or the run is
+  /// aborted and no member is live.
   bool finished() const;
   /// Names of the workers that are away, or were lost by silence, within their limit.
   std::vector<std::string> may_return() const;
@@ -161,7 +162,7 @@ class Membership {
     bool is_silent = false;    ///< lost by silence, and within the away limit
     std::string cause;         ///< lost, away: why
     std::map<std::string, uint64_t> barrier_generation;  ///< highest generation entered, by barrier
-    Duration ping_interval = kShortestHeartbeat;         ///< of its next ping
+    Duration ping_interval = kShortestHeartbeat;         ///< interval to its next ping
   };
   const std::set<WorkerIndex>& in(Phase phase) const { return by_phase_[static_cast<size_t>(phase)]; }
   /// Adds the worker, or replaces its former incarnation.
@@ -172,14 +173,14 @@ class Membership {
   Worker* find_live(WorkerIndex worker, uint64_t incarnation);
 
   Options options_;
-  std::map<WorkerIndex, Worker> workers_;  ///< that have joined, or were expired without having joined
-  // Each ping asks for these; a search of all workers for each ping would be quadratic.
+  std::map<WorkerIndex, Worker> workers_;  ///< workers that have joined, or were expired without having joined
+  // Each ping needs these sets; a search of all workers for each ping would be quadratic.
   std::array<std::set<WorkerIndex>, 4> by_phase_;  ///< the keys of workers_
   WorkerIndex first_absent_ = 0;                   ///< the lowest index that workers_ does not have
-  std::set<uint64_t> incarnations_;                ///< that have ever joined
+  std::set<uint64_t> incarnations_;                ///< incarnations that have ever joined
   uint64_t epoch_ = 0;
-  std::string last_loss_;      ///< of the worker that departed last; "" when it has finished
-  TimePoint return_deadline_;  ///< without any member, the run is aborted after this
+  std::string last_loss_;      ///< cause of the last departure; "" if that worker has finished
+  TimePoint return_deadline_;  ///< end of the time without any member, after which the run is aborted
   TimePoint missing_until_ = TimePoint::max();
   TimePoint chief_until_ = TimePoint::max();
   bool chief_expected_ = true;

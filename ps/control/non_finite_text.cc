@@ -20,7 +20,7 @@ std::string place_text(uint64_t element, const Schema& schema) {
     if (element >= first && element - first < schema[i].elements())
       return fmt::format("tensor {}, element {}", schema[i].name, element - first);
   }
-  return fmt::format("element {}", element);  // between two fragments
+  return fmt::format("element {}", element);  // the index is between two fragments
 }
 
 std::string others_text(uint32_t further) {

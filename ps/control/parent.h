@@ -11,8 +11,8 @@
 
 namespace gradrail::ps {
 
-/// The next level of a tree, as the ps task of a node uses it (worker/tree). For its workers a node is the ps. At its
-/// parent the node is one worker, and has the weight of all of its own workers.
+/// The interface of the ps task of a node to the next level of a tree (worker/tree). A node is the ps of its workers.
+/// At its parent the node is one worker, with the weight of all of its workers.
 /// Errors   UNAVAILABLE: the parent was lost. FAILED_PRECONDITION: the run does not fit.
 /// Threads  Any thread.
 class Parent {
@@ -20,15 +20,15 @@ class Parent {
   virtual ~Parent() = default;
 
   struct Joined {
-    std::shared_ptr<const Checkpoint> parameters;  ///< those of the parent; null: it has none yet
-    int64_t run_base = 0;                          ///< as JoinReply.base_step
+    std::shared_ptr<const Checkpoint> parameters;  ///< parameters of the parent; null: it has none yet
+    int64_t run_base = 0;                          ///< value of JoinReply.base_step
   };
-  /// Joins the run of the parent with the agreement of the own workers, and takes its parameters. A second call leaves
-  /// the parent first. `map`: of the shards of this task.
+  /// Joins the run of the parent with the agreement of the node's workers, and takes its parameters. A second call
+  /// leaves the parent first. `map` is that of the shards of this task.
   virtual absl::StatusOr<Joined> join(const Schema& schema, const Training& training, const ShardMap& map) = 0;
   /// Makes the store of one shard of this task, after join().
   virtual StoreMaker store_maker(uint32_t shard) = 0;
-  /// Why there is no exchange with the parent any more. OK: there is one, or join() was not called.
+  /// Reason why there is no exchange with the parent any more. OK: there is one, or join() was not called.
   virtual absl::Status failure() const = 0;
   /// Ends the membership at the parent. `failed` is empty after a run that has ended well.
   virtual void leave(const std::string& failed) = 0;

@@ -56,7 +56,8 @@ void Replication::set_peer_port(uint32_t port) {
   if (port > 0 && port <= UINT16_MAX) peer_port_ = static_cast<uint16_t>(port);
 }
 
-/// In a local cluster, the kernel chooses the ports. A backup starts before its primary, and has port 0 in its options.
+/// Address of the replication peer. The kernel chooses the ports in a local cluster. A backup starts before its
+/// primary, and has port 0 in its options.
 std::string Replication::peer_address() const {
   const std::string& given = context_.options.replication_peer;
   const uint16_t learned = peer_port_;
@@ -84,7 +85,7 @@ void Replication::on_replaced() {
     context_.state.primary.heard = Clock::now();
   }
   if (!is_backup_) {
-    // Before the abort is visible: workers then go to the replication peer, where the run continues.
+    // The flag is set before the abort is visible: workers then join the replication peer, where the run continues.
     was_replaced_ = true;
     return context_.losses.report_failure(fmt::format(
         "the backup at {} has taken over, because this ps task lost the connection to its workers; the updates "
@@ -192,7 +193,7 @@ void Replication::fill_message(proto::ReplicateRequest& message) {
       worker.set_name(known.name);
       worker.set_departed(known.departed);
     }
-    // Under the same lock as the members: the backup must not see a mixture.
+    // The same lock covers the members: the backup must not get a mixture.
     message.set_continued(state.membership.is_continued());
     message.set_over(state.membership.finished());
     message.set_aborted(state.membership.aborted());

@@ -20,12 +20,12 @@ namespace gradrail::ps {
 namespace {
 
 constexpr auto kEvery = std::chrono::milliseconds(500);  // several messages within the shortest silence limit
-/// While a backup starts, or after a shard could not connect.
+/// Interval of rounds while a backup starts, or after a shard could not connect.
 constexpr auto kEveryWhileMissing = std::chrono::milliseconds(100);
 constexpr auto kCallDeadline = std::chrono::seconds(2);
 /// A host that refuses connections is up, so the process on it has exited.
 constexpr auto kRefusedLimit = std::chrono::milliseconds(300);
-// Longer than the silence limit of a backup in the usual setting: by then the loss is decided.
+// The limit is longer than the silence limit of a backup in the usual setting: the loss is then decided.
 constexpr auto kBackupDeadline = std::chrono::seconds(10);
 
 bool was_refused(const absl::Status& why) {
@@ -68,7 +68,7 @@ void ReplicationLink::stop() {
     stopping_ = true;
   }
   changed_.notify_all();
-  // end() and the destructor both come here.
+  // end() and the destructor both call this function.
   if (thread_.joinable()) thread_.join();
 }
 
@@ -96,19 +96,19 @@ void ReplicationLink::end() {
   // The thread has ended, so this one may use its fields.
   proto::ReplicateRequest request;
   options_.fill_message(request);
-  ask(request).status().IgnoreError();  // without this message the backup finds the primary lost, and its run over
+  ask(request).status().IgnoreError();  // a backup without this message finds the primary lost, and its run over
 }
 
 void ReplicationLink::wait_for_backup() {
   MutexLock lock(mutex_);
-  // Without a backup there is no copy to wait for.
+  // There is no copy to wait for without a backup.
   if (!present_ || stopping_) return;
   // A round that began before this call may lack the state, so that the next one counts.
   const uint64_t target = ++wanted_;
   changed_.notify_all();
   const TimePoint deadline = Clock::now() + kBackupDeadline;
   while (done_ < target && present_ && !stopping_) {
-    // No error: the caller asks check_serving() whether it may answer.
+    // The end of the wait is no error: the caller checks with check_serving() whether it may answer.
     if (!changed_.wait_until(lock, deadline)) return;
   }
 }
@@ -123,7 +123,7 @@ void ReplicationLink::on_shard_report(const std::string& cause) {
     lost_ = cause;
     reconnect_ = true;
   }
-  ++wanted_;  // the thread reacts at once
+  ++wanted_;  // the thread reacts immediately
   changed_.notify_all();
 }
 
@@ -156,12 +156,12 @@ void ReplicationLink::run() {
   while (wait_for_start()) send_state();
 }
 
-/// One round: a message, its answer, and the wait for the next round.
+/// Runs one round: a message, its answer, and the wait for the next round.
 void ReplicationLink::send_state() {
   uint64_t turn = 0;
   {
     MutexLock lock(mutex_);
-    turn = wanted_;  // before the message is written: it may lack what is wanted from now on
+    turn = wanted_;  // set before the message is written: the message may lack changes requested from now on
   }
   proto::ReplicateRequest request;
   options_.fill_message(request);
@@ -191,7 +191,7 @@ void ReplicationLink::send_state() {
 }
 
 absl::StatusOr<proto::ReplicateReply> ReplicationLink::ask(proto::ReplicateRequest& request) {
-  // Orders the messages at the backup: gRPC can deliver a timed-out call late.
+  // The number orders the messages at the backup: gRPC can deliver a timed-out call late.
   request.set_number(++number_);
   TimePoint deadline = Clock::now() + kCallDeadline;
   if (channel_ == nullptr) {
@@ -218,7 +218,7 @@ void ReplicationLink::heard(const proto::ReplicateRequest& request, const proto:
       MutexLock lock(mutex_);
       serves_ = present_ = false;
     }
-    // Before has_asked_: check_serving() must not find a task that has asked and still serves.
+    // The call precedes has_asked_: check_serving() must not find a task that has an answer and still serves.
     options_.replaced();
     has_asked_ = true;
     is_isolated_ = false;
@@ -277,7 +277,7 @@ std::string ReplicationLink::connect_shards(const proto::ReplicateReply& reply) 
   return refused;
 }
 
-/// A silence that began before the network returned says nothing about the backup.
+/// Whether the backup is still unreachable. A silence that began before the network returned is no evidence about it.
 bool ReplicationLink::remains_isolated() {
   if (!is_isolated_ || !is_contacted_) {
     contacted_at_ = TimePoint::max();
@@ -302,7 +302,7 @@ void ReplicationLink::not_heard(const absl::Status& why, TimePoint asked) {
   }
   if (remains_isolated()) return;
   if (Clock::now() - failing_since_ < (is_sure ? Duration(kRefusedLimit) : options_.heartbeat_timeout)) return;
-  // A single timeout may come from a busy host. The next round confirms it.
+  // A single timeout may be that of a busy host. The next round confirms it.
   if (is_first && !is_sure) return;
   has_asked_ = true;
   bool was_present = false, say_it = false;

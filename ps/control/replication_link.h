@@ -31,9 +31,9 @@ class ReplicationLink {
  public:
   struct Options {
     std::shared_ptr<ControlDialer> dialer;
-    std::string secret;                                          ///< of the job; "": none
-    std::function<absl::StatusOr<std::string>()> address;        ///< of the replication peer; its thread asks
-    std::vector<std::string> transports;                         ///< in order of preference
+    std::string secret;                                          ///< secret of the job; "": none
+    std::function<absl::StatusOr<std::string>()> address;        ///< address of the peer; the link's thread calls it
+    std::vector<std::string> transports;                         ///< sorted by preference
     Duration heartbeat_timeout = std::chrono::seconds(4);        ///< a backup is lost after this
     std::function<void(proto::ReplicateRequest&)> fill_message;  ///< writes the present state into an empty message
     std::function<void()> replaced;                              ///< the backup has taken over: no message follows
@@ -47,26 +47,26 @@ class ReplicationLink {
   /// Errors  RESOURCE_EXHAUSTED: the kernel refused a thread.
   absl::Status start_thread();
 
-  /// This task serves: from its start, or because it has taken over.
+  /// Begins to serve: at the start of this task, or because it has taken over.
   void start();
 
   /// Waits until the backup has the present state, or there is none.
   void wait_for_backup();
-  /// From a shard's thread: the shard's backup is level (""), or was lost.
+  /// Reports from a shard's thread that the shard's backup is level (""), or was lost.
   void on_shard_report(const std::string& cause);
   /// The run is over: sends the last state and stops.
   void end();
   /// Stops without a message. Before the shards are destroyed.
   void stop();
-  /// The replication peer has answered once, or is known to be absent. Takes no lock.
+  /// Whether the replication peer has answered once, or is absent. Takes no lock.
   bool has_asked() const { return has_asked_; }
   /// Whether this task has lost all its workers. If the backup is silent as well, this task may be the one that the
   /// network has isolated, and the backup may serve.
   void set_deserted(bool deserted);
-  /// From the loss of all to the answer of the backup. Without an answer it ends one silence limit after the first
-  /// call, since a call shows that the network has returned. Takes no lock.
+  /// Whether this task is isolated: from the loss of all to the answer of the backup. Without an answer it ends one
+  /// silence limit after the first call, since a call shows that the network has returned. Takes no lock.
   bool is_isolated();
-  /// For people: "level", or what is missing.
+  /// State of the backup for people: "level", or what is missing.
   std::string state();
 
  private:
@@ -86,7 +86,7 @@ class ReplicationLink {
 
   std::atomic<bool> has_asked_ = false;
   std::atomic<bool> is_isolated_ = false;
-  std::atomic<bool> is_contacted_ = false;  ///< since the isolation began
+  std::atomic<bool> is_contacted_ = false;  ///< a call has arrived since the isolation began
 
   Mutex mutex_;
   ConditionVariable changed_;
@@ -94,23 +94,23 @@ class ReplicationLink {
   bool serves_ ABSL_GUARDED_BY(mutex_) = false;
   bool present_ ABSL_GUARDED_BY(mutex_) = false;     ///< the backup has answered, and was not lost since
   bool reconnect_ ABSL_GUARDED_BY(mutex_) = true;    ///< the shards have to be connected
-  uint64_t wanted_ ABSL_GUARDED_BY(mutex_) = 0;      ///< rounds that callers have asked for
+  uint64_t wanted_ ABSL_GUARDED_BY(mutex_) = 0;      ///< rounds that callers have requested
   uint64_t done_ ABSL_GUARDED_BY(mutex_) = 0;        ///< rounds that the backup has answered
   size_t level_shards_ ABSL_GUARDED_BY(mutex_) = 0;  ///< shards with a level backup
   bool deserted_ ABSL_GUARDED_BY(mutex_) = false;    ///< set_deserted()
   std::string lost_ ABSL_GUARDED_BY(mutex_);         ///< cause that a shard has reported
 
-  // Its thread.
-  std::string address_;                      ///< of the last attempt to open a connection; "": none
+  // The link's thread uses these members.
+  std::string address_;                      ///< address of the last attempt to open a connection; "": none
   std::unique_ptr<ControlChannel> channel_;  ///< null until a connection is open
-  uint64_t number_ = 0;                      ///< of the last message
-  uint64_t generation_ = 0;                  ///< that the shards are connected for
-  uint64_t process_ = 0;                     ///< of the backup
+  uint64_t number_ = 0;                      ///< number of the last message
+  uint64_t generation_ = 0;                  ///< generation for which the shards are connected
+  uint64_t process_ = 0;                     ///< process of the backup
   bool said_missing_ = false;
   bool said_refused_ = false;
   bool said_level_ = false;
   TimePoint failing_since_ = TimePoint::max();
-  TimePoint contacted_at_ = TimePoint::max();  ///< of an isolated task
+  TimePoint contacted_at_ = TimePoint::max();  ///< time of the first contact of an isolated task
 
   std::thread thread_;  ///< last
 };

@@ -60,8 +60,8 @@ absl::Status too_large(const ModelMemory& memory, std::string_view why) {
       memory.elements, memory.vectors, memory.bytes(), why));
 }
 
-/// Of all shards together, before any is changed: the kernel grants shared memory that it does not have, and ends this
-/// process at the first access.
+/// Checks the memory of all shards together before any is changed: the kernel grants shared memory that it does not
+/// have, and ends this process at the first access.
 absl::Status check_memory(const ModelMemory& memory) {
   const std::optional<Rest> rest = available_memory();
   if (!rest.has_value() || memory.bytes() <= rest->amount) return absl::OkStatus();
@@ -164,7 +164,7 @@ absl::Status RunAgreement::set_up(const proto::JoinRequest& request, const Schem
   GRADRAIL_ASSIGN_OR_RETURN(ShardMap map, cut(request, schema, training, context_.shards.size()));
   const ModelMemory memory{.elements = elements_here(map, request.first_shard(), context_.shards.size()),
                            .vectors = 1 + static_cast<uint64_t>(state_vectors(training.optimizer.kind))};
-  // Parameters in GPU memory have limits of their own.
+  // Parameters in GPU memory have other limits.
   if (context_.options.device == "host") GRADRAIL_RETURN_IF_ERROR(check_memory(memory));
   absl::StatusOr<std::shared_ptr<const Checkpoint>> restored = std::shared_ptr<const Checkpoint>();
   std::optional<int64_t> parent_base;
@@ -177,7 +177,7 @@ absl::Status RunAgreement::set_up(const proto::JoinRequest& request, const Schem
         fmt::format("the checkpoint of a model of {} values", layout_of(schema).elements * memory.vectors),
         [&] { return restore(request, schema, training); });
   }
-  // Before any shard is changed.
+  // The check precedes the change of any shard.
   if (!restored.ok()) return restored.status();
   // A failure leaves no agreement, so that the next join sets all shards up again (invariant 1).
   for (uint32_t i = 0; i < context_.shards.size(); ++i) {
@@ -272,18 +272,19 @@ absl::Status RunAgreement::check_group(const proto::JoinRequest& request) {
       "server has just restarted");
 }
 
-/// A newcomer has set up this task before the workers that know the position of the run. Workers that began with the
-/// wrong base receive the right one with their next heartbeat.
+/// Takes the position of a returned worker. A newcomer has set up this task before the workers that have the position
+/// of the run. Workers that began with the wrong base receive the right one with their next heartbeat.
 absl::Status RunAgreement::follow_returned(const proto::JoinRequest& request) {
   GRADRAIL_CHECK(agreed().newcomer.has_value());
-  // The newcomer did not know the run, and any set was right for it.
+  // The newcomer did not have the number of the run, and any set was right for it.
   if (restored_run_ != 0 && request.run() != 0 && restored_run_ != request.run()) {
     return absl::FailedPreconditionError(
         fmt::format("this ps task has restored step {} of another run from {} (give it the folder of this run, and "
                     "start it again)",
                     began_from_.global_step.value_or(0), context_.options.checkpoint_dir));
   }
-  // Without a checkpoint the chief's values are taken. If the newcomer is the chief, the run does begin at its start.
+  // The chief's values are taken if there is no checkpoint. If the newcomer is the chief, the run does begin at its
+  // start.
   const bool newcomer_decides = !began_from_.global_step.has_value() &&
                                 (*agreed().newcomer < request.member().task_index() || context_.shards.have_values());
   if (newcomer_decides) return absl::OkStatus();
@@ -292,7 +293,8 @@ absl::Status RunAgreement::follow_returned(const proto::JoinRequest& request) {
   return absl::OkStatus();
 }
 
-/// A ps of this run was lost and restarted without its parameters: all tasks go back to one checkpoint, or to nothing.
+/// Makes all tasks return to one checkpoint, or to the start: a ps of this run was lost and restarted without its
+/// parameters.
 void RunAgreement::begin_again() {
   constexpr const char* kCause = "a parameter server was lost, and all parameter servers restart from one checkpoint";
   std::vector<Membership::Member> members;
@@ -308,7 +310,7 @@ void RunAgreement::begin_again() {
   spdlog::warn("{}", kCause);
   // Fenced and not removed: a removal would apply steps without these members before they return.
   for (const Membership::Member& member : members) context_.shards.fence(member);
-  // A late join of this group must not bring it back (invariant 2).
+  // A late join of this group must not restore it (invariant 2).
   past_groups_.insert(agreed().group);
   reset();
 }
@@ -318,7 +320,7 @@ int64_t RunAgreement::base_of(const proto::JoinRequest& request, Mode mode) cons
   // Only synchronous modes number their steps by the version.
   if (!mode.sums()) return 0;
   if (!has_position(request)) return static_cast<int64_t>(began_from_.global_step.value_or(0));
-  // Without a checkpoint versions count from 0 again, and the run continues at the position of the first worker.
+  // Versions without a checkpoint count from 0 again, and the run continues at the position of the first worker.
   return began_from_.global_step.has_value() ? request.run_base() : -static_cast<int64_t>(request.position());
 }
 

@@ -24,7 +24,7 @@ class JoinRequest;
 ///   1. While there is an agreement, every shard is set up by it.
 ///   2. A group that was left is never agreed on again (docs/design/exchange.md).
 ///   3. ControlState::run holds the last agreement, also while the tasks begin again.
-/// Threads  The caller's lock (RunSetup::mutex): the functions ask shards and must exclude each other.
+/// Threads  The caller's lock (RunSetup::mutex): the functions call shards and must exclude each other.
 class RunAgreement {
  public:
   explicit RunAgreement(ControlContext& context) : context_(context) {}
@@ -60,7 +60,7 @@ class RunAgreement {
     Training training;
     ShardMap map;
     uint32_t first_shard = 0;
-    uint64_t group = 0;                   ///< of ps processes
+    uint64_t group = 0;                   ///< group of ps processes
     std::optional<WorkerIndex> newcomer;  ///< the worker that decided, if it did not continue an earlier group
     int64_t run_base = 0;
     uint64_t run = 0;
@@ -80,7 +80,7 @@ class RunAgreement {
   ControlContext& context_;
   std::optional<Agreed> agreed_;
   BeganFrom began_from_;
-  uint64_t restored_run_ = 0;  ///< of the checkpoint in began_from_; 0: none, or unknown
+  uint64_t restored_run_ = 0;  ///< run of the checkpoint in began_from_; 0: none, or unknown
   std::set<uint64_t> past_groups_;
 };
 

@@ -14,10 +14,10 @@ class ReplicateRequest;
 
 /// Last message of the primary, as its backup needs it to take over.
 struct PrimaryRecord {
-  /// Never null. Shared, because the message has no complete type here.
+  /// The message is never null. It is shared, because it has no complete type here.
   std::shared_ptr<const proto::ReplicateRequest> message;
   std::string token;           ///< admits the data connections of the primary's shards
-  bool has_restarted = false;  ///< another process runs in its place, and its workers may come here
+  bool has_restarted = false;  ///< another process has replaced it, and its workers may join here
   bool has_no_run = false;     ///< the process of `message` had begun none
 };
 
@@ -26,7 +26,7 @@ struct PrimaryRecord {
 struct RunSetup {
   explicit RunSetup(ControlContext& context);
 
-  Mutex mutex;  ///< before ControlState::mutex
+  Mutex mutex;  ///< locked before ControlState::mutex
   RunAgreement agreement ABSL_GUARDED_BY(mutex);
   PrimaryRecord primary ABSL_GUARDED_BY(mutex);
 };

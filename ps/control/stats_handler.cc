@@ -80,7 +80,7 @@ absl::Status StatsHandler::add_shards(proto::StatsReply& reply) {
 }
 
 absl::Status StatsHandler::gather(proto::StatsReply& reply) {
-  GRADRAIL_RETURN_IF_ERROR(add_shards(reply));  // before the lock: shards are asked
+  GRADRAIL_RETURN_IF_ERROR(add_shards(reply));  // precedes the lock: it calls the shards
   if (const std::optional<double> age = checkpoint_.age_s(); age.has_value()) reply.set_checkpoint_age_s(*age);
   reply.set_backup(replication_.backup_state());
   reply.set_shard_count(static_cast<uint32_t>(context_.shards.size()));
@@ -110,7 +110,7 @@ absl::Status StatsHandler::trace(const proto::TraceRequest& request, proto::Trac
     if (request.has_marks()) {
       // Checked here: the chief would otherwise fail on the marks of another worker.
       GRADRAIL_RETURN_IF_ERROR(marks_from(request.marks()).status());
-      // One entry for each worker: a repeated upload replaces the former one.
+      // There is one entry for each worker: a repeated upload replaces the former one.
       traces_[member.worker] = std::make_unique<proto::TaskMarks>(request.marks());
     }
     reply.set_count(static_cast<uint32_t>(1 + traces_.size()));

@@ -27,12 +27,12 @@ class StatsHandler {
   ~StatsHandler();
 
   absl::Status stats(const proto::StatsRequest& request, proto::StatsReply& reply);
-  /// The figures alone, which asks no task for a dump.
+  /// Collects the figures without a request for dumps.
   absl::Status gather(proto::StatsReply& reply);
-  /// Errors  NOT_FOUND: no marks at this index. INVALID_ARGUMENT: broken marks. As Membership::heard().
+  /// Errors  NOT_FOUND: no marks at this index. INVALID_ARGUMENT: broken marks. Those of Membership::heard().
   absl::Status trace(const proto::TraceRequest& request, proto::TraceReply& reply);
 
-  /// How often a caller has asked all tasks to dump their flight recorders.
+  /// Number of requests that all tasks dump their flight recorders.
   uint64_t dumps_asked() const { return dumps_.load(std::memory_order_relaxed); }
 
  private:

@@ -11,7 +11,7 @@ constexpr size_t kLongestText = 200;  // fits on a line, and every path is short
 
 }  // namespace
 
-// Here and not in the header, which then needs no protobuf.
+// The type is defined here and not in the header, which then needs no protobuf.
 struct WorkerReports::Entry {
   uint64_t incarnation = 0;
   TimePoint at;

@@ -24,7 +24,7 @@ class WorkerReports {
   ~WorkerReports();
 
   void heard(WorkerIndex worker, uint64_t incarnation, const proto::WorkerReport& report, TimePoint now);
-  /// `how`: "left", or why it was lost. Ignored unless this incarnation has reported last.
+  /// Records the end of a worker. `how`: "left", or why it was lost. Ignored unless this incarnation has reported last.
   void ended(WorkerIndex worker, uint64_t incarnation, const std::string& how);
   /// Adds all entries without the names of workers, which Membership has.
   void add_to(proto::StatsReply& reply, TimePoint now) const;

@@ -19,22 +19,22 @@ struct KernelArguments {
   const float* const* gradients = nullptr;
   size_t gradient_count = 0;
   const float* shares = nullptr;                 ///< a factor for each gradient; nullptr: all are 1
-  GradientFormat format = GradientFormat::fp32;  ///< of the gradients; each is a whole bucket of `count` elements
-  unsigned thousandths = 0;                      ///< as PushFormat::thousandths
+  GradientFormat format = GradientFormat::fp32;  ///< format of the gradients, each a whole bucket of `count` elements
+  unsigned thousandths = 0;                      ///< value of PushFormat::thousandths
   float* const* targets = nullptr;
   size_t target_count = 0;
   /// Decided by the caller, equal for all strips of a call.
   bool targets_bypass_cache = false;
 
   float gradient_scale = 1.0f;  ///< 1/N; with shares 1
-  float rate = 0.0f;            ///< with the bias correction of adam, adamw and torch_adam
+  float rate = 0.0f;            ///< rate with the bias correction of adam, adamw and torch_adam
   float momentum = 0.0f;
   float momentum_share = 1.0f;  ///< delayed_nesterov: 1/N
   /// 1 − β is passed as well, so that all kernels use one rounding of it.
   float beta1 = 0.0f, one_minus_beta1 = 0.0f;
   float beta2 = 0.0f, one_minus_beta2 = 0.0f;
   float epsilon = 0.0f;
-  bool decays = false;  ///< before the rule: g += decay * p, then p *= shrink
+  bool decays = false;  ///< decay applied before the rule: g += decay * p, then p *= shrink
   float decay = 0.0f, shrink = 1.0f;
 };
 
@@ -42,11 +42,11 @@ struct KernelArguments {
 using ApplyKernel = bool (*)(const KernelArguments&);
 /// The sum of the gradients, times gradient_scale.
 using SumKernel = void (*)(const KernelArguments&, float* sum);
-/// As pack().
+/// Kernel of pack().
 using PackKernel = void (*)(GradientFormat format, unsigned thousandths, const float* gradient, float* rest,
                             void* packed, size_t count);
 
-/// As round_to_bf16(), widen_bf16(), stamp_changes(), pack_delta() and unpack_delta() (returns.h).
+/// Kernels of round_to_bf16(), widen_bf16(), stamp_changes(), pack_delta() and unpack_delta() (returns.h).
 using RoundKernel = void (*)(const float* values, unsigned short* rounded, size_t count);
 using WidenKernel = void (*)(const unsigned short* rounded, float* values, size_t count);
 using StampKernel = void (*)(const float* values, unsigned short number, unsigned short* held, unsigned short* stamps,
@@ -55,7 +55,7 @@ using PackDeltaKernel = size_t (*)(const unsigned short* held, const unsigned sh
                                    void* packed, size_t count);
 using UnpackDeltaKernel = void (*)(const void* packed, unsigned short* held, float* values, size_t count);
 
-/// One instruction set's kernels. The arithmetic is the same operation by operation, without contraction into FMA, so
+/// Kernels of an instruction set. The arithmetic is the same operation by operation, without contraction into FMA, so
 /// that all tables give the same bits.
 struct KernelTable {
   ApplyKernel sgd, momentum, nesterov, adam, mean, collect, delayed_nesterov;

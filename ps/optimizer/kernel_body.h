@@ -20,7 +20,7 @@ Floats root(Floats values) { return Lanes::root(values); }
 
 struct Sgd {
   static constexpr int kState = 0;
-  // One interface for all rules: unused state is passed as a dummy, which the compiler removes.
+  // All rules have one interface: unused state is passed as a dummy, which the compiler removes.
   template <typename Value>
   static Value fresh(const KernelArguments& a, Value p, Value g, Value&, Value&) {
     return p - a.rate * g;
@@ -83,7 +83,7 @@ struct DelayedNesterov {
   }
 };
 
-/// One element, or a vector of them. `g` is the sum of the gradients.
+/// Updates one element, or a vector of them. `g` is the sum of the gradients.
 template <typename Rule, bool kDecays, typename Value>
 Value fresh_parameter(const KernelArguments& a, Value p, Value g, Value& s0, Value& s1) {
   g = g * a.gradient_scale;
@@ -147,8 +147,8 @@ void copy(float* __restrict target, const float* __restrict source, size_t count
   for (size_t i = 0; i < count; ++i) target[i] = source[i];
 }
 
-/// Sum of one strip over all gradients, in worker order.
-/// Two gradients at once halve the traffic of the sum, and ((s+g0)+g1) keeps the order of one at a time.
+/// Sum of one strip over all gradients, in worker order. The loop takes two gradients at a time, which halves the
+/// traffic of the sum; ((s+g0)+g1) keeps the order of one at a time.
 template <typename Format>
 void sum_elements(const KernelArguments& a, size_t first, size_t count, float* sum) {
   const auto at = [&](size_t i) { return reinterpret_cast<const typename Format::Element*>(a.gradients[i]) + first; };
@@ -172,7 +172,7 @@ void sum_blocks(const KernelArguments& a, size_t first, size_t count, float* sum
       [&](const float* slow, size_t at, size_t n) { copy(sum + at, slow, n); });
 }
 
-/// As update(), for int8 and int4: a sum goes from its registers into the rule.
+/// The form of update() for int8 and int4: the registers pass a sum directly to the rule.
 template <typename Format, typename Rule, bool kHasTarget, bool kDecays>
 int update_blocks(const KernelArguments& arguments, size_t first, size_t count, float* parameters, float* state0,
                   float* state1, float* target) {
@@ -234,7 +234,8 @@ void add_share(float* __restrict sum, const float* __restrict gradient, float sh
   for (size_t i = 0; i < count; ++i) sum[i] += share * gradient[i];
 }
 
-/// Each gradient is decoded into a strip of its own first: shares are rare, and one code serves all formats.
+/// Sums gradients with shares. Each gradient is decoded into its own strip first: shares are rare, and one code serves
+/// all formats.
 void sum_with_shares(const KernelArguments& arguments, size_t first, size_t count, float* sum) {
   alignas(64) float decoded[kChunk];
   KernelArguments lone = arguments;
@@ -249,7 +250,7 @@ void sum_with_shares(const KernelArguments& arguments, size_t first, size_t coun
   }
 }
 
-/// A lone fp32 gradient without a share is read where it lies.
+/// Whether a lone fp32 gradient without a share is read in place.
 bool is_read_in_place(const KernelArguments& a) {
   return a.gradient_count == 1 && a.format == GradientFormat::fp32 && a.shares == nullptr;
 }
@@ -265,7 +266,7 @@ void sum_all(const KernelArguments& a, float* sum) {
   }
 }
 
-/// Copies full vectors past the cache. Head and tail go through it: a line that is only partly streamed costs more than
+/// Copies full vectors past the cache. Head and tail use the cache: a line that is only partly streamed costs more than
 /// one that is not streamed.
 void copy_past_cache(float* target, const float* source, size_t count) {
   constexpr size_t kAlignBytes = CacheBypass::kElements * sizeof(float);
@@ -295,7 +296,7 @@ int apply_strip(const KernelArguments& a, size_t first, size_t count, float* sum
   float* const parameters = a.parameters + first;
   float* const state0 = Rule::kState > 0 ? a.state[0] + first : nullptr;
   float* const state1 = Rule::kState > 1 ? a.state[1] + first : nullptr;
-  // While the fresh value is in a register, one target costs only its store.
+  // One target costs only its store while the fresh value is in a register.
   const bool fuse_first_target = a.target_count > 0 && !a.targets_bypass_cache;
   const int odd =
       fuse_first_target

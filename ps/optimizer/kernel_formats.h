@@ -36,7 +36,7 @@ struct Bf16 {
     const int bits = bits_of(exact);
     const int upper = static_cast<int>(static_cast<unsigned>(bits) >> 16);
     const auto rounded = static_cast<int>((static_cast<unsigned>(bits) + 0x7fff + (upper & 1)) >> 16);
-    // One NaN for all: a GPU does not keep the bits of a NaN in a sum.
+    // All NaN get the same bits: a GPU does not keep the bits of a NaN in a sum.
     return static_cast<Bits16>(choose(mask_if((bits & kMagnitude) > kInfinityBits), 0x7fc0, rounded));
   }
 };
@@ -187,7 +187,7 @@ struct Blocks {
     if (first < count) scales[first / kBlock] = pack_block<0>(gradient + first, rest + first, codes, count - first);
   }
 
-  /// Where the codes of a block begin in a bucket of `count` elements.
+  /// Offset of the codes of a block in a bucket of `count` elements.
   static size_t codes_offset(size_t count, size_t block) {
     return block_count(count) * sizeof(Bits16) + block * code_bytes(kBlock);
   }

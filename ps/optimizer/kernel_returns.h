@@ -58,7 +58,7 @@ size_t pack_delta(const Bits16* __restrict held, const unsigned short* __restric
     const size_t in_block = count - first < kBlock ? count - first : kBlock;
     const Mask mask = newer(stamps + first, base, in_block);
     const size_t bytes = static_cast<size_t>(__builtin_popcountll(mask)) * sizeof(Bits16);
-    // Not one byte behind a whole answer is written.
+    // No byte after the end of a whole answer is written.
     if (out + bytes >= whole_end) return 0;
     store_mask(masks, first / kBlock, mask);
     if (mask == 0) continue;
@@ -82,7 +82,7 @@ void unpack_delta(const void* packed, Bits16* __restrict held, float* __restrict
   for (size_t first = 0; first < count; first += kBlock) {
     const size_t in_block = count - first < kBlock ? count - first : kBlock;
     Mask mask = load_mask(masks, first / kBlock);
-    if (in_block < kBlock) mask &= (Mask{1} << in_block) - 1;  // the bytes come from another process
+    if (in_block < kBlock) mask &= (Mask{1} << in_block) - 1;  // another process sends these bytes
     const size_t bytes = static_cast<size_t>(__builtin_popcountll(mask)) * sizeof(Bits16);
     if (in_block == kBlock) {
       if (mask != 0) Lanes::replace(held + first, in, mask);

@@ -8,7 +8,7 @@ constexpr size_t kChunk = 4096;
 constexpr int kNanBits = 0x7fc00000;
 constexpr Bits16 kNoElement[kBlock] = {};
 
-/// A value that at least `wanted` keys reach, raised bit by bit until not many more reach it. Each bit is one pass of
+/// Value that at least `wanted` keys reach, raised bit by bit until not many more reach it. Each bit is one pass of
 /// vector comparisons, which is faster than a histogram: that counts one element at a time.
 /// Shapes  keys: `count`, and further ones below `least` up to a multiple of kBlock.
 template <typename Key>
@@ -84,8 +84,8 @@ struct Topk {
     return found;
   }
 
-  /// Beyond so many elements more than wanted, another pass over all keys takes less time than the selection among the
-  /// magnitudes.
+  /// Number of elements above `wanted` beyond which another pass over all keys takes less time than the selection among
+  /// the magnitudes.
   static constexpr size_t kSpare = 128;
 
   static void pack_chunk(const float* gradient, float* rest, unsigned* packed, size_t count, size_t wanted) {
@@ -99,7 +99,7 @@ struct Topk {
     for (size_t i = 0; i < found; ++i) magnitudes[i] = bits_of(rest[indexes[i]]) & kMagnitude;
     for (size_t i = found; i % kBlock != 0; ++i) magnitudes[i] = -1;
     const Threshold<int> whole(magnitudes, found, wanted, wanted, upper.value() << 16, upper.bits() + 16);
-    // If all bits are found and more elements reach the value than wanted, the last of them equal it.
+    // The last selected elements equal the value if all bits are found and more than `wanted` elements reach it.
     size_t equal = wanted;
     if (whole.reached() > wanted) equal -= Threshold<int>::count_from(magnitudes, found, whole.value() + 1);
     for (size_t i = 0; i < found; ++i) {
@@ -123,8 +123,8 @@ struct Topk {
     }
   }
 
-  /// The sum of a chunk over all gradients, in worker order. An index comes from another process: one behind the chunk
-  /// is ignored.
+  /// Sum of a chunk over all gradients, in worker order. Another process sends the indexes: one beyond the chunk is
+  /// ignored.
   static void sum_chunk(const KernelArguments& a, size_t first, size_t count, float* sum) {
     for (size_t i = 0; i < count; ++i) sum[i] = 0.0f;
     const size_t offset = first / kChunk * kept(kChunk, a.thousandths);

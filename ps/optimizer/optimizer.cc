@@ -14,13 +14,13 @@
 namespace gradrail::ps {
 namespace {
 
-// In the order of Isa; also the values of GRADRAIL_ISA.
+// The order is that of Isa; the names are also the values of GRADRAIL_ISA.
 constexpr std::array<std::string_view, 3> kIsaNames = {"generic", "avx2", "avx512"};
 
 // Bytes of one buffer from which targets bypass the cache. Gradient, parameters and target together are then 48 MiB,
 // more than a core's share of any last-level cache. A line written through the cache would be fetched first and evicted
-// before its reader comes. Measured with 32 MiB of L3: +20–35 % from 16 MiB on without a reader, +5–20 % with one that
-// reads the whole target afterwards. Below 8 MiB a reader loses up to half.
+// before its reader reads it. Measured with 32 MiB of L3: +20–35 % from 16 MiB on without a reader, +5–20 % with one
+// that reads the whole target afterwards. Below 8 MiB a reader loses up to half.
 constexpr size_t kBypassCacheBytes = size_t{16} << 20;
 
 bool bypass_cache(const ApplyArguments& a) {
@@ -30,7 +30,7 @@ bool bypass_cache(const ApplyArguments& a) {
 bool is_torch(OptimizerKind kind) { return kind == OptimizerKind::adamw || kind == OptimizerKind::torch_adam; }
 bool is_adam(OptimizerKind kind) { return kind == OptimizerKind::adam || is_torch(kind); }
 
-/// Without a run, as in a program that trains alone, each update is one of the momentum.
+/// Steps for each update of the momentum. Without a run, as in a program that trains alone, this is 1.
 uint32_t momentum_every(const OptimizerConfig& config) { return std::max(1u, config.momentum_every); }
 
 /// √(1−β2^t) in double: 1−β2^t cancels in float for small t.
@@ -93,7 +93,7 @@ GradientFormat kernel_format(PushFormat format) { return static_cast<GradientFor
 }  // namespace
 
 Isa chosen_isa() {
-  // Once: a change during a run would not change the bits, but the speed.
+  // The choice is made once: a change during a run would not change the bits, but the speed.
   static const Isa chosen = choose_isa(std::getenv("GRADRAIL_ISA"), supported_isas());
   return chosen;
 }

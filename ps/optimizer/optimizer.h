@@ -14,7 +14,7 @@ namespace gradrail::ps {
 constexpr size_t kMaxGradients = 16;
 constexpr size_t kMaxTargets = 16;
 
-/// One update of one bucket.
+/// An update of a bucket.
 /// Shapes   parameters, every gradient, every state vector and every target: [count], fp32 if not stated otherwise.
 /// Units    update_index counts the updates of this bucket from 1 (adam's bias correction, N of delayed_nesterov).
 struct ApplyArguments {
@@ -22,12 +22,13 @@ struct ApplyArguments {
   float* parameters = nullptr;
   float* state[2] = {nullptr, nullptr};      ///< momentum: velocity; adam and its kin: m, v
   absl::Span<const float* const> gradients;  ///< 1–16, summed in this order, then divided by their number
-  /// For each gradient, more than 0; empty: all are equal. The sum is then that of (weight / sum of all weights) × g.
+  /// Weight of each gradient, more than 0; empty: all are equal. The sum is then that of (weight / sum of all weights)
+  /// × g.
   absl::Span<const float> weights;
-  PushFormat format = PushFormat::fp32;  ///< of the gradients: others than fp32 begin at the same pointers
+  PushFormat format = PushFormat::fp32;  ///< format of the gradients: others than fp32 begin at the same pointers
   absl::Span<float* const> targets;      ///< fresh parameters are also stored here; 0–16 (workers' mapped memory)
   uint64_t update_index = 1;
-  float rate = kAgreedRate;  ///< in the place of OptimizerConfig::learning_rate
+  float rate = kAgreedRate;  ///< replaces OptimizerConfig::learning_rate
   /// Elements that this call and its neighbors read before the first of them is read again (a shard: all its buckets).
   /// Decides whether the targets bypass the cache. 0: this call alone.
   size_t pass_count = 0;

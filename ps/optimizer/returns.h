@@ -29,7 +29,7 @@ size_t pack_delta(absl::Span<const uint16_t> held, const uint16_t* stamps, uint1
 /// Shapes   held: [values.size()]; packed: masks and room for all elements, and 64 bytes more, which may be read.
 void unpack_delta(const void* packed, uint16_t* held, absl::Span<float> values);
 
-/// With a given instruction set.
+/// Variants of the functions above with a given instruction set.
 void round_to_bf16_with(Isa isa, absl::Span<const float> values, uint16_t* rounded);
 void widen_bf16_with(Isa isa, const uint16_t* rounded, absl::Span<float> values);
 void stamp_changes_with(Isa isa, absl::Span<const float> values, uint16_t number, uint16_t* held, uint16_t* stamps);

@@ -67,7 +67,8 @@ std::string_view meant_key(std::string_view key, Keys known) {
   return "";
 }
 
-/// `what` is the word before the key. Without this error a description with a wrong key counts as an empty one.
+/// Error of a wrong key; `what` is the word before the key. Without this error a description with a wrong key counts as
+/// an empty one.
 absl::Status unknown_key(std::string_view what, std::string_view key, Keys known, std::string_view source) {
   const std::string_view meant = meant_key(key, known);
   return invalid(source,
@@ -92,7 +93,7 @@ absl::StatusOr<std::vector<std::string>> read_object(const Json& job, std::strin
       return invalid(source, fmt::format("job '{}': '{}' is not the index of a task (0, 1, …)", name, key));
     if (!task.is_string())
       return invalid(source, fmt::format("job '{}': task {} must be a \"host:port\" string", name, key));
-    // Before the list grows: the index alone must not decide how much memory is used.
+    // The check precedes the growth of the list: the index alone must not decide how much memory is used.
     if (*index >= kMaxWorkers)
       return invalid(source, fmt::format("job '{}': task {}: the highest index is {}", name, key, kMaxWorkers - 1));
     if (tasks.size() <= *index) tasks.resize(*index + 1, kUnknownAddress);
@@ -123,7 +124,7 @@ absl::Status normalise(std::vector<std::string>& tasks, std::string_view job, st
     // The kernel would choose the port, and the other tasks could not find this one.
     if (address->port == 0)
       return invalid(source, fmt::format("job '{}': '{}': a task's port must not be 0", job, task));
-    // One spelling for each address, so that duplicates are found.
+    // Each address has one spelling, so that duplicates are found.
     task = to_string(*address);
     if (!seen.insert(task).second) return invalid(source, fmt::format("address {} is given to two tasks", task));
   }
@@ -132,7 +133,7 @@ absl::Status normalise(std::vector<std::string>& tasks, std::string_view job, st
 
 absl::StatusOr<ClusterSpec> checked(ClusterSpec cluster, std::string_view source) {
   if (cluster.ps.empty()) return invalid(source, "job 'ps' has no task (at least one parameter server is needed)");
-  // A ps of a sparse description may know no worker. Each run has the chief, and its ps waits for it.
+  // A ps of a sparse description may have no worker in it. Each run has the chief, and its ps waits for it.
   if (cluster.workers.empty() && cluster.sparse) cluster.workers.push_back(kUnknownAddress);
   if (cluster.workers.empty()) return invalid(source, "job 'worker' has no task (at least one worker is needed)");
   // Each shard keeps an entry for every worker index.
@@ -150,7 +151,7 @@ absl::StatusOr<ClusterSpec> checked(ClusterSpec cluster, std::string_view source
 }
 
 std::vector<std::string> split_list(std::string_view list) {
-  // Debian builds Abseil with a string_view of its own, which does not convert from the standard one.
+  // Debian builds Abseil with its own string_view, which does not convert from the standard one.
   return absl::StrSplit(absl::string_view(list.data(), list.size()), ',', absl::SkipWhitespace());
 }
 
@@ -165,7 +166,7 @@ bool is_number(std::string_view text) {
 /// Source  WHATWG URL, 3.5: a host that ends in a number is an IPv4 address. getaddrinfo() takes "7" for 0.0.0.7.
 std::string_view mistake_in_host(const std::string& host) {
   if (host == "*") return "0.0.0.0 and [::] stand for all addresses of a host";
-  // Such characters come from a URL or from wrong quotes in a script.
+  // Such characters are those of a URL or of wrong quotes in a script.
   const auto is_wrong = [](unsigned char c) {
     return c <= ' ' || c == 0x7f || std::string_view("/\\\"'").find(static_cast<char>(c)) != std::string_view::npos;
   };
@@ -243,7 +244,7 @@ absl::StatusOr<std::optional<ClusterSpec>> cluster_of(const Json& document, std:
   if (is_sparse && document.contains("cluster"))
     return invalid(source, "\"cluster\" and \"sparseCluster\" are two descriptions of one cluster: keep one of them");
   const auto jobs = document.find(is_sparse ? "sparseCluster" : "cluster");
-  // Without jobs TensorFlow trains in one process, also if there is a task.
+  // TensorFlow without jobs trains in one process, also if there is a task.
   if (jobs == document.end() || (!is_sparse && *jobs == Json::object())) return std::nullopt;
   return from_jobs(*jobs, is_sparse, source);
 }
@@ -312,7 +313,7 @@ absl::StatusOr<HostPort> parse_host_port(std::string_view whole) {
   } else {
     const size_t colon = text.find(':');
     if (text.find(',') != std::string_view::npos) return bad("one address is needed, not a list");
-    // Without brackets the last colon of an IPv6 address would be taken for the one before a port.
+    // The last colon of an IPv6 address without brackets would be taken for the one before a port.
     if (colon != std::string_view::npos && text.find(':', colon + 1) != std::string_view::npos) {
       return bad("IPv6 addresses need brackets: [::1]:2222");
     }
@@ -403,7 +404,7 @@ absl::StatusOr<TaskId> resolve_task(const ClusterSpec& cluster, std::string_view
         fmt::format("task_index {}: job '{}' has tasks 0 to {} in the cluster specification", index, job, count - 1));
   };
   if (job == "ps") {
-    // A ps cannot come later: the parameters are cut over all of them at the begin.
+    // A ps cannot join later: the parameters are cut over all of them at the begin.
     if (index < 0 || index >= static_cast<int64_t>(cluster.ps.size()))
       return bad(static_cast<int64_t>(cluster.ps.size()));
     return TaskId{"ps", static_cast<uint32_t>(index)};

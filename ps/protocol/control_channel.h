@@ -53,8 +53,8 @@ constexpr Duration heartbeat_interval(size_t members) {
 /// Threads  One thread at a time.
 class HeartbeatStream {
  public:
-  /// Called once for each ask(), from any thread: true: the reply is there; false: the stream has ended, and finish()
-  /// has the cause.
+  /// Called once for each ask(), from any thread. True: the reply has arrived. False: the stream has ended, and
+  /// finish() has the cause.
   using Answered = std::function<void(bool)>;
 
   /// Ends the stream. No call of Answered runs or follows.
@@ -74,8 +74,8 @@ class ControlChannel {
   /// Errors  UNAVAILABLE: the task is lost. DEADLINE_EXCEEDED: no reply within `timeout`. Others: the task's own.
   virtual grpc::Status call(ControlCall call, Duration timeout, const google::protobuf::Message& request,
                             google::protobuf::Message& reply) = 0;
-  /// The first ask() opens the stream. Its opening names the member, so that a loss before the first ping
-  /// is seen as well. The channel outlives it.
+  /// The first ask() opens the stream. Its opening names the member, so that a loss before the first ping is detected
+  /// as well. The channel outlives it.
   virtual std::unique_ptr<HeartbeatStream> heartbeat(const proto::Member& member) = 0;
 };
 
@@ -86,7 +86,8 @@ class ControlDialer {
   virtual ~ControlDialer() = default;
   /// Errors  UNAVAILABLE, DEADLINE_EXCEEDED: no task answers at this address. Others are final.
   virtual absl::StatusOr<std::unique_ptr<ControlChannel>> open(const std::string& address, Duration timeout) = 0;
-  /// After a call without an answer. FAILED_PRECONDITION: small packets reach this address, and large ones do not.
+  /// Checks the packet size after a call without an answer. FAILED_PRECONDITION: small packets reach this address, and
+  /// large ones do not.
   virtual absl::Status check_packet_size(const std::string&, Duration) { return absl::OkStatus(); }
 };
 

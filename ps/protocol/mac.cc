@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kTokenBytes = 16;
 constexpr size_t kMacBytes = 32;
 
-/// In host order, which is little-endian on every supported host.
+/// Length of a part in host order, which is little-endian on every supported host.
 std::string length_of(std::string_view part) {
   const uint64_t length = part.size();
   return {reinterpret_cast<const char*>(&length), sizeof(length)};
@@ -45,7 +45,7 @@ bool same_bytes(std::string_view a, std::string_view b) {
 
 std::optional<transport::Encryption> data_encryption(const Security& security) {
   if (!security.encrypt_data) return std::nullopt;
-  // A key of its own: transports do not get the secret.
+  // The key is a derived one: transports do not get the secret.
   return transport::Encryption{security.secret.empty() ? "" : mac_of(security.secret, {"encrypted data"})};
 }
 

@@ -13,7 +13,7 @@
 namespace gradrail {
 namespace {
 
-/// In the order of OptimizerKind.
+/// The order is that of OptimizerKind.
 constexpr std::array<std::string_view, 8> kOptimizerNames = {"sgd",  "momentum", "nesterov",   "adam",
                                                              "mean", "adamw",    "torch_adam", "delayed_nesterov"};
 
@@ -25,7 +25,7 @@ absl::StatusOr<OptimizerKind> parse_optimizer(std::string_view name) {
     return absl::InvalidArgumentError(
         fmt::format("optimizer '{}': must be one of {}", name, fmt::join(kOptimizerNames, ", ")));
   }
-  // The numbers are part of the checkpoint format: new kinds go to the end.
+  // The numbers are part of the checkpoint format: new kinds are appended.
   return static_cast<OptimizerKind>(found - kOptimizerNames.begin());
 }
 

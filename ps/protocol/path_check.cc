@@ -11,7 +11,7 @@ namespace gradrail::ps {
 
 void fill_check(absl::Span<std::byte> target, uint64_t seed) {
   Random random(seed);
-  // Eight bytes at once; min() keeps a target of another length from an overflow.
+  // The loop copies eight bytes at a time; min() keeps a target of another length from an overflow.
   for (size_t i = 0; i < target.size(); i += sizeof(uint64_t)) {
     const uint64_t word = random.next();
     std::memcpy(target.data() + i, &word, std::min(sizeof(word), target.size() - i));

@@ -19,8 +19,9 @@ inline Duration allocation_time(uint64_t bytes) {
   return std::chrono::milliseconds(bytes / kBytesPerMillisecond);
 }
 
-/// Over a connection of several lanes a pattern crosses each lane, one after the other: a notice says nothing about
-/// the puts of other lanes. Each lane has its own seed, so that the bytes of the last one do not pass for its own.
+/// Seed of the pattern of a lane. A connection of several lanes checks one lane after the other: a notice gives no
+/// information about the puts of other lanes. Each lane has its own seed, so that the bytes of the last one do not pass
+/// for its own.
 inline uint64_t check_seed_of_lane(uint64_t seed, uint32_t lane) { return seed + lane; }
 
 /// Fills `target` with the pattern of a seed. The worker's seed is in its JoinPath; the shard's is check_answer_seed()

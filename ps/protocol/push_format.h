@@ -17,14 +17,14 @@ namespace gradrail::ps {
 /// and -128 (int4: 7, -7, -8) are infinity, minus infinity and NaN, and the others are code × |scale|.
 inline constexpr size_t kScaleBlock = 64;
 
-/// Elements from which topk selects at once: an index has 12 bits, and a chunk fits into an L1 cache. Chunks begin with
-/// the bucket; the last one may be shorter.
+/// Number of elements in one selection of topk: an index has 12 bits, and a chunk fits into an L1 cache. Chunks begin
+/// with the bucket; the last one may be shorter.
 ///
 ///   a bucket in topk: [elements of chunk 0][elements of chunk 1]…
 ///
 /// A chunk has kept_in_chunk() elements of 32 bits, in ascending order. The lower half of an element is its value in
-/// bf16. The upper half is its index in the chunk. Selected are the largest magnitudes, at equal magnitudes the lower
-/// index. NaN is above infinity.
+/// bf16. The upper half is its index in the chunk. The selection takes the largest magnitudes, at equal magnitudes the
+/// lower index. NaN is above infinity.
 inline constexpr size_t kTopkChunk = 4096;
 
 /// Elements of a chunk of `count` elements that a push in topk carries.
@@ -68,8 +68,9 @@ constexpr uint64_t packed_bytes(uint64_t count, PushFormat format) {
   return count * sizeof(float);
 }
 
-/// Bytes from the place of an element to that of the next one, where buckets lie behind each other. A short block in
-/// int8 has more bytes than elements, so that such buckets keep the places that they have in fp32. So do those in topk.
+/// Distance in bytes from the place of an element to that of the next one, where buckets are adjacent. A short block in
+/// int8 has more bytes than elements, so that such buckets keep the places that they have in fp32. Buckets in topk keep
+/// them too.
 constexpr uint64_t place_bytes(PushFormat format) { return format == PushFormat::bf16 ? 2 : sizeof(float); }
 
 }  // namespace gradrail::ps

@@ -59,7 +59,7 @@ absl::StatusOr<Certificate> read_certificate(const std::string& pem, std::string
 absl::Status check_pair(const Security& security, const Pem& pem) {
   GRADRAIL_ASSIGN_OR_RETURN(const Certificate certificate,
                             read_certificate(pem.certificate, "--cert-file", security.cert_file));
-  // The callback gives no password. Without it OpenSSL asks on the terminal, and the task hangs.
+  // The callback gives no password. Without it OpenSSL prompts on the terminal, and the task hangs.
   const std::unique_ptr<EVP_PKEY, void (*)(EVP_PKEY*)> key(
       PEM_read_bio_PrivateKey(
           memory(pem.key).get(), nullptr, [](char*, int, int, void*) { return 0; }, nullptr),
@@ -103,7 +103,7 @@ absl::StatusOr<Pem> read_pem(const Security& security) {
 }
 
 // The proof at the gate is plain text, before TLS: an attacker on the way could use it for its own connection. Inside
-// TLS each call therefore carries a MAC of the secret. The client has verified the certificate of the server by then.
+// TLS each call therefore carries a MAC of the secret. The client has verified the certificate of the server before.
 
 constexpr char kSecretMetadata[] = "gradrail-secret-bin";
 
@@ -182,7 +182,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> server_credentials(cons
                                                 ? GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY
                                                 : GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE);
   options.pem_key_cert_pairs.push_back({pem.key, pem.certificate});
-  // Also without --client-cert-auth: gRPC then ignores it.
+  // The authority is set also without --client-cert-auth: gRPC then ignores it.
   options.pem_root_certs = pem.authority;
   std::shared_ptr<grpc::ServerCredentials> credentials = grpc::SslServerCredentials(options);
   if (!security.secret.empty())

@@ -77,7 +77,7 @@ absl::Status ShardMap::cut_pieces(const Layout& layout, Shard& shard) const {
                             .fragment = layout.runs[i].fragment,
                             .first_bucket = static_cast<uint32_t>(bucket_count)});
     bucket_count += (piece_end - first + bucket_elements_ - 1) / bucket_elements_;
-    // In each round: the sum of two rounds must not overflow the 32 bits of an index.
+    // The check is in each round: the sum of two rounds must not overflow the 32 bits of an index.
     if (bucket_count > kMaxBuckets) {
       return absl::InvalidArgumentError(
           fmt::format("{} elements in buckets of {} bytes are more than {} buckets a shard", elements_,
@@ -96,7 +96,7 @@ uint32_t ShardMap::bucket_count(uint32_t shard_index) const {
 const ShardMap::Piece& ShardMap::piece_of(uint32_t shard_index, uint32_t bucket_index) const {
   GRADRAIL_CHECK(shard_index < shards_.size());
   const Shard& shard = shards_[shard_index];
-  GRADRAIL_CHECK(bucket_index < shard.bucket_count);  // else the length of a bucket wraps to a huge one
+  GRADRAIL_CHECK(bucket_index < shard.bucket_count);  // otherwise the length of a bucket wraps to a huge one
   const auto next = std::upper_bound(shard.pieces.begin(), shard.pieces.end(), bucket_index,
                                      [](uint32_t index, const Piece& piece) { return index < piece.first_bucket; });
   return *std::prev(next);

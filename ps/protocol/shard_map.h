@@ -19,9 +19,9 @@ struct ElementRange {
 
 /// Cuts the flattened parameters evenly by bytes over the shards, and each shard into buckets. Cuts ignore the tensors,
 /// so that one large tensor does not load one shard. A bucket has elements of one fragment only. Every bucket begins on
-/// a 64-byte boundary of its shard. With int8 and int4, shards and buckets begin with a block of 64 elements, and with
-/// topk with a chunk of 4096. Thus the bits of a run do not depend on the cut. A model with several fragments is the
-/// exception with topk: chunks begin with a fragment, and with a shard within it. A model with few elements leaves the
+/// a 64-byte boundary of its shard. Shards and buckets begin with a block of 64 elements in int8 and int4, and with a
+/// chunk of 4096 in topk. The bits of a run do therefore not depend on the cut. A model with several fragments in topk
+/// is the exception: chunks begin with a fragment, and with a shard within it. A model with few elements leaves the
 /// last shards empty.
 class ShardMap {
  public:

@@ -8,25 +8,25 @@
 
 namespace gradrail::ps {
 
-/// The places of payloads in the slot region of one worker at one shard (exchange_layout.h). With fewer places than
-/// buckets, several buckets share one: a bucket leaves when the one before it at its place is answered. The memory of a
-/// shard then grows with the places of its workers, and not with their models.
+/// The places of payloads in the slot region of one worker at one shard (exchange_layout.h). Several buckets share a
+/// place if there are fewer places than buckets: a bucket leaves when the one before it at its place is answered. The
+/// memory of a shard then grows with the places of its workers, and not with their models.
 ///
 /// Buckets of one place are of one fragment. All workers push them in the same order, the last one first. No worker
 /// then waits for a bucket that another one cannot push:
 ///
 ///   1. A worker begins a step of a fragment when each of its buckets is answered in the step before. Such an answer
 ///      shows at least the version of that step. In a quorum this includes the further steps of a late worker, which
-///      pushes or is absent in each bucket. Thus all buckets have the version s - 1 when a worker is in step s.
+///      pushes or is absent in each bucket. All buckets therefore have the version s - 1 when a worker is in step s.
 ///   2. Of all workers that wait, consider one with the lowest step s. Of those in step s at one place, consider the
 ///      one that waits for the first bucket b in the common order. The version of b is s - 1.
-///   3. No worker is in a later step than s, because b would have the version s. Thus all that wait are in step s. At
-///      this place they have an answer for each bucket before b, and none for b. All of them have pushed b or are
+///   3. No worker is in a later step than s, because b would have the version s. All that wait are therefore in step s.
+///      At this place they have an answer for each bucket before b, and none for b. All of them have pushed b or are
 ///      absent from it.
-///   4. The step s of b thus has all that a place for each bucket would give it.
+///   4. The step s of b therefore has all that a place for each bucket would give it.
 ///
-/// In ssp workers wait in different steps. The one that is behind, by step and bucket, is answered at once. In async no
-/// worker waits for another one.
+/// Workers in ssp wait in different steps. The one that is behind, by step and bucket, is answered immediately. No
+/// worker in async waits for another one.
 /// tests/ps/prove searches all states of small clusters with one place.
 class SlotPlaces {
  public:
@@ -53,7 +53,7 @@ class SlotPlaces {
 
   uint64_t place_bytes_ = 0;
   uint32_t count_ = 0;
-  std::vector<uint32_t> places_;  ///< per bucket
+  std::vector<uint32_t> places_;  ///< place of each bucket
   std::vector<uint32_t> before_;
   std::vector<uint32_t> after_;
 };

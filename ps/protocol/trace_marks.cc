@@ -35,7 +35,7 @@ proto::TaskMarks to_proto(const std::string& task, const std::vector<Mark>& mark
 
 absl::StatusOr<std::vector<Mark>> marks_from(const proto::TaskMarks& message) {
   const int count = message.at_ns_size();
-  // Before the allocation: the message comes from another process.
+  // The check precedes the allocation: another process sends the message.
   if (static_cast<size_t>(count) > kMaxTraceMarks)
     return absl::InvalidArgumentError(
         fmt::format("{} marks of {} are more than {}", count, message.task(), kMaxTraceMarks));

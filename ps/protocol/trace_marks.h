@@ -19,7 +19,7 @@ constexpr size_t kMaxTraceMarks = 1 << 15;
 /// Nanoseconds; 73 years. The sum or difference of four such numbers does not overflow.
 constexpr int64_t kMaxTraceTime = (int64_t{1} << 61) - 1;
 
-/// If there are more than kMaxTraceMarks, the last ones: they lead up to the moment of the request.
+/// Converts the marks; if there are more than kMaxTraceMarks, the last ones, which precede the request.
 proto::TaskMarks to_proto(const std::string& task, const std::vector<Mark>& marks);
 /// Errors  INVALID_ARGUMENT: columns of different lengths, an unknown kind, more marks than to_proto() makes, or a time
 ///         beyond kMaxTraceTime. Sums and differences of the times, with the offset of their task, do not overflow.

@@ -41,7 +41,7 @@ absl::StatusOr<Training> from_proto(const proto::Training& message) {
   GRADRAIL_ASSIGN_OR_RETURN(const OptimizerKind optimizer, parse_optimizer(message.optimizer()));
   GRADRAIL_ASSIGN_OR_RETURN(const PushFormat push, parse_push_format(message.push()));
   GRADRAIL_ASSIGN_OR_RETURN(const ReturnFormat returns, parse_return_format(message.returns()));
-  // In async no step waits, so that the number of workers has no meaning.
+  // No step waits in async, so that the number of workers has no meaning.
   if (mode.waits() && (message.worker_count() == 0 || message.worker_count() > kMaxWorkers)) {
     return absl::InvalidArgumentError(fmt::format("mode {} needs the number of workers, 1 to {}: got {}",
                                                   message.mode(), kMaxWorkers, message.worker_count()));
@@ -94,7 +94,7 @@ std::string difference(const Training& ours, const Training& theirs, const Sides
   if (a.epsilon != b.epsilon) return say("epsilon", a.epsilon, b.epsilon);
   if (a.weight_decay != b.weight_decay) return say("weight_decay", a.weight_decay, b.weight_decay);
   if (a.momentum_every != b.momentum_every) return say("momentum_every", a.momentum_every, b.momentum_every);
-  // In async each worker chooses its own number of steps. A mode that waits would wait for the missing ones.
+  // Each worker in async chooses its own number of steps. A mode that waits would wait for the missing ones.
   if (ours.mode.waits() && ours.agreement != theirs.agreement) {
     return say("options", ours.agreement, theirs.agreement);
   }

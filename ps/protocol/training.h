@@ -31,7 +31,7 @@ struct Training {
   PushFormat push = PushFormat::fp32;
   ReturnFormat returns = ReturnFormat::fp32;
   uint32_t bucket_bytes = 1 << 20;
-  std::string agreement;  ///< not async: further options that must be equal (epochs, batch size), in words for people
+  std::string agreement;  ///< not async: further options that must be equal (epochs, batch size), as text for people
 };
 
 /// The optimizer of the shards: the mode and the number of workers replace a momentum_every of 0.

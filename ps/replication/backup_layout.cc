@@ -31,7 +31,7 @@ BackupLayout::BackupLayout(const ShardMap& map, uint32_t shard_index, int state_
 
 float* BackupLayout::values(std::byte* slot, uint32_t bucket, int vector) const {
   assert(bucket < counts_.size() && vector >= -1 && vector < state_vectors_);
-  // Behind the whole table, not behind its used rows: the place must not change with the number of workers.
+  // The payload follows the whole table, not its used rows: the place must not change with the number of workers.
   auto* first = reinterpret_cast<float*>(slot + sizeof(BackupHeader) + capacity_ * sizeof(BackupDone));
   return first + static_cast<size_t>(vector + 1) * counts_[bucket];
 }
@@ -72,7 +72,7 @@ absl::StatusOr<BucketState> BackupLayout::open(std::byte* slot, uint32_t bucket)
   if (crc32c(slot + sizeof(BackupHeader), slot_bytes(bucket) - sizeof(BackupHeader)) != header.crc32c) {
     return absl::DataLossError(fmt::format("bucket {}: the slot does not match its CRC32C", bucket));
   }
-  // The table comes from another process: each row is checked before it reaches the protocol.
+  // Another process sends the table: each row is checked before it reaches the protocol.
   BucketState state{.version = header.version, .floor = header.floor, .initialised = header.initialised != 0};
   const BackupDone* done = this->done(slot);
   for (uint32_t i = 0; i < header.done_count; ++i) {

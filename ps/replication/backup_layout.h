@@ -31,7 +31,7 @@ struct alignas(64) BackupHeader {
   uint32_t done_count = 0;
   /// 0: the parameters have no values yet, and those of the slot are zeros.
   uint32_t initialised = 0;
-  uint32_t crc32c = 0;  ///< of the slot behind the header
+  uint32_t crc32c = 0;  ///< CRC32C of the slot behind the header
   uint32_t reserved[7] = {};
 };
 
@@ -41,7 +41,7 @@ struct BackupDone {
   uint64_t step = 0;
   uint64_t staleness = 0;
   uint32_t worker = 0;
-  /// The last push came too late and was not summed.
+  /// Whether the last push was too late and was not summed.
   uint16_t dropped = 0;
   /// ssp: nothing was pushed yet, and `step` is only where the worker begins.
   uint16_t fresh = 0;
@@ -82,7 +82,7 @@ class BackupLayout {
   uint32_t capacity_;
   std::vector<size_t> firsts_;
   std::vector<size_t> counts_;
-  std::vector<size_t> offsets_;  ///< one more than buckets
+  std::vector<size_t> offsets_;  ///< one entry more than buckets
 };
 
 }  // namespace gradrail::ps

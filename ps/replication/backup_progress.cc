@@ -10,8 +10,8 @@ void BackupProgress::record_change(uint32_t bucket_index) {
   assert(bucket_index < buckets_.size());
   Bucket& bucket = buckets_[bucket_index];
   ++bucket.changes;
-  // In the handshake nothing is queued: begin_to_fill() queues every bucket.
-  // A bucket in flight is queued by its acknowledgement: its slot must not change before.
+  // Nothing is queued in the handshake: begin_to_fill() queues every bucket. A bucket in flight is queued by its
+  // acknowledgement: its slot must not change before.
   if (bucket.queued || bucket.in_flight || phase_ == Phase::handshake) return;
   bucket.queued = true;
   dirty_.push_back(bucket_index);
@@ -22,7 +22,7 @@ void BackupProgress::begin_to_fill() {
   phase_ = Phase::filling;
   missing_ = buckets_.size();
   for (uint32_t i = 0; i < buckets_.size(); ++i) record_change(i);
-  // A shard without buckets is level at once: no acknowledgement will arrive.
+  // A shard without buckets is level immediately: no acknowledgement will arrive.
   if (missing_ == 0) begin_to_hold();
 }
 
@@ -46,7 +46,7 @@ void BackupProgress::on_put() {
 }
 
 bool BackupProgress::on_acknowledged(uint64_t bucket_index) {
-  // The number comes from another process.
+  // Another process sends the number.
   if (bucket_index >= buckets_.size() || !buckets_[bucket_index].in_flight) return false;
   Bucket& bucket = buckets_[bucket_index];
   GRADRAIL_CHECK(bucket.sent > bucket.acknowledged && bucket.sent <= bucket.changes);

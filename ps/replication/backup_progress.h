@@ -12,9 +12,9 @@ namespace gradrail::ps {
 ///
 /// Invariants
 ///   1. One transfer of a bucket is under way at a time. The next one carries updates that were applied meanwhile.
-///   2. From is_holding() on, is_behind() is true of every bucket if the backup lacks its present state.
-///   3. The phase is `level` when the backup has acknowledged all state of the moment at which is_holding() began. From
-///      then on the backup has everything that an answer has shown which was not held.
+///   2. After is_holding() begins, is_behind() is true of every bucket if the backup lacks its present state.
+///   3. The phase is `level` when the backup has acknowledged all state of the time at which is_holding() began. The
+///      backup then has everything that an answer has shown which was not held.
 /// Threads  Owner thread of the shard.
 class BackupProgress {
  public:
@@ -28,7 +28,7 @@ class BackupProgress {
 
   explicit BackupProgress(size_t bucket_count) : buckets_(bucket_count) {}
 
-  /// The backup has sent Welcome: every bucket is to be sent.
+  /// Queues every bucket: the backup has sent Welcome.
   void begin_to_fill();
   void fail() { phase_ = Phase::lost; }
   /// Counts a change of the bucket, which the backup does not have yet.
@@ -44,13 +44,13 @@ class BackupProgress {
   /// False: no transfer of the bucket is under way.
   [[nodiscard]] bool on_acknowledged(uint64_t bucket);
 
-  /// The message that the backup is level is to be sent.
+  /// Whether the message that the backup is level has not been sent yet.
   bool is_level_unannounced() const { return is_level_unannounced_; }
   void on_announced() { is_level_unannounced_ = false; }
 
   Phase phase() const { return phase_; }
   bool is_holding() const { return phase_ == Phase::leveling || phase_ == Phase::level; }
-  /// The number of changes so far, and the last one that the backup has acknowledged.
+  /// Number of changes until now, and the last one that the backup has acknowledged.
   uint64_t changes(uint32_t bucket) const { return buckets_[bucket].changes; }
   uint64_t acknowledged(uint32_t bucket) const { return buckets_[bucket].acknowledged; }
   bool is_behind(uint32_t bucket) const { return acknowledged(bucket) < changes(bucket); }
@@ -59,11 +59,11 @@ class BackupProgress {
   friend class StateReader;  // tests/ps/prove
 
   struct Bucket {
-    uint64_t changes = 0;       ///< from 1: the first one is the state at the connection
+    uint64_t changes = 0;       ///< count from 1: the first one is the state at the connection
     uint64_t sent = 0;          ///< number of changes in the transfer under way, or in the last one
     uint64_t acknowledged = 0;  ///< changes that the backup has
     uint64_t level_at = 0;      ///< number of changes that the backup must have to be level
-    bool queued = false;        ///< in dirty_
+    bool queued = false;        ///< the bucket is in dirty_
     bool in_flight = false;
   };
 
@@ -72,10 +72,10 @@ class BackupProgress {
 
   Phase phase_ = Phase::handshake;
   std::vector<Bucket> buckets_;
-  std::deque<uint32_t> dirty_;         ///< to be sent; none of them is in flight
+  std::deque<uint32_t> dirty_;         ///< buckets to send; none of them is in flight
   bool is_front_filled_ = false;       ///< the slot of dirty_.front() is filled and waits for room only
   size_t missing_ = 0;                 ///< buckets that the backup lacks for the next phase
-  bool is_level_unannounced_ = false;  ///< the message that the backup is level is to be sent
+  bool is_level_unannounced_ = false;  ///< the message that the backup is level has not been sent yet
 };
 
 }  // namespace gradrail::ps

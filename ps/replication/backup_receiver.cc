@@ -28,7 +28,7 @@ absl::StatusOr<BucketState> BackupReceiver::receive(uint64_t immediate, Paramete
   if (immediate >= layout_.bucket_count()) {
     return absl::InvalidArgumentError(fmt::format("no bucket {} in this shard", immediate));
   }
-  // The immediate comes from another process; from here on the bucket is valid.
+  // Another process sends the immediate; from here on the bucket is valid.
   const auto bucket = static_cast<uint32_t>(immediate);
   std::byte* slot = slots_.memory.data() + layout_.slot_offset(bucket);
   GRADRAIL_ASSIGN_OR_RETURN(BucketState state, layout_.open(slot, bucket));

@@ -16,8 +16,8 @@ namespace gradrail::ps {
 /// Threads  Owner thread of the shard.
 class BackupReceiver {
  public:
-  /// `notices_key`: the primary's region to which the answers go.
-  /// Errors  INVALID_ARGUMENT: not a region key. Else as registering memory.
+  /// Opens the receiver. `notices_key` is that of the region of the primary for the answers.
+  /// Errors  INVALID_ARGUMENT: not a region key. Those of the registration of memory.
   static absl::StatusOr<std::unique_ptr<BackupReceiver>> open(transport::Context& context,
                                                               transport::Connection& connection,
                                                               const std::string& notices_key, BackupLayout layout,
@@ -26,7 +26,7 @@ class BackupReceiver {
   /// Key of the memory into which the primary puts its buckets.
   std::string key() const { return slots_.region->key(); }
   /// Copies the bucket that has arrived into the store. Returns the state of its exchanges.
-  /// Errors  INVALID_ARGUMENT, DATA_LOSS: the slot is wrong. Else those of the store.
+  /// Errors  INVALID_ARGUMENT, DATA_LOSS: the slot is wrong. Otherwise those of the store.
   absl::StatusOr<BucketState> receive(uint64_t immediate, ParameterStore& store);
   /// Notifies the primary that this bucket was copied. False: the transport has no room, try again.
   bool acknowledge(uint32_t bucket);

@@ -37,7 +37,8 @@ absl::StatusOr<std::unique_ptr<BackupSender>> BackupSender::open(transport::Cont
   return sender;
 }
 
-/// The backup speaks first, as a shard does to each peer: the proof answers its challenge.
+/// Begins the handshake. The backup sends the first message, as a shard does to each peer: the proof answers its
+/// challenge.
 void BackupSender::start_handshake(const std::string& challenge) {
   proto::ToShard message;
   proto::JoinReplication& join = *message.mutable_join_replication();

@@ -35,7 +35,7 @@ class BackupSender {
     uint32_t shard_index = 0;
     BackupLayout layout;
     ExportBucket export_bucket;
-    TimePoint deadline;  ///< for the connection
+    TimePoint deadline;  ///< time limit of the connection
   };
 
   /// Connects. The context, the store and the budget must outlive the sender.

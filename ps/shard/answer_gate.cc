@@ -16,7 +16,7 @@ bool AnswerGate::hold(const Action& answer, const BackupProgress* progress) {
   const bool is_behind = progress != nullptr && progress->is_holding() && progress->is_behind(answer.bucket);
   if (!is_behind && !is_unsure_) return false;
   GRADRAIL_CHECK(answer.bucket < held_.size());
-  // When the shard is unsure no acknowledgement releases the answer: the state may belong to another primary by now.
+  // No acknowledgement releases the answer of an unsure shard: the state may belong to another primary already.
   held_[answer.bucket].push_back({answer, is_behind ? progress->changes(answer.bucket) : kNever});
   return true;
 }
@@ -34,12 +34,12 @@ void AnswerGate::on_attaching(const BackupProgress* former) {
 }
 
 void AnswerGate::on_acknowledged(uint32_t bucket, const BackupProgress& progress, Actions& released) {
-  // While unsure, an acknowledgement may come from a backup that serves workers by now.
+  // An acknowledgement to an unsure shard may be that of a backup that serves workers already.
   if (is_unsure_) return;
   GRADRAIL_CHECK(bucket < held_.size());
   std::vector<Held>& held = held_[bucket];
   const uint64_t acknowledged = progress.acknowledged(bucket);
-  size_t kept = 0;  // in place and in order: answers of one worker must not overtake each other
+  size_t kept = 0;  // answers stay in order: those of one worker must not overtake each other
   for (Held& one : held) {
     if (one.change <= acknowledged) {
       released.push_back(std::move(one.answer));
@@ -53,7 +53,7 @@ void AnswerGate::on_acknowledged(uint32_t bucket, const BackupProgress& progress
 
 void AnswerGate::on_message(const BackupProgress& progress, Actions& released) {
   if (progress.phase() != BackupProgress::Phase::filling && !progress.is_holding()) return;
-  // After its Welcome the backup begins with an empty state: it has not taken over, and will not before it is level.
+  // The backup begins with an empty state after its Welcome: it has not taken over, and will not before it is level.
   is_unsure_ = false;
   release_all(released);
 }

@@ -12,8 +12,8 @@ namespace gradrail::ps {
 /// tests/ps/prove searches all orders of events. `progress` is that of the present backup; null: there is none.
 ///
 /// Invariants
-///   1. Without a backup, and while it is filled, answers leave at once.
-///   2. From BackupProgress::is_holding() on, no answer leaves that shows a state which the backup does not have.
+///   1. Answers leave immediately without a backup, and while it is filled.
+///   2. After BackupProgress::is_holding() begins, no answer leaves that shows a state which the backup does not have.
 ///   3. When a level backup is lost, it may have taken over (is_unsure()). No answer leaves until the control plane
 ///      has detached the backup, or the backup has begun again with an empty state.
 /// Threads  Owner thread of the shard.
@@ -26,7 +26,8 @@ class AnswerGate {
 
   // Events of the backup. Each appends the answers that may leave now to `released`, in the order of their decisions.
 
-  /// Before the connection to another backup, or again to the same one. `former` is the progress of the former one.
+  /// Prepares for the connection to another backup, or again to the same one. `former` is the progress of the former
+  /// one.
   void on_attaching(const BackupProgress* former);
   void on_attached(size_t bucket_count) { held_.resize(bucket_count); }
   void on_acknowledged(uint32_t bucket, const BackupProgress& progress, Actions& released);
@@ -37,7 +38,7 @@ class AnswerGate {
   void on_detached(Actions& released);
   /// True once for each backup that becomes level. An unreported backup cannot have taken over.
   bool report_level(const BackupProgress& progress);
-  /// Forgets all held answers: the shard begins again.
+  /// Removes all held answers: the shard begins again.
   void reset();
 
   /// A level backup was lost, and may have taken over.
@@ -48,11 +49,11 @@ class AnswerGate {
 
   struct Held {
     Action answer;
-    uint64_t change = 0;  ///< of the bucket; the backup must have it
+    uint64_t change = 0;  ///< change of the bucket; the backup must have it
   };
   void release_all(Actions& released);
 
-  std::vector<std::vector<Held>> held_;  ///< per bucket
+  std::vector<std::vector<Held>> held_;  ///< held answers of each bucket
   bool is_unsure_ = false;
   bool was_reported_level_ = false;
 };

@@ -15,7 +15,7 @@
 namespace gradrail::ps {
 
 void BackupRole::expect_primary(const std::string& key) {
-  // A task runs between two turns of the event loop, so that no completion of the peer is in its hands.
+  // A task runs between two turns of the event loop, so that the loop handles no completion of the peer now.
   if (ShardPeer* former = peers_.primary(); former != nullptr) peers_.close(*former);
   primary_key_ = key;
   is_level_ = is_outdated_ = false;
@@ -40,7 +40,8 @@ absl::Status BackupRole::open_receiver(ShardPeer& peer, const proto::JoinReplica
   if (join.capacity() > 2 * kMaxWorkers) {
     return absl::InvalidArgumentError(fmt::format("{} places for workers are too many", join.capacity()));
   }
-  // Not close(): a completion of the former connection may follow in the same turn (invariant 3 of PeerTable).
+  // close() is wrong here: a completion of the former connection may follow in the same turn (invariant 3 of
+  // PeerTable).
   if (ShardPeer* former = peers_.primary(); former != nullptr) peers_.start_closing(*former, Clock::now());
   // The primary begins with empty slots: until it declares level again, this shard may be behind an answer.
   is_level_ = false;
@@ -87,13 +88,13 @@ absl::Status BackupRole::check_takeover(const ShardClaim& seen, bool is_primary_
   }
   const std::string lacks = what_it_lacks(seen);
   if (lacks.empty()) return absl::OkStatus();
-  // Kept for all workers: another one that has seen less would be accepted, and a newer result be lost.
+  // The flag stays for all workers: another one that has received less would be accepted, and a newer result be lost.
   is_outdated_ = true;
   return absl::FailedPreconditionError(fmt::format("{}: its primary continued without it", lacks));
 }
 
-/// A version is not enough in async and ssp. The workers that came here may have made more updates than the primary and
-/// the other workers.
+/// Describes the steps that this backup lacks. A version is not enough in async and ssp. The workers that joined here
+/// may have made more updates than the primary and the other workers.
 std::string BackupRole::what_it_lacks(const ShardClaim& seen) const {
   const ShardProtocol& protocol = partition_.protocol();
   for (uint32_t i = 0; i < std::min<size_t>(seen.versions.size(), partition_.bucket_count()); ++i) {

@@ -22,9 +22,9 @@ struct ShardSuccessor {
   bool live = false;
 };
 
-/// What a worker that asks for a takeover has seen of the state of a shard.
+/// State of a shard that a worker with a request for a takeover has received.
 struct ShardClaim {
-  std::vector<uint64_t> versions;  ///< of the buckets; empty: the control plane does not have them
+  std::vector<uint64_t> versions;  ///< versions of the buckets; empty: the control plane does not have them
   WorkerIndex worker = 0;
   uint64_t incarnation = 0;
   std::vector<uint64_t> steps;  ///< async, ssp: of this incarnation, with all answers, by fragment; else empty
@@ -52,10 +52,10 @@ class BackupRole {
   void acknowledge(ShardPeer& peer);
   uint64_t updates() const { return updates_; }
 
-  /// OK when this shard can continue in place of its primary. `is_primary_unreachable`: the control plane has lost the
+  /// Checks whether this shard can replace its primary. `is_primary_unreachable`: the control plane has lost the
   /// primary, although its connection to this shard may exist.
-  /// Errors  FAILED_PRECONDITION: the shard never was level, or a worker has seen a state that the shard does not have.
-  ///         UNAVAILABLE: the primary is connected.
+  /// Errors  FAILED_PRECONDITION: the shard never was level, or a worker has received a state that the shard does not
+  ///         have. UNAVAILABLE: the primary is connected.
   absl::Status check_takeover(const ShardClaim& seen, bool is_primary_unreachable);
   void take_over(const std::vector<ShardSuccessor>& members);
 
@@ -68,7 +68,7 @@ class BackupRole {
   PeerTable& peers_;
   std::string primary_key_;   ///< "": this shard is not a backup
   bool is_level_ = false;     ///< the shard has every state that its primary has shown in an answer
-  bool is_outdated_ = false;  ///< a worker has seen a later state
+  bool is_outdated_ = false;  ///< a worker has received a later state
   uint64_t updates_ = 0;      ///< buckets received
 };
 

@@ -23,26 +23,26 @@ struct NonFinite {
     gradient,  ///< `worker` has pushed it
     initial,   ///< `worker` has offered it as initial value
     update,    ///< all gradients are finite: their sum or the update has overflowed
-    state,     ///< as update, in the state of the optimizer; the parameter is finite
-    unknown,   ///< it was there before, in a checkpoint or at the former primary, or it came with this step
+    state,     ///< value of an update in the state of the optimizer; the parameter is finite
+    unknown,   ///< present before this step, in a checkpoint or at the former primary, or new with this step
   };
   Source source{};
   WorkerIndex worker = 0;
   uint32_t further = 0;  ///< other workers whose gradients of this step have it as well
-  uint64_t element = 0;  ///< of the model
+  uint64_t element = 0;  ///< index in the model
   float value = 0.0f;
   uint64_t step = 0;     ///< async, ssp: of the worker
-  uint64_t version = 0;  ///< of the bucket with it
+  uint64_t version = 0;  ///< version of the bucket with it
 };
 
 /// Options of one shard. The shard calls the functions in its own thread; none of them may block.
 struct ShardOptions {
-  std::string name;                     ///< for the log: "ps/0 shard 1"
-  std::vector<std::string> transports;  ///< to listen on
-  std::string bind_host;                ///< for transports with network addresses
+  std::string name;                     ///< name in the log: "ps/0 shard 1"
+  std::vector<std::string> transports;  ///< transports to listen on
+  std::string bind_host;                ///< host for transports with network addresses
   std::vector<std::string> rails;       ///< addresses of the network interfaces; empty: bind_host alone
-  bool rails_named = false;             ///< by the user, and not found on this host
-  uint16_t data_port = 0;  ///< of the first transport over a network; each further one has the next; 0: any
+  bool rails_named = false;             ///< the user has named them, and this host does not have them
+  uint16_t data_port = 0;  ///< port of the first transport over a network; each further one has the next; 0: any
   transport::OpenOptions open;
   WaitPolicy wait = kAdaptiveWait;
   /// The first call in the shard's thread: binds it to its cores. May be empty.
@@ -58,7 +58,7 @@ struct ShardOptions {
   /// The backup is level (`cause` is empty), or it was lost.
   std::function<void(const std::string& cause)> on_backup;
   StoreMaker make_store = make_host_store;
-  uint64_t slot_bytes = 0;  ///< for the payloads of one worker that are under way (SlotPlaces); 0: no limit
+  uint64_t slot_bytes = 0;  ///< memory for the payloads of one worker that are under way (SlotPlaces); 0: no limit
   size_t marks = 0;         ///< capacity of the flight recorder
 };
 

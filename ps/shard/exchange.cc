@@ -61,12 +61,13 @@ void ShardExchange::on_arrival(ShardPeer& peer, uint64_t immediate) {
     if (has_failed_) return;
     return peers_.refuse(peer, std::string(message_of(checked)));
   }
-  // Since the last answer the program may have written into its parameters: only what follows this request is in them.
+  // The program may have written into its parameters since the last answer: only the results after this request are in
+  // them.
   if (peer.parameters_mapped != nullptr) peer.stored_version[immediate] = UINT64_MAX;
   peer.bytes_in += header.payload_bytes + sizeof(SlotHeader);
   peer.return_headers()[immediate].has_crc = header.has_crc;
   if (peer.encoder != nullptr) peer.encoder->on_arrival(header);
-  // Only in modes that wait: their answers report the waiting time.
+  // The time is needed only in modes that wait: their answers report the waiting time.
   if (!peer.arrived_at.empty()) peer.arrived_at[immediate] = decided_at_ = Clock::now();
   if (is_of_step(header.kind)) grace_.on_arrival(peer.worker, header.bucket, header.step, decided_at_);
   actions_.clear();
@@ -80,8 +81,8 @@ void ShardExchange::on_arrival(ShardPeer& peer, uint64_t immediate) {
   run_actions();
 }
 
-/// Another core has written header and gradient, and has read the parameters. The misses of a small bucket overlap.
-/// They would follow each other otherwise.
+/// Prefetches a bucket. Another core has written header and gradient, and has read the parameters. The misses of a
+/// small bucket overlap. They would follow each other otherwise.
 void ShardExchange::prefetch(const ShardPeer& peer, uint32_t bucket) const {
   __builtin_prefetch(&peer.slot_headers()[bucket]);
   if (peer.gradients_mapped == nullptr || peer.is_on_device()) return;
@@ -107,7 +108,7 @@ absl::Status ShardExchange::check(const ShardPeer& peer, const SlotHeader& heade
     return bad("a weight needs parameters in host memory (--ps_device host)");
   const PushFormat format = format_of(header.kind);
   if (header.format != format.kind) return bad("the format is not the one of the run");
-  // After the kind, which decides whether there is a payload.
+  // The length is checked after the kind, which decides whether there is a payload.
   const uint64_t expected =
       has_payload(header.kind) ? packed_bytes(partition_.bucket_range(header.bucket).count, format) : 0;
   if (header.payload_bytes != expected) return bad("payload length is not the bucket's");
@@ -220,7 +221,7 @@ void ShardExchange::initialise(const Action& action) {
 
 void ShardExchange::apply(const Action& action) {
   grace_.on_applied(action.bucket, decided_at_);
-  // Only absent workers: the version is new, and the parameters are not.
+  // Only absent workers contributed: the version is new, and the parameters are not.
   if (action.contributors.empty()) return primary_.record_change(action.bucket);
   const ElementRange range = partition_.bucket_range(action.bucket);
   mark(Mark::Kind::applying, action);
@@ -229,12 +230,12 @@ void ShardExchange::apply(const Action& action) {
   absl::InlinedVector<float*, kMaxTargets> targets;
   absl::InlinedVector<ShardPeer*, 1> refused;
   const ShardPeer& leader = rate_leader(action);
-  // Like the gradients, the rates may have changed since the check.
+  // The rates may have changed since the check, as the gradients may.
   ParameterStore::Step step = {
       .index = action.version, .rate = leader.slot_headers()[action.bucket].rate, .format = partition_.push_format()};
   for (const WorkerIndex worker : action.contributors) {
     ShardPeer* const peer = peers_.active(worker);
-    GRADRAIL_CHECK(peer != nullptr);  // the protocol forgets a worker's gradients with its connection
+    GRADRAIL_CHECK(peer != nullptr);  // the protocol drops a worker's gradients with its connection
     if (partition_.mode().kind == ModeKind::sync && peer != &leader &&
         are_different_rates(peer->slot_headers()[action.bucket].rate, step.rate)) {
       if (refused.empty() || refused.back() != peer) refused.push_back(peer);
@@ -349,7 +350,7 @@ void ShardExchange::forget(WorkerIndex worker) {
   });
 }
 
-/// The parameters of the answer are in their place.
+/// Completes an answer whose parameters are written.
 void ShardExchange::complete(const Action& action) {
   ShardPeer* const peer = peers_.active(action.worker);
   if (peer == nullptr) return;
@@ -361,7 +362,7 @@ void ShardExchange::complete(const Action& action) {
   if (has_failed_) return;
   peer->bytes_out += answer_bytes(*peer, action.bucket) + sizeof(ReturnHeader);
   peer->parameters_sent[action.bucket] = peer->parameters_mapped != nullptr || !partition_.returns_parameters();
-  // Behind a backlog, or without room: answers leave in their order.
+  // The answer waits behind a backlog, or without room: answers leave in their order.
   if (peer->backlog.empty() && post_answer(*peer, action.bucket)) return;
   peer->backlog.push_back(action.bucket);
   peers_.update_unsettled(*peer);
@@ -370,7 +371,7 @@ void ShardExchange::complete(const Action& action) {
 void ShardExchange::write_header(ShardPeer& peer, const Action& action) {
   assert(action.bucket < partition_.bucket_count());
   ReturnHeader& header = peer.return_headers()[action.bucket];
-  const uint8_t has_crc = header.has_crc;  // set by on_arrival(): the worker asks for a checksum by sending one
+  const uint8_t has_crc = header.has_crc;  // set by on_arrival(): the worker requests a checksum by sending one
   header = {.bucket = action.bucket,
             .step = action.step,
             .version = action.version,
@@ -382,7 +383,7 @@ void ShardExchange::write_header(ShardPeer& peer, const Action& action) {
   if (!peer.arrived_at.empty()) header.waited_ns = nanoseconds(decided_at_ - peer.arrived_at[action.bucket]);
 }
 
-/// With parameters on a GPU it waits for all updates so far.
+/// Writes the checksum. If the parameters are on a GPU, it waits for all earlier updates.
 void ShardExchange::write_crc(ShardPeer& peer, uint32_t bucket) {
   ReturnHeader& header = peer.return_headers()[bucket];
   if (header.has_crc == 0) return;
@@ -419,9 +420,9 @@ uint64_t ShardExchange::answer_bytes(const ShardPeer& peer, uint32_t bucket) con
                                  : partition_.bucket_range(bucket).count * sizeof(float);
 }
 
-/// A packed answer, or one with a checksum, must not change while it is sent, but pushes of other workers change the
-/// parameters. It lies in the worker's slot, because its gradient has been used. Without a region: the answer is not
-/// copied.
+/// Copy of an answer. A packed answer, or one with a checksum, must not change while it is sent, but pushes of other
+/// workers change the parameters. The copy is in the worker's slot, because its gradient has been used. Without a
+/// region: the answer is not copied.
 transport::LocalSlice ShardExchange::private_copy(const ShardPeer& peer, uint32_t bucket) const {
   if (peer.return_headers()[bucket].has_crc == 0 && peer.encoder == nullptr) return {};
   if (peer.parameters_mapped != nullptr || peer.answers_leave_gpu()) return {};
@@ -454,9 +455,9 @@ bool ShardExchange::post_answer(ShardPeer& peer, uint32_t bucket) {
     const transport::LocalSlice source = parameters_source(peer, bucket);
     const absl::Status posted = peer.connection->put(source, parameters_target(peer, bucket), {});
     if (absl::IsResourceExhausted(posted)) return false;
-    peer.parameters_sent[bucket] = true;  // when only the header has no room, the parameters are not sent twice
+    peer.parameters_sent[bucket] = true;  // parameters are not sent twice if only the header has no room
   }
-  // The puts of a connection are ordered: the notice of the header says that the parameters are there.
+  // The puts of a connection are ordered: the notice of the header shows that the parameters have arrived.
   const absl::Status posted = peer.connection->put(
       {.region = peer.returns.region.get(), .offset = bucket * sizeof(ReturnHeader), .bytes = sizeof(ReturnHeader)},
       {.region = peer.offer.returns, .offset = bucket * sizeof(ReturnHeader)}, {.immediate = bucket});

@@ -67,7 +67,7 @@ class ShardExchange {
   void end_windows();
   /// The worker's connection is lost: it repeats what is unanswered.
   void forget(WorkerIndex worker);
-  /// Forgets all answers and windows: the shard begins again.
+  /// Removes all answers and windows: the shard begins again.
   void reset() {
     awaiting_.clear();
     begun_.clear();
@@ -126,10 +126,10 @@ class ShardExchange {
   PeerTable& peers_;
   PrimaryRole& primary_;
   FlightRecorder recorder_;
-  std::map<uint32_t, Actions> awaiting_;  ///< by bucket: the answers that wait for LaterResults
-  std::deque<Begun> begun_;               ///< in the order of the decisions
+  std::map<uint32_t, Actions> awaiting_;  ///< answers that wait for LaterResults, by bucket
+  std::deque<Begun> begun_;               ///< sorted by decision
   std::optional<DeviceTicket> ended_;     ///< the last mark that was reached
-  Actions actions_;                       ///< of the last decision; keeps its memory from one arrival to the next
+  Actions actions_;                       ///< actions of the last decision; keeps its memory between arrivals
   TimePoint decided_at_;                  ///< time of the last decision; set only in the modes in which workers wait
   TimePoint noticed_at_;                  ///< time of on_completions(), while the recorder is on
   GraceWindows grace_;

@@ -11,11 +11,13 @@ namespace {
 
 /// A gradient that is later belongs to a worker that has failed, or that is slower by much than the others.
 constexpr Duration kLongestLearnedWindow = std::chrono::seconds(10);
-/// One late gradient in ten may be missed: the window of a single slow step would hold up all others.
+/// Percentile of the lags. One late gradient in ten may be missed: the window of a single slow step would hold up all
+/// others.
 constexpr size_t kPercentile = 90;
-/// A lag is known when its worker takes part in a further step of the fragment.
+/// Number of windows for which no lag is known yet. A lag is known when its worker takes part in a further step of the
+/// fragment.
 constexpr uint64_t kFirstWindows = 2;
-/// In percent of the percentile: room for the jitter of equal lags.
+/// Length of a window in percent of the percentile: room for the jitter of equal lags.
 constexpr int kReserve = 125;
 
 }  // namespace
@@ -38,7 +40,7 @@ void GraceWindows::on_arrival(WorkerIndex worker, uint32_t bucket_index, uint64_
     if (lag.longest > Duration::zero()) record(lag.longest);
     lag = {.step = step};
   }
-  // A gradient that is several steps late counts from the earliest moment that is known.
+  // A gradient that is several steps late counts from the earliest known time.
   const bool is_latest = step == bucket.latest.step;
   if (!is_latest && step > bucket.previous.step) return;
   const Moment& moment = is_latest ? bucket.latest : bucket.previous;

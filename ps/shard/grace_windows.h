@@ -23,10 +23,10 @@ namespace gradrail::ps {
 /// would have one window after the other, and would wait for a worker that is late anyway.
 ///
 /// grace=S     Each window has S seconds.
-/// grace=auto  A lag is the time from the moment at which a bucket has enough gradients to a later arrival of the same
-///             step. A worker's lag in a step is the longest one of its buckets. A window has the 90th percentile of
-///             the last 64 lags, and a quarter more. It is not longer than the step took before it, and not longer than
-///             10 s. Lags beyond that limit do not count, because a wait for them would be in vain. Without a lag that
+/// grace=auto  A lag is the time from when a bucket has enough gradients to a later arrival of the same step. A
+///             worker's lag in a step is the longest one of its buckets. A window has the 90th percentile of the last
+///             64 lags, and a quarter more. It is not longer than the step took before it, and not longer than 10 s.
+///             Lags beyond that limit do not count, because a wait for them would be in vain. Without a lag that
 ///             counts, the window has no length. The first two windows of a fragment have the longest permitted length
 ///             while no lag is known. Else a run of few long steps would lose what is late in them.
 /// Threads  Owner thread of the shard. Time is an argument.
@@ -42,7 +42,7 @@ class GraceWindows {
     std::optional<uint32_t> before = {};  ///< the bucket that leaves before this one from their common place
   };
 
-  /// Forgets all windows and lags. `places`: of each bucket.
+  /// Removes all windows and lags. `places` has the place of each bucket.
   void reset(const Grace& grace, const std::vector<Place>& places, TimePoint now);
 
   /// A push of a step, or an absence from it, has arrived.
@@ -52,28 +52,28 @@ class GraceWindows {
 
   /// TimePoint::max(): no window is open.
   TimePoint next_end() const { return ends_.empty() ? TimePoint::max() : ends_.begin()->first; }
-  /// The longest of the latest windows of all fragments; 0 before the first one. Empty without grace=auto.
+  /// Longest of the latest windows of all fragments; 0 before the first one. Empty without grace=auto.
   std::optional<Duration> learned() const;
   /// The next window that has ended. It is closed then.
   std::optional<End> take_ended(TimePoint now);
 
  private:
-  /// A step of a bucket, and the moment at which it had enough gradients.
+  /// A step of a bucket, and the time at which it had enough gradients.
   struct Moment {
     uint64_t step = 0;  ///< 0: none
     TimePoint at;
   };
   struct Bucket {
     Place place;
-    std::optional<TimePoint> end;  ///< of the open window
-    uint64_t ended_step = 0;       ///< the latest with a window that has ended
+    std::optional<TimePoint> end;  ///< end of the open window
+    uint64_t ended_step = 0;       ///< latest step with a window that has ended
     TimePoint applied_at;          ///< the next step began here
     Moment latest, previous;
   };
   struct Fragment {
-    uint64_t step = 0;  ///< the latest with a window
+    uint64_t step = 0;  ///< latest step with a window
     Duration length{};
-    uint64_t count = 0;  ///< of its windows
+    uint64_t count = 0;  ///< number of its windows
   };
   struct Lag {
     uint64_t step = 0;
@@ -88,11 +88,11 @@ class GraceWindows {
   Grace grace_;
   std::vector<Bucket> buckets_;
   std::vector<Fragment> fragments_;
-  std::set<std::pair<TimePoint, uint32_t>> ends_;  ///< of open windows, with their buckets
+  std::set<std::pair<TimePoint, uint32_t>> ends_;  ///< ends of open windows, with their buckets
   std::map<std::pair<WorkerIndex, uint32_t>, Lag>
       under_way_;                       ///< auto: of each worker and fragment, in its present step
   std::array<Duration, kLags> lags_{};  ///< auto: a ring
-  uint64_t lag_count_ = 0;              ///< that were recorded
+  uint64_t lag_count_ = 0;              ///< number of recorded lags
 };
 
 }  // namespace gradrail::ps

@@ -16,7 +16,7 @@ namespace {
 
 /// A mapping needs one answer of the worker's process, which waits for Welcome and has nothing else to do.
 constexpr auto kMappingDeadline = std::chrono::seconds(5);
-/// One transfer of kCheckBytes over a working path, even over a slow one.
+/// Time limit of one transfer of kCheckBytes over a working path, even over a slow one.
 constexpr auto kCheckDeadline = std::chrono::seconds(10);
 /// A worker changes to this connection between two of its steps, and a step may be long.
 constexpr auto kValidatedDeadline = std::chrono::minutes(2);
@@ -82,7 +82,7 @@ absl::Status Handshake::import_offer(ShardPeer& peer, const proto::JoinPath& joi
   offer.check_seed = join_path.check_seed();
   offer.has_gradients = !join_path.gradients_key().empty();
   offer.device_key = join_path.device_key();
-  // Only these two: the text goes into logs and metrics.
+  // Only these two values are kept: logs and metrics contain the text.
   offer.gpu_memory = join_path.gpu_memory().empty() ? "" : join_path.gpu_memory() == "dmabuf" ? "dmabuf" : "peermem";
   offer.check_offset = join_path.check_at();
   offer.host_slots = join_path.host_slots();
@@ -100,14 +100,14 @@ void Handshake::map_memory(ShardPeer& peer) {
   // GPU memory first: with it mapped, the exchange needs no host memory of the worker.
   if (!peer.offer.device_key.empty()) map_device_memory(peer);
   const absl::Status mapped = map_host_memory(peer);
-  if (absl::IsResourceExhausted(mapped)) return;  // under way: advance() asks again
+  if (absl::IsResourceExhausted(mapped)) return;  // the mapping is under way: advance() repeats the call
   const absl::Status welcomed = mapped.ok() ? send_welcome(peer) : mapped;
   if (!welcomed.ok()) peers_.refuse(peer, std::string(message_of(welcomed)));
 }
 
 absl::Status Handshake::send_welcome(ShardPeer& peer) {
   GRADRAIL_RETURN_IF_ERROR(allocate_slots(peer));
-  // After the allocation: the probe reads into the return region.
+  // The probe follows the allocation: it reads into the return region.
   GRADRAIL_RETURN_IF_ERROR(probe_mapping(peer));
   if (const absl::Status made = allocate_gpu_slots(peer); !made.ok()) {
     spdlog::info("{}: worker {} puts gradients into host memory: {}", environment_.options.name, peer.worker,
@@ -157,7 +157,7 @@ void Handshake::answer_pattern(ShardPeer& peer) {
     peers_.refuse(peer, fmt::format("the checked transfer: {}", message_of(posted)));
   };
   if (!peer.offer.gpu_memory.empty() && !peer.is_check_put) {
-    // The registration to be checked is that of the parameters; notices go to another one.
+    // The registration to check is that of the parameters; notices use another one.
     const absl::Status posted =
         peer.connection->put(pattern, {peer.offer.parameters, peer.offer.check_offset}, {.lane = peer.check_lane});
     if (absl::IsResourceExhausted(posted)) return;

@@ -31,8 +31,8 @@ class Member;
 ///                                   ←       Ready, when the worker changes to this connection
 ///   Active                          →
 ///
-/// A worker may have several connections up to Ready; Active makes one of them its active peer. A JoinReplication in
-/// place of JoinPath comes from the primary of this shard: BackupRole continues.
+/// A worker may have several connections up to Ready; Active makes one of them its active peer. A JoinReplication
+/// instead of JoinPath is that of the primary of this shard: BackupRole continues.
 /// Errors   Each failure refuses the peer, which then reads the reason.
 /// Threads  Owner thread of the shard.
 class Handshake {

@@ -34,7 +34,7 @@ absl::Status Handshake::map_host_memory(ShardPeer& peer) {
 }
 
 void Handshake::map_device_memory(ShardPeer& peer) {
-  const std::string key = std::exchange(peer.offer.device_key, "");  // one attempt
+  const std::string key = std::exchange(peer.offer.device_key, "");  // one attempt only
   if (partition_.device_memory() == nullptr) {
     peer.device_refused = "the parameters of this shard lie in host memory (see --ps_device)";
     return;
@@ -48,14 +48,14 @@ void Handshake::map_device_memory(ShardPeer& peer) {
   peer.device_refused = check_device_memory(*mapped, peer.offer.check_seed);
   if (!peer.device_refused.empty()) return;
   peer.device = *std::move(mapped);
-  // Packed answers go through host memory: the worker unpacks them there.
+  // Packed answers use host memory: the worker unpacks them there.
   if (partition_.return_format() == ReturnFormat::fp32) peer.parameters_mapped = peer.device.parameters;
   peer.gradients_mapped = peer.device.gradients;
 }
 
 absl::Status Handshake::allocate_slots(ShardPeer& peer) {
   transport::Context& context = *environment_.contexts[peer.context_index];
-  // At least kCheckBytes each: the pattern goes over the registrations that the exchange uses.
+  // Each has at least kCheckBytes: the pattern crosses the registrations that the exchange uses.
   const uint32_t bucket_count = partition_.bucket_count();
   const size_t slot_bytes = partition_.places().region_bytes();
   GRADRAIL_ASSIGN_OR_RETURN(
@@ -97,7 +97,7 @@ absl::Status Handshake::probe_mapping(const ShardPeer& peer) {
     // The put writes what is there: a chief that has joined again offers these parameters.
     const transport::LocalSlice element = {peer.returns.region.get(), 0, bytes};
     GRADRAIL_RETURN_IF_ERROR(peer.connection->get(element, {peer.offer.parameters, last}, 0));
-    // As the get, which may still be under way.
+    // The copy writes the bytes of the get, which may still be under way.
     std::memcpy(peer.returns.memory.data(), &peer.parameters_mapped[last_element], bytes);
     GRADRAIL_RETURN_IF_ERROR(peer.connection->put(element, {peer.offer.parameters, last}, {}));
   }
@@ -165,8 +165,8 @@ std::string Handshake::check_arrived_pattern(ShardPeer& peer) {
   return wrong.empty() ? "" : fmt::format("in the shard's GPU memory: {}", wrong);
 }
 
-/// The pattern lies in the memory from which answers leave. In GPU memory all peers share one pattern: there is space
-/// for one, and puts to several peers may be under way.
+/// Source of the pattern: the memory from which answers leave. All peers share one pattern in GPU memory: there is
+/// space for one, and puts to several peers may be under way.
 transport::LocalSlice Handshake::pattern_source(const ShardPeer& peer) const {
   if (!peer.uses_gpu()) return {peer.returns.region.get(), 0, kCheckBytes};
   return {parameters_.gpu(peer.context_index), partition_.device_memory()->check_offset(), kCheckBytes};

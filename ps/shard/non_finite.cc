@@ -72,7 +72,7 @@ NonFinite NonFiniteWatch::find_parameter(const Action& action, bool is_known) co
   const size_t count = partition_.bucket_range(action.bucket).count;
   const absl::StatusOr<const float*> fresh =
       partition_.store().fresh_parameters(partition_.offset(action.bucket), count);
-  GRADRAIL_CHECK(fresh.ok());  // in host memory, which alone is watched
+  GRADRAIL_CHECK(fresh.ok());  // host memory, the only memory that is watched
   const absl::Span<const float> values(*fresh, count);
   const size_t at = first_non_finite(values);
   if (at == count) return find_state(action, is_known);
@@ -86,7 +86,7 @@ NonFinite NonFiniteWatch::find_state(const Action& action, bool is_known) const 
     GRADRAIL_CHECK(vector < state_vectors(partition_.optimizer().kind));
     const absl::Status copied =
         partition_.store().copy_state(vector, partition_.offset(action.bucket), absl::MakeSpan(values));
-    GRADRAIL_CHECK(copied.ok());  // in host memory, which alone is watched
+    GRADRAIL_CHECK(copied.ok());  // host memory, the only memory that is watched
     at = first_non_finite(values);
   }
   return found(action, is_known ? NonFinite::Source::state : NonFinite::Source::unknown, values, at);

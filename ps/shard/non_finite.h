@@ -60,11 +60,11 @@ class NonFiniteWatch {
 
   const ShardEnvironment& environment_;
   const Partition& partition_;
-  std::vector<State> states_;  ///< by bucket
+  std::vector<State> states_;  ///< state of each bucket
   uint32_t finite_count_ = 0;
   uint32_t odd_count_ = 0;
   std::map<WorkerIndex, uint64_t> gradients_;
-  std::vector<float> decoded_;  ///< of one gradient; empty until the first one is needed
+  std::vector<float> decoded_;  ///< decoded elements of one gradient; empty until the first one is needed
 };
 
 }  // namespace gradrail::ps

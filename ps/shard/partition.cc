@@ -38,7 +38,7 @@ absl::Status Partition::start() {
   if (is_restored) {
     const Checkpoint& saved = *setup_.restored;
     GRADRAIL_CHECK(saved.parameters.size() == setup_.map.elements());
-    // One version for all buckets of a fragment: the bucket versions in the files belong to the cut of that save.
+    // All buckets of a fragment get one version: the bucket versions in the files belong to the cut of that save.
     for (uint32_t i = 0; i < bucket_count(); ++i) protocol_->set_version(i, step_of(saved.header, fragment(i)));
     const auto part = [&](const std::vector<float>& whole) {
       return absl::MakeConstSpan(whole).subspan(range().first, range().count);

@@ -42,7 +42,7 @@ class Partition {
                         uint64_t slot_bytes);
   /// Copies the restored values into the store and starts the protocol.
   absl::Status start();
-  /// Until the next start() no member exchanges anything.
+  /// Stops the exchanges of all members until the next start().
   void stop() { is_set_up_ = false; }
   bool is_set_up() const { return is_set_up_; }
 
@@ -72,22 +72,22 @@ class Partition {
   }
   /// Null: the parameters are in host memory.
   DeviceMemory* device_memory() const { return device_memory_; }
-  /// Null: the results of the store are there at once.
+  /// Interface to later results. Null: the results of the store are available immediately.
   LaterResults* later_results() const { return later_results_; }
-  /// As ParameterStore::returns_parameters(); kept, because each answer asks.
+  /// Result of ParameterStore::returns_parameters(); stored, because each answer needs it.
   bool returns_parameters() const { return returns_parameters_; }
   ShardProtocol& protocol() const {
     GRADRAIL_CHECK(protocol_ != nullptr);
     return *protocol_;
   }
 
-  /// For answers in delta.
+  /// Elements for answers in delta.
   ReturnedElements& returned() { return returned_; }
   /// The parameters of a bucket in the store have changed.
   void on_changed(uint32_t bucket) { returned_.on_changed(bucket); }
 
   /// Copies parameters and state into `copy` and uses its memory again.
-  /// Errors  FAILED_PRECONDITION: the parameters are not initialized. Else those of the store.
+  /// Errors  FAILED_PRECONDITION: the parameters are not initialized. Otherwise those of the store.
   absl::Status copy_to(Checkpoint& copy) const;
 
  private:
@@ -95,11 +95,11 @@ class Partition {
   ShardSetup setup_;
   uint64_t slot_bytes_ = 0;
   SlotPlaces places_;
-  std::vector<ElementRange> buckets_;  ///< as the map has them: each arrival needs its range several times
+  std::vector<ElementRange> buckets_;  ///< copy of the map's buckets: each arrival needs its range several times
   std::unique_ptr<ParameterStore> store_;
-  DeviceMemory* device_memory_ = nullptr;  ///< of store_
-  LaterResults* later_results_ = nullptr;  ///< of store_
-  bool returns_parameters_ = true;         ///< of store_
+  DeviceMemory* device_memory_ = nullptr;  ///< memory of store_
+  LaterResults* later_results_ = nullptr;  ///< later results of store_
+  bool returns_parameters_ = true;         ///< setting of store_
   std::unique_ptr<ShardProtocol> protocol_;
   ReturnedElements returned_;
 };

@@ -47,11 +47,11 @@ struct ShardPeer {
     transport::RemoteRegion returns{};
     transport::RemoteRegion gradients{};
     bool has_gradients = false;
-    std::string device_key;     ///< of the worker's GPU memory; "": none is offered, or it was tried
+    std::string device_key;     ///< key of the worker's GPU memory; "": none is offered, or it was tried
     std::string gpu_memory;     ///< way of the worker's NIC to GPU memory behind `parameters`; "": host memory
-    uint64_t check_offset = 0;  ///< in `parameters`, where the shard's pattern goes in addition to `returns`
+    uint64_t check_offset = 0;  ///< offset in `parameters` of the shard's pattern, which `returns` gets too
     uint64_t check_seed = 0;
-    bool host_slots = false;  ///< the worker wants its slots in host memory
+    bool host_slots = false;  ///< the worker requires its slots in host memory
   } offer;
   uint32_t check_lane = 0;     ///< the lane that is checked
   bool is_check_put = false;   ///< the pattern for GPU memory was posted
@@ -60,25 +60,25 @@ struct ShardPeer {
   // The worker's memory where the transport maps it, or the store's GPU maps the worker's; else null.
   float* parameters_mapped = nullptr;       ///< [elements of the model]
   const float* gradients_mapped = nullptr;  ///< [elements of the model]
-  DeviceVariables device;                   ///< behind the two above when they are GPU memory
+  DeviceVariables device;                   ///< source of the two above when they are GPU memory
 
   transport::RegisteredMemory slots;    ///< [SlotHeader × buckets][payload]
   transport::RegisteredMemory returns;  ///< [ReturnHeader × buckets], source of the way back
   struct Payload {
     DeviceSlots slots;  ///< [elements of the shard]
     std::unique_ptr<transport::MemoryRegion> region;
-  } payload;                        ///< in GPU memory; without a region the payload is behind the headers in `slots`
+  } payload;                        ///< place in GPU memory; no region: the payload is behind the headers in `slots`
   std::vector<PinnedRange> pinned;  ///< slots and mapped memory; ends before they do
 
   std::unique_ptr<ReturnEncoder> encoder;  ///< packs answers into `slots`; null: they are fp32
 
-  std::vector<uint64_t> stored_version;  ///< per bucket: stored into parameters_mapped since the last request
-  std::vector<TimePoint> arrived_at;     ///< per bucket: arrival of the last push; empty in a mode without waiting
+  std::vector<uint64_t> stored_version;  ///< version stored into parameters_mapped since the last request, per bucket
+  std::vector<TimePoint> arrived_at;     ///< arrival of the last push of each bucket; empty in a mode without waiting
   std::deque<uint32_t> backlog;          ///< buckets with an answer that the transport could not take yet
-  std::vector<bool> parameters_sent;     ///< per bucket in backlog: only the header is missing
+  std::vector<bool> parameters_sent;     ///< only the header of this bucket in backlog is missing
   bool is_counted_unsettled = false;     ///< PeerTable::update_unsettled()
 
-  std::unique_ptr<BackupReceiver> receiver;  ///< in phase primary; `backlog` then has buckets to acknowledge
+  std::unique_ptr<BackupReceiver> receiver;  ///< receiver in phase primary; `backlog` then has buckets to acknowledge
 
   uint64_t bytes_in = 0;
   uint64_t bytes_out = 0;
@@ -102,7 +102,7 @@ struct ShardPeer {
   const SlotHeader* slot_headers() const { return reinterpret_cast<const SlotHeader*>(slots.memory.data()); }
   ReturnHeader* return_headers() const { return reinterpret_cast<ReturnHeader*>(returns.memory.data()); }
 
-  /// How the memory is reached, behind the path's name in logs: " mapped", " gpu-direct(ipc)", "".
+  /// Access to the memory, for logs behind the path's name: " mapped", " gpu-direct(ipc)", "".
   std::string mapped_text() const {
     if (is_on_device()) return " gpu-direct(ipc)";
     const std::string out = offer.gpu_memory.empty() ? "" : " gpu-direct(" + offer.gpu_memory + ")";

@@ -16,7 +16,8 @@ namespace {
 /// Together with the transport's own limit before it (hello_timeout of tcp), an unauthenticated connection lasts 5 s at
 /// most.
 constexpr auto kHandshakeDeadline = std::chrono::seconds(3);
-/// Longer than a worker tries to return over another path (20 s). The control plane detects a lost process earlier.
+/// Time limit of a return, longer than a worker's attempts to return over another path (20 s). The control plane
+/// detects a lost process earlier.
 constexpr auto kReturnDeadline = std::chrono::seconds(30);
 /// Time for the peer to read a refusal before the connection closes.
 constexpr auto kGracePeriod = std::chrono::seconds(1);
@@ -59,14 +60,14 @@ void PeerTable::remove_member(WorkerIndex worker, uint64_t incarnation) {
   tell_lowest(worker);
 }
 
-/// The lowest worker is the chief. Without this message it knows that from its next heartbeat on, which may follow its
-/// last step.
+/// Notifies the lowest worker, which is the chief. Without this message it is informed by its next heartbeat, which may
+/// follow its last step.
 void PeerTable::tell_lowest(WorkerIndex removed) {
   const auto lowest = std::find_if(active_.begin(), active_.end(), [](const ShardPeer* p) { return p != nullptr; });
   if (lowest == active_.end() || (*lowest)->worker < removed) return;
   proto::ToWorker message;
   message.set_lower_left(true);
-  send_message(*(*lowest)->connection, message).IgnoreError();  // without room: the heartbeat has the news
+  send_message(*(*lowest)->connection, message).IgnoreError();  // the heartbeat has the information if there is no room
 }
 
 ShardPeer& PeerTable::accept(transport::Connection& connection, size_t context_index) {
@@ -99,7 +100,7 @@ void PeerTable::activate(ShardPeer& peer) {
   GRADRAIL_CHECK(peer.phase == ShardPeer::Phase::validated);
   // The former connection serves until this moment: a worker that verifies a better path still pushes over it.
   if (ShardPeer* former = active(peer.worker); former != nullptr) start_closing(*former, Clock::now());
-  // Else expire() would report the worker as lost although it has returned.
+  // expire() would otherwise report the worker as lost although it has returned.
   std::erase_if(absent_, [&](const Absent& absent) { return absent.worker == peer.worker; });
   if (active_.size() <= peer.worker) active_.resize(peer.worker + 1, nullptr);
   active_[peer.worker] = &peer;
@@ -157,7 +158,7 @@ void PeerTable::close(ShardPeer& peer) {
   if (is_active(peer)) deactivate(peer);
   transport::Connection* const connection = peer.connection;
   transport::Context& context = *environment_.contexts[peer.context_index];
-  // In this order: pins end before the memory that they pin is unmapped, the connection before its regions.
+  // The order matters: pins end before the memory that they pin is unmapped, the connection before its regions.
   peer.pinned.clear();
   peer.device = {};
   context.close(connection);

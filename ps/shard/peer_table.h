@@ -27,8 +27,8 @@ struct PathTraffic {
 ///   1. A worker has at most one active peer.
 ///   2. `unsettled_` is the number of peers for which is_settled() is false. The event loop scans the peers only while
 ///      it is not 0, or while a member is absent.
-///   3. Only close() frees a peer. A completion of a peer may be in the event loop's hands at any other time: refuse()
-///      and start_closing() leave the peer to expire().
+///   3. Only close() frees a peer. The event loop may handle a completion of a peer at any other time: refuse() and
+///      start_closing() leave the peer to expire().
 /// Threads  Owner thread of the shard.
 class PeerTable {
  public:
@@ -52,7 +52,8 @@ class PeerTable {
   /// Withdraws the admission and closes all connections of the member, the active one and those beside it.
   void remove_member(WorkerIndex worker, uint64_t incarnation);
   void withdraw_admissions() { admitted_.clear(); }
-  /// The task is about to end. Members lose their connections and connect again at once: a refusal is then expected.
+  /// Marks that the task will end. Members lose their connections and connect again immediately: a refusal is then
+  /// expected.
   void begin_end() {
     is_ending_ = true;
     withdraw_admissions();
@@ -92,7 +93,7 @@ class PeerTable {
   bool has_unsettled() const { return unsettled_ > 0; }
   bool needs_visit() const { return unsettled_ > 0 || !absent_.empty(); }
 
-  /// Per path, connections of the past included.
+  /// Traffic of each path, connections of the past included.
   std::vector<PathTraffic> traffic() const;
 
  private:
@@ -114,12 +115,12 @@ class PeerTable {
   std::map<WorkerIndex, Admission> admitted_;
   bool is_ending_ = false;
   std::unordered_map<const transport::Connection*, std::unique_ptr<ShardPeer>> peers_;
-  std::vector<ShardPeer*> active_;  ///< per worker
+  std::vector<ShardPeer*> active_;  ///< active peer of each worker
   std::vector<Absent> absent_;
   size_t unsettled_ = 0;
   Traffic past_traffic_;
   RateLimitedLog rate_limited_log_;
-  RateLimitedLog losses_{std::chrono::seconds(10), 16};  ///< of active peers; a host with several can fail
+  RateLimitedLog losses_{std::chrono::seconds(10), 16};  ///< losses of active peers; a host with several can fail
 };
 
 }  // namespace gradrail::ps

@@ -26,11 +26,12 @@ class PrimaryRole {
       : environment_(environment), partition_(partition), answer_(std::move(answer)) {}
 
   /// Connects to a backup at one of its endpoints. A former backup is detached.
-  /// Errors  FAILED_PRECONDITION: the shard is not set up. UNAVAILABLE: no endpoint could be connected to; says why.
+  /// Errors  FAILED_PRECONDITION: the shard is not set up. UNAVAILABLE: no endpoint could be connected to; gives the
+  ///         reason.
   absl::Status attach_backup(const std::vector<ShardEndpoint>& endpoints, const std::string& key);
   /// Continues without a backup and sends all held answers.
   void detach_backup();
-  /// Forgets the backup and all held answers: the shard begins again.
+  /// Removes the backup and all held answers: the shard begins again.
   void reset();
 
   std::string describe_backup() const { return sender_ == nullptr ? "" : sender_->describe(); }

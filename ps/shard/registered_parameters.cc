@@ -34,15 +34,15 @@ void RegisteredParameters::close() {
 
 void RegisteredParameters::open_gpu(const Partition& partition) {
   DeviceMemory* const memory = partition.device_memory();
-  // Not 0: in Welcome, 0 stands for the complement of the worker's seed.
+  // The seed is not 0: 0 in Welcome means the complement of the worker's seed.
   gpu_check_seed_ = random_bits() | 1;
   if (memory == nullptr || partition.range().count == 0) return;
   std::vector<std::byte> pattern(kCheckBytes);
   fill_check(absl::MakeSpan(pattern), gpu_check_seed_);
-  // Without the pattern no path into the GPU could be verified: slots are then in host memory.
+  // No path into the GPU could be verified without the pattern: slots are then in host memory.
   if (!memory->write_check(pattern).ok()) return;
   for (size_t i = 0; i < gpu_.size(); ++i) {
-    // The first way that works: dma-buf needs no kernel module, so it comes first.
+    // The loop takes the first way that works: dma-buf is first because it needs no kernel module.
     for (const NicGpuTransfer way : {NicGpuTransfer::dma_buf, NicGpuTransfer::peer_memory}) {
       if (gpu_[i].region == nullptr && environment_.contexts[i]->capabilities().gpu.takes(way)) {
         register_gpu(i, way, *memory);

@@ -41,8 +41,8 @@ class RegisteredParameters {
   void register_gpu(size_t context_index, NicGpuTransfer way, DeviceMemory& memory);
 
   ShardEnvironment& environment_;
-  std::vector<std::unique_ptr<transport::MemoryRegion>> host_;  ///< per context
-  std::vector<GpuRegion> gpu_;                                  ///< per context
+  std::vector<std::unique_ptr<transport::MemoryRegion>> host_;  ///< region of each context
+  std::vector<GpuRegion> gpu_;                                  ///< region of each context
   uint64_t gpu_check_seed_ = 0;
 };
 

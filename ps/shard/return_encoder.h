@@ -23,7 +23,7 @@ namespace gradrail::ps {
 /// Threads  Owner thread of the shard.
 class ReturnedElements {
  public:
-  /// Forgets all contents. The memory is allocated when it is used.
+  /// Removes all contents. The memory is allocated when it is used.
   void reset(uint32_t bucket_count, uint64_t elements);
 
   /// The parameters of the bucket have changed after an answer.
@@ -45,8 +45,8 @@ class ReturnedElements {
   };
   std::vector<Bucket> buckets_;
   uint64_t elements_ = 0;
-  std::vector<uint16_t> held_;    ///< by element
-  std::vector<uint16_t> stamps_;  ///< by element
+  std::vector<uint16_t> held_;    ///< value of each element
+  std::vector<uint16_t> stamps_;  ///< stamp of each element
 };
 
 /// Packs the parameters of answers over one path in bf16 or delta (ps/protocol/return_format.h). The elements that a
@@ -54,8 +54,8 @@ class ReturnedElements {
 ///
 /// Invariants
 ///   1. The content of a bucket is that of the last answer to a push over this path.
-///   2. A delta changes the answer that the worker has named in its push. Each other answer is whole. A worker that
-///      comes over another path, or to another shard, names none that this path has sent.
+///   2. A delta changes the answer that the worker has named in its push. Each other answer is whole. A worker on
+///      another path, or at another shard, names none that this path has sent.
 /// Units    `offset` counts elements from the first of the shard.
 /// Threads  Owner thread of the shard.
 class ReturnEncoder {
@@ -76,9 +76,9 @@ class ReturnEncoder {
 
  private:
   struct Bucket {
-    uint64_t content = 0;    ///< of the last answer (ReturnedElements)
+    uint64_t content = 0;    ///< content of the last answer (ReturnedElements)
     uint16_t answer = 0;     ///< the last one; 0: none to a push
-    uint32_t base = 0;       ///< that the worker has
+    uint32_t base = 0;       ///< answer that the worker has
     bool is_pushed = false;  ///< the next answer is to a push
   };
   ReturnFormat format_;

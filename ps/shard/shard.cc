@@ -29,13 +29,13 @@ namespace {
 constexpr auto kTaskDeadline = std::chrono::seconds(30);
 /// Waits while a peer has work that no completion announces: room in a transport, a mapping.
 constexpr auto kShortWait = std::chrono::milliseconds(1);
-/// Without such work only completions and tasks matter, and these wake the loop. Deadlines of absent members are
-/// coarse.
+/// Longest wait of the loop without such work. Only completions and tasks matter then, and these wake the loop.
+/// Deadlines of absent members are coarse.
 constexpr auto kLongWait = std::chrono::seconds(1);
 /// Completions of one turn. Tasks and other peers wait meanwhile.
 constexpr size_t kCompletionsPerTurn = 64;
 
-/// One for connections of one lane, and one for those of several streams or rails.
+/// Ports of a transport: one for connections of one lane, and one for those of several streams or rails.
 constexpr uint16_t kPortsOfTransport = 2;
 
 bool crosses_network(const std::string& name) {
@@ -78,7 +78,7 @@ absl::StatusOr<std::unique_ptr<transport::Context>> open_context(const transport
     opened.refused.clear();
     GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<BundleContext> bundle, BundleContext::over(std::move(opened)));
     GRADRAIL_ASSIGN_OR_RETURN(endpoint.rails, listen_on_rails(*bundle, hosts));
-    // A peer that wants one lane takes the first rail: an address without a greeting has no room for several keys.
+    // A peer for one lane takes the first rail: an address without a greeting has no room for several keys.
     endpoint.address = endpoint.rails.substr(0, endpoint.rails.find(','));
     return bundle;
   }
@@ -166,7 +166,7 @@ absl::StatusOr<std::unique_ptr<Shard>> Shard::start(Options options) {
 
 Shard::~Shard() {
   tasks_.stop();
-  // Else the loop notices the stop only after kLongWait.
+  // The loop would otherwise notice the stop only after kLongWait.
   wait_set_.wake();
   if (thread_.joinable()) thread_.join();
 }
@@ -178,7 +178,7 @@ void Shard::run() {
     serve();
     return absl::OkStatus();
   });
-  // What the exception has interrupted is unknown: the run ends with its cause.
+  // The interrupted work is unknown: the run ends with the cause of the exception.
   if (!served.ok()) fail(std::string(message_of(served)));
 }
 
@@ -191,7 +191,7 @@ void Shard::serve() {
     for (size_t i = 0; i < count; ++i) dispatch(completions[i]);
     if (tasks_.has_work()) is_stopped = !tasks_.run();
     exchange_.end_windows();
-    // After all completions of the turn: one transfer of a bucket carries the updates of all of them.
+    // The call follows all completions of the turn: one transfer of a bucket carries the updates of all of them.
     primary_.advance();
     exchange_.advance();
     if (peers_.needs_visit()) continue_peers();
@@ -199,12 +199,12 @@ void Shard::serve() {
 }
 
 size_t Shard::wait(absl::Span<transport::Completion> completions) {
-  // A GPU gives no notice of its progress: the loop asks it.
+  // A GPU gives no notice of its progress: the loop polls it.
   if (exchange_.waits_for_gpu()) {
     partition_.device_memory()->pause();
     return wait_set_.poll(completions);
   }
-  // Under load this poll finds work, and no deadline needs the clock.
+  // This poll finds work under load, and no deadline needs the clock.
   if (const size_t count = wait_set_.poll(completions); count > 0) return count;
   return wait_set_.wait(completions, next_deadline());
 }
@@ -221,7 +221,7 @@ void Shard::dispatch(transport::Completion& completion) {
     return handshake_.send_challenge(peers_.accept(*completion.connection, wait_set_.source_index()));
   }
   if (completion.kind == Kind::peer_lost && completion.altered) report_altered(completion);
-  // Before peer_of(): the connection to the backup is not a peer.
+  // This check precedes peer_of(): the connection to the backup is not a peer.
   if (primary_.owns(completion.connection)) return primary_.on_completion(completion);
   ShardPeer& peer = PeerTable::peer_of(*completion.connection);
   switch (completion.kind) {
@@ -243,7 +243,7 @@ void Shard::dispatch(transport::Completion& completion) {
       peers_.on_lost(peer, std::string(message_of(completion.cause)));
       break;
     default:
-      break;  // the shard asks for no put_done, and posts a get only to probe a mapping
+      break;  // the shard requests no put_done, and posts a get only to probe a mapping
   }
 }
 
@@ -290,13 +290,13 @@ absl::Status Shard::run_status_in_thread(std::function<absl::Status()> task) {
   return done.ok() ? *done : done.status();
 }
 
-/// For tasks that a shard which is stopping, or does not answer, need not do.
+/// Runs tasks that a shard which is stopping, or does not answer, need not do.
 void Shard::run_void_in_thread(std::function<void()> task) {
   const absl::StatusOr<bool> done = run_in_thread([task = std::move(task)] {
     task();
     return true;
   });
-  // Without memory a part of it may be done.
+  // A part of the task may be done if memory was missing.
   if (absl::IsResourceExhausted(done.status())) fail(std::string(message_of(done.status())));
 }
 
@@ -304,8 +304,8 @@ absl::Status Shard::set_up(Setup setup) {
   return run_status_in_thread([this, setup = std::move(setup)] { return begin(setup); });
 }
 
-/// Also a second time: when the set-up of another shard failed, or when the run begins again. The control plane is
-/// about to remove the former members.
+/// Sets the shard up. A second call follows a failure of another shard's set-up, or a new begin of the run. The control
+/// plane will then remove the former members.
 absl::Status Shard::begin(const Setup& setup) {
   // Connections refer to regions, and regions to the store: they end in this order.
   peers_.withdraw_admissions();
@@ -439,7 +439,7 @@ Shard::Stats Shard::collect_stats() const {
     lowest = std::min(lowest, protocol.next_step(bucket));
   }
   if (partition_.bucket_count() > 0) {
-    // Bucket 0 stands for all: buckets differ by the updates in flight only.
+    // Bucket 0 represents all: buckets differ by the updates in flight only.
     stats.version = protocol.version(0);
     stats.waiting_for = protocol.waiting_for(0);
   }

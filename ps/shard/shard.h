@@ -41,7 +41,7 @@ uint32_t data_ports_of_shard(const std::vector<std::string>& transports);
 /// loop. It gives completions of the transports to Handshake, ShardExchange, PrimaryRole and BackupRole, and runs the
 /// control plane's tasks between them.
 /// Errors   UNAVAILABLE: the shard is stopping. DEADLINE_EXCEEDED: its thread does not answer.
-/// Threads  Public functions: any thread. They hand a task to the shard's thread and wait for it, unless noted.
+/// Threads  Public functions: any thread. They give a task to the shard's thread and wait for it, unless noted.
 class Shard {
  public:
   using Options = ShardOptions;
@@ -50,12 +50,12 @@ class Shard {
   using Successor = ShardSuccessor;
   struct Stats {
     using Path = PathTraffic;
-    uint64_t version = 0;  ///< of bucket 0
-    /// By fragment: ShardProtocol::next_step() of its buckets; UINT64_MAX without a bucket here.
+    uint64_t version = 0;  ///< version of bucket 0
+    /// ShardProtocol::next_step() of the buckets of each fragment; UINT64_MAX without a bucket here.
     std::vector<uint64_t> next_steps;
-    uint64_t updates = 0;             ///< over all buckets
-    uint64_t dropped = 0;             ///< gradients that arrived too late to be summed
-    uint32_t non_finite_buckets = 0;  ///< as NonFiniteWatch has them
+    uint64_t updates = 0;             ///< updates of all buckets
+    uint64_t dropped = 0;             ///< gradients that were too late for the sum
+    uint32_t non_finite_buckets = 0;  ///< number in NonFiniteWatch
     std::map<WorkerIndex, uint64_t> non_finite_gradients;
     std::optional<Duration> learned_window;  ///< GraceWindows::learned()
     bool initialised = false;
@@ -70,10 +70,10 @@ class Shard {
   static absl::StatusOr<std::unique_ptr<Shard>> start(Options options);
   ~Shard();
 
-  /// One per transport of the options. Set once: no task.
+  /// One endpoint for each transport of the options. Set once: no task.
   const std::vector<Endpoint>& endpoints() const { return endpoints_; }
 
-  /// Begins with new parameters. Members and connections of before are forgotten.
+  /// Begins with new parameters. Former members and connections are removed.
   absl::Status set_up(Setup setup);
 
   // Members. An admitted member's data connection proves that it has `key`.
@@ -83,8 +83,8 @@ class Shard {
   void remove_member(WorkerIndex worker, uint64_t incarnation);
   /// The member's steps are done: no step waits for it, but it may still pull.
   void mark_finished(WorkerIndex worker, uint64_t incarnation);
-  /// By fragment, the last step of this incarnation that is done in all buckets, also after its removal; UINT64_MAX
-  /// without a bucket here. Empty: a bucket does not know the incarnation.
+  /// Last step of this incarnation that is done in all buckets, by fragment, also after its removal; UINT64_MAX without
+  /// a bucket here. Empty: a bucket does not have the incarnation.
   absl::StatusOr<std::vector<uint64_t>> done_steps(WorkerIndex worker, uint64_t incarnation);
   /// No step waits for these workers until they are admitted again.
   void stop_expecting(const std::vector<WorkerIndex>& workers);

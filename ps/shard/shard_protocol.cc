@@ -11,7 +11,8 @@
 namespace gradrail::ps {
 namespace {
 
-/// A base ahead of the bucket comes from before the parameters were restored: it is not stale.
+/// Staleness of a gradient. A base ahead of the bucket is one from before the parameters were restored: it is not
+/// stale.
 uint64_t staleness_of(uint64_t version, uint64_t base_version) {
   return version > base_version ? version - base_version : 0;
 }
@@ -84,11 +85,11 @@ void ShardProtocol::add_former_member(WorkerIndex worker, uint64_t incarnation) 
   begin_part(worker, *member);
 }
 
-/// Its data path works: from now on the steps of the others may wait for it.
+/// Makes the worker take part: its data path works, and the steps of the others may wait for it.
 void ShardProtocol::begin_part(WorkerIndex worker, Member& member) {
   if (std::exchange(member.arrived, true)) return;
   for (size_t bucket = 0; mode_.kind == ModeKind::ssp && bucket < buckets_.size(); ++bucket) {
-    // Since it was added, the others have gone on. A backup has the place that its primary has given the worker.
+    // The others have continued since it was added. A backup has the place that its primary has given the worker.
     Exchange& exchange = member.exchanges[bucket];
     if (exchange.fresh && !member.former) exchange.done_step = std::max(exchange.done_step, buckets_[bucket].floor);
     buckets_[bucket].slowest_count = 0;
@@ -99,7 +100,7 @@ void ShardProtocol::begin_part(WorkerIndex worker, Member& member) {
 void ShardProtocol::remove_worker(WorkerIndex worker, uint64_t incarnation, Actions& actions) {
   Member* member = find(worker, incarnation);
   if (member == nullptr) return;
-  // Before stop_expecting(), which may apply a step: the payloads of this worker end with its connection.
+  // The call precedes stop_expecting(), which may apply a step: the payloads of this worker end with its connection.
   drop_all(*member);
   member->live = false;
   // done_step stays: the incarnation may return and repeat that push.
@@ -124,7 +125,7 @@ void ShardProtocol::stop_expecting(WorkerIndex worker, Actions& actions) {
   GRADRAIL_CHECK(expected_count_ > 0);
   expected_[worker] = false;
   --expected_count_;
-  // With one worker less the next step of a bucket may be complete.
+  // The next step of a bucket may be complete with one worker less.
   for (uint32_t bucket = 0; bucket < buckets_.size(); ++bucket) {
     buckets_[bucket].slowest_count = 0;
     mode_.kind == ModeKind::ssp ? answer_withheld(bucket, actions) : complete_step(bucket, actions);
@@ -219,7 +220,7 @@ std::vector<WorkerIndex> ShardProtocol::waiting_for(uint32_t bucket) const {
 
 uint32_t ShardProtocol::enough() const {
   if (mode_.kind == ModeKind::sync) return expected_count_;
-  // With fewer workers than K the step waits for all of them: a lost worker must not stop the run.
+  // The step waits for all workers if there are fewer than K: a lost worker must not stop the run.
   return std::min(expected_count_, mode_.bound);
 }
 
@@ -251,7 +252,7 @@ uint64_t ShardProtocol::follow_slowest(uint32_t bucket_index) {
     }
   }
   assert(bucket.slowest == slowest_step(bucket_index));
-  // The floor never falls, because a late worker begins there. Without an expected worker it stays.
+  // The floor never decreases, because a late worker begins there. It stays without an expected worker.
   if (bucket.slowest != UINT64_MAX) bucket.floor = std::max(bucket.floor, bucket.slowest);
   return bucket.slowest;
 }
@@ -262,7 +263,7 @@ ShardProtocol::Member* ShardProtocol::find(WorkerIndex worker, uint64_t incarnat
 }
 
 void ShardProtocol::keep_waiting(Exchange& exchange, const Arrival& arrival) {
-  // One place per worker and bucket: a worker has one open request at a time, and the later one replaces it.
+  // Each worker has one place per bucket: it has one open request at a time, and the later one replaces it.
   drop(exchange, arrival.bucket);
   exchange.waiting = true;
   exchange.kind = arrival.kind;
@@ -342,7 +343,7 @@ void ShardProtocol::on_summed_push(Exchange& exchange, const Arrival& arrival, A
   // other buckets, and absent here until this one has followed.
   if (arrival.step > version + 1 && arrival.kind == ArrivalKind::push)
     return refuse(arrival, fmt::format("expected step {}", version + 1), actions);
-  if (arrival.step <= version) {  // applied without this gradient: see "Joining"
+  if (arrival.step <= version) {  // applied without this gradient: "Joining" in the header
     exchange.done_step = arrival.step;
     exchange.done_staleness = staleness_of(version, arrival.base_version);
     exchange.done_dropped = true;
@@ -377,7 +378,7 @@ void ShardProtocol::apply_one(Exchange& exchange, const Arrival& arrival, Action
 void ShardProtocol::answer_or_withhold(Exchange& exchange, const Arrival& arrival, Actions& actions) {
   if (mode_.kind != ModeKind::ssp) return answer_done(exchange, arrival, actions);
   exchange.withheld = true;
-  // While the slowest step stays, no other answer becomes due.
+  // No other answer becomes due while the slowest step stays.
   const uint64_t slowest = follow_slowest(arrival.bucket);
   if (slowest != buckets_[arrival.bucket].answered_until) return answer_withheld(arrival.bucket, actions);
   if (!exchange.is_due(slowest, mode_.bound)) return;
@@ -386,11 +387,11 @@ void ShardProtocol::answer_or_withhold(Exchange& exchange, const Arrival& arriva
               actions);
 }
 
-/// Applies the next step of the bucket and answers the workers that take part in it, if they are enough.
+/// Applies the next step of the bucket and answers its workers, if they are enough.
 void ShardProtocol::complete_step(uint32_t bucket_index, Actions& actions) {
   Bucket& bucket = buckets_[bucket_index];
   const uint32_t needed = bucket.push_count > 0 ? enough() : expected_count_;
-  // Without an expected worker enough() is 0: a step without a worker would be applied.
+  // enough() is 0 without an expected worker: a step without a worker would be applied.
   if (!bucket.initialised || expected_count_ == 0 || bucket.waiting_count < needed) return;
   if (!mode_.grace.any() || !stays_open(bucket_index, actions)) apply_step(bucket_index, actions);
 }
@@ -411,7 +412,7 @@ bool ShardProtocol::stays_open(uint32_t bucket_index, Actions& actions) {
 void ShardProtocol::apply_step(uint32_t bucket_index, Actions& actions) {
   Bucket& bucket = buckets_[bucket_index];
   bucket.window = Window::none;
-  // Before any answer: all answers of the step show the same version.
+  // The version is taken before any answer: all answers of the step show the same version.
   const uint64_t version_before = bucket.version;
   bucket.version = bucket.push_count > 0 ? version_before + 1 : lowest_waiting_step(bucket_index);
   Action& apply = actions.emplace_back();

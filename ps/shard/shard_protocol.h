@@ -24,7 +24,7 @@ struct Arrival {
   uint64_t base_version = 0;
 };
 
-/// One action of the shard. A decision is a list of them, in the order in which they are carried out.
+/// An action of the shard. A decision is a list of them, in the order in which they are carried out.
 struct Action {
   enum class Kind : uint8_t {
     initialise,    ///< copy `contributors[0]`'s payload into the parameters of `bucket`
@@ -40,7 +40,7 @@ struct Action {
   uint64_t step = 0;
   uint64_t version = 0;
   uint64_t staleness = 0;
-  bool dropped = false;    ///< answer: the gradient came too late, or was not expected, and is not applied
+  bool dropped = false;    ///< answer: the gradient was too late, or was not expected, and is not applied
   uint64_t next_step = 0;  ///< ssp, answer to a pull or an offer: the step that the worker may push next
   absl::InlinedVector<WorkerIndex, 8> contributors;
   std::string reason;
@@ -64,10 +64,10 @@ using Actions = std::vector<Action>;
 ///      that has pushed, and is no contributor. A step has a contributor, because one without it could make the
 ///      gradient of another worker late. If all expected workers are absent, the bucket follows to their lowest step.
 ///      Grace: a step that has enough stays open once. It is applied when all members that are expected have pushed or
-///      are absent, or when its window has ended. Behind the end of its window the step is not held open again, also if
+///      are absent, or when its window has ended. After the end of its window the step is not held open again, also if
 ///      it has lost a push meanwhile. A window belongs to one step of one bucket: the end of an earlier one changes
 ///      nothing.
-///   5. Before a bucket is initialized nothing is applied to it. Pulls and pushes wait and are answered after.
+///   5. Nothing is applied to a bucket before it is initialized. Pulls and pushes wait and are answered afterwards.
 ///   6. Only members are answered, for the latest step that they sent on that bucket over their present connection.
 ///   7. ssp: a worker that has pushed step s of a bucket is answered when all expected workers have pushed its step
 ///      s - bound. The answer is the permission to begin the next step: no worker gets further ahead.
@@ -80,7 +80,7 @@ using Actions = std::vector<Action>;
 /// Joining   sync, quorum: a worker that joins late, again or as a new incarnation is expected from the next
 ///           step of every bucket. Buckets may be one step apart at that moment. The first arrival is a pull or an
 ///           offer. The answers to it name the step after their versions. The worker begins with the smallest one of
-///           all shards. Each fragment of the model has a step of its own. From then on each bucket waits for it (in
+///           all shards. Each fragment of the model has its own step. From then on each bucket waits for it (in
 ///           quorum the others may continue). Where that step is already applied, the push is answered at
 ///           once and dropped. While the answers' versions are ahead of its step, the worker may continue at their
 ///           smallest + 1.
@@ -92,27 +92,27 @@ using Actions = std::vector<Action>;
 /// Threads   Owner thread of the shard.
 class ShardProtocol {
  public:
-  /// `initial_version`: updates already in the parameters (restored from a checkpoint); `initialised` says whether
-  /// the parameters hold values. Without values there are no updates: initial_version is 0.
+  /// `initial_version`: updates already in the parameters (restored from a checkpoint); `initialised`: whether the
+  /// parameters have values. Without values there are no updates: initial_version is 0.
   ShardProtocol(Mode mode, uint32_t bucket_count, bool initialised, uint64_t initial_version);
 
-  /// Updates that a checkpoint of this bucket has. Before the first member.
+  /// Sets the number of updates that a checkpoint of this bucket has. Called before the first member is added.
   void set_version(uint32_t bucket, uint64_t version) { buckets_[bucket].version = version; }
 
-  /// The worker may send from now on, and is expected from its first arrival on. A live earlier incarnation of it is
-  /// replaced: its waiting pushes are dropped, and it cannot be added again. The incarnation that was removed last
-  /// continues where it was, and is expected at once if it had arrived. Adding a live incarnation changes nothing.
+  /// Allows the worker to send from now on; it is expected from its first arrival on. A live earlier incarnation of it
+  /// is replaced: its waiting pushes are dropped, and it cannot be added again. The incarnation that was removed last
+  /// continues where it was, and is expected immediately if it had arrived. Adding a live incarnation changes nothing.
   void add_worker(WorkerIndex worker, uint64_t incarnation);
 
-  /// The same for a member of the former primary, in a takeover. That primary may have placed it at a later step than
-  /// the state that this backup has. It is expected at once.
+  /// Adds a member of the former primary in a takeover. That primary may have placed it at a later step than the state
+  /// that this backup has. It is expected immediately.
   void add_former_member(WorkerIndex worker, uint64_t incarnation);
 
   /// The worker has left (its steps are done) or was lost: it is no longer expected, and its waiting pushes are
   /// dropped. Appends the actions that this completes. Ignored unless the incarnation is current.
   void remove_worker(WorkerIndex worker, uint64_t incarnation, Actions& actions);
 
-  /// The worker is not expected until it is added (again). Ignored while it is a live member.
+  /// Stops the wait for the worker until it is added (again). Ignored while it is a live member.
   void stop_expecting_worker(WorkerIndex worker, Actions& actions);
 
   /// The worker's steps are done: it is no longer expected, but stays a member, which may still pull. A further step is
@@ -154,15 +154,15 @@ class ShardProtocol {
  private:
   friend class StateReader;  // tests/ps/prove
 
-  /// One worker on one bucket.
+  /// A worker on a bucket.
   struct Exchange {
     bool waiting = false;
-    ArrivalKind kind{};  ///< of what waits
+    ArrivalKind kind{};  ///< kind of the waiting request
     uint64_t step = 0;
     uint64_t base_version = 0;
     uint64_t done_step = 0;       ///< latest push answered
-    uint64_t done_staleness = 0;  ///< for repeated answers
-    bool done_dropped = false;    ///< for repeated answers
+    uint64_t done_staleness = 0;  ///< staleness for repeated answers
+    bool done_dropped = false;    ///< flag for repeated answers
     bool withheld = false;        ///< ssp: done, and not yet answered
     bool fresh = true;            ///< ssp: nothing was pushed yet; done_step is only where it begins
 
@@ -170,14 +170,14 @@ class ShardProtocol {
     bool is_due(uint64_t slowest, uint32_t bound) const;
   };
   struct Member {
-    bool known = false;  ///< it was added, or imported; else the other fields have no meaning
+    bool known = false;  ///< it was added, or imported; otherwise the other fields have no meaning
     uint64_t incarnation = 0;
     bool live = false;                ///< a removed member keeps its steps: it may return and repeat them
     bool arrived = false;             ///< it has sent something: its data path works
     bool finished = false;            ///< its steps are done
-    bool former = false;              ///< of the former primary: it may begin at a later step than the floor
+    bool former = false;              ///< member of the former primary: it may begin at a later step than the floor
     std::vector<uint64_t> replaced;   ///< earlier incarnations
-    std::vector<Exchange> exchanges;  ///< per bucket
+    std::vector<Exchange> exchanges;  ///< exchange of each bucket
   };
   struct Members {
     const Member* find(WorkerIndex worker) const {
@@ -194,17 +194,17 @@ class ShardProtocol {
       }
     }
 
-    std::vector<Member> list;  ///< by worker
+    std::vector<Member> list;  ///< indexed by worker
   };
   enum class Window : uint8_t { none, open, ended };
   struct Bucket {
     uint64_t version = 0;
     bool initialised = false;
     uint32_t waiting_count = 0;  ///< sync, quorum: workers that take part in step version + 1
-    uint32_t push_count = 0;     ///< of them, with a gradient
-    uint64_t floor = 0;          ///< ssp: step that all expected workers have pushed; never falls
+    uint32_t push_count = 0;     ///< number of them with a gradient
+    uint64_t floor = 0;          ///< ssp: step that all expected workers have pushed; never decreases
     Window window{};             ///< quorum: of step version + 1
-    // ssp: results that are kept, because a search of all workers for each push would be quadratic.
+    // ssp: results are stored, because a search of all workers for each push would be quadratic.
     uint64_t slowest = 0;         ///< slowest_step(), while slowest_count > 0
     uint32_t slowest_count = 0;   ///< expected workers at that step; 0: unknown
     uint64_t answered_until = 0;  ///< slowest step for which all withheld answers were looked at last
@@ -244,7 +244,7 @@ class ShardProtocol {
   Mode mode_;
   std::vector<Bucket> buckets_;
   Members members_;
-  std::vector<bool> expected_;   ///< not async, per worker
+  std::vector<bool> expected_;   ///< not async: indexed by worker
   uint32_t expected_count_ = 0;  ///< number of true in expected_
 };
 

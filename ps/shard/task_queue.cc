@@ -11,7 +11,7 @@ bool TaskQueue::push(std::function<void()> task) {
   const MutexLock lock(mutex_);
   if (stopped_) return false;
   tasks_.push_back(std::move(task));
-  // Under the lock: run() clears the flag under it, so that no task stays behind a clear flag.
+  // The lock is held: run() clears the flag under it, so that no task remains behind a clear flag.
   has_work_.store(true, std::memory_order_release);
   return true;
 }
@@ -31,9 +31,9 @@ bool TaskQueue::run() {
     stopped = stopped_;
     has_work_.store(false, std::memory_order_relaxed);
   }
-  // Without the lock: a task may take as long as an update, and push() must not wait for it.
+  // The lock is not held: a task may take as long as an update, and push() must not wait for it.
   for (const std::function<void()>& task : tasks) task();
-  return !stopped;  // after stop() no task can have come
+  return !stopped;  // no task can arrive after stop()
 }
 
 }  // namespace gradrail::ps

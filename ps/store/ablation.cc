@@ -14,7 +14,7 @@ void store_mean(float* parameters, size_t count, absl::Span<const float* const> 
                 absl::Span<float* const> targets) {
   // 4 KiB: a run stays in the first cache from one gradient to the next, as in the sums of the kernels.
   constexpr size_t kElementsAtOnce = 1024;
-  // Once per call: a multiplication for each element instead of a division.
+  // The factor is computed once per call: a multiplication for each element instead of a division.
   const float scale = 1.0f / static_cast<float>(gradients.size());
   for (size_t first = 0; first < count; first += kElementsAtOnce) {
     const size_t some = std::min(kElementsAtOnce, count - first);

@@ -6,7 +6,7 @@ namespace gradrail::ps {
 
 /// Parts of the exchange that a benchmark omits to measure their cost. The parameters are then not usable.
 struct Ablation {
-  bool no_sum = false;  ///< one gradient stands for all gradients of a step
+  bool no_sum = false;  ///< one gradient represents all gradients of a step
   /// The mean replaces the parameters; with no_sum nothing is computed. Host memory only.
   bool no_optimizer = false;
   bool no_return = false;  ///< workers receive the notice without parameters

@@ -36,14 +36,14 @@ struct DeviceSlots {
 
 /// The GPU of a ParameterStore: its memory, for the processes and network devices that reach it directly, and the
 /// progress of its work. Only a store on a GPU has one (ParameterStore::device_memory()).
-/// Errors   FAILED_PRECONDITION: the GPU cannot be reached in this way; says why. Else those of gpu::Compute.
+/// Errors   FAILED_PRECONDITION: the GPU cannot be reached in this way; gives the reason. Those of gpu::Compute.
 /// Threads  Owner of the store.
 class DeviceMemory {
  public:
   virtual ~DeviceMemory() = default;
 
-  /// Announces host memory in which gradients arrive or targets lie: the device then reads and writes it directly.
-  /// Memory that was not announced, or could not be pinned, needs one additional copy.
+  /// Announces host memory for gradients or targets: the device then reads and writes it directly. Memory that was not
+  /// announced, or could not be pinned, needs one additional copy.
   virtual PinnedRange pin(MemorySpan memory) = 0;
 
   /// Maps the block that a worker offers: parameters and gradients of a model of `model_elements`. `key` is what
@@ -71,12 +71,12 @@ class DeviceMemory {
   virtual absl::Status failure() const = 0;
   /// Starts to bring a run of ParameterStore::parameters() up to date.
   virtual void begin_download(size_t offset, size_t count) = 0;
-  /// A mark behind all work so far.
+  /// Sets a mark behind all work queued until now.
   virtual DeviceTicket mark_work() = 0;
   /// Whether the work before the mark has ended. Never blocks.
   /// Errors  Those of the work.
   virtual absl::StatusOr<bool> has_ended(DeviceTicket mark) = 0;
-  /// For the caller that waits for a mark: lets other threads run at first, and sleeps some microseconds later.
+  /// Waits in a loop for a mark: lets other threads run at first, and sleeps some microseconds later.
   virtual void pause() = 0;
 };
 

@@ -52,7 +52,7 @@ gpu::UpdateRule rule_of(const OptimizerConfig& optimizer, uint64_t update_index)
 }
 
 /// Memory outside the store that the device reads and writes directly: pinned host memory, and memory that workers on
-/// this host export. An object of its own, because the store and its handles end in any order.
+/// this host export. It is a separate object, because the store and its handles end in any order.
 class ReachableMemory {
  public:
   /// `settle` waits for the work of the device, which may use a range that ends.
@@ -136,10 +136,10 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
 
   absl::Status allocate() {
     const size_t bytes = count_ * sizeof(float);
-    // The space for patterns lies behind the parameters: one registration covers both.
+    // The space for patterns follows the parameters: one registration covers both.
     GRADRAIL_RETURN_IF_ERROR(allocate(on_device_, gpu::own_allocation(check_offset() + kCheckBytes)));
     for (int i = 0; i < state_vectors(optimizer_.kind); ++i) GRADRAIL_RETURN_IF_ERROR(allocate(state_[i], bytes));
-    // Without this pin, downloads to the host copy would wait for the device.
+    // Downloads to the host copy would wait for the device without this pin.
     copy_pin_ = pin(ParameterStore::parameters());
     // cuMemAlloc() does not clear: an optimizer must begin with state 0.
     const std::vector<float> zeros(count_, 0.0f);
@@ -167,7 +167,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
                                                 PushFormat push) override {
     const size_t bytes = device_block_bytes(model_elements, push);
     GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<gpu::Memory> mapped, gpu::map_memory(*device_, key));
-    // The key comes from another process: kernels would write behind memory that is too small.
+    // Another process sends the key: kernels would write behind memory that is too small.
     if (mapped->bytes() < bytes) {
       return absl::InvalidArgumentError(
           fmt::format("{} bytes of GPU memory are offered, {} are needed", mapped->bytes(), bytes));
@@ -326,7 +326,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
  private:
   absl::StatusOr<MemorySpan> reachable_by_nics(NicGpuTransfer way, MemorySpan memory) {
     std::unique_ptr<GpuMemorySource>& source = sources_[static_cast<size_t>(way)];
-    if (source == nullptr) {  // on first use: a driver without this way fails only when a transport asks for it
+    if (source == nullptr) {  // created on first use: a driver without this way fails only when a transport requests it
       GRADRAIL_ASSIGN_OR_RETURN(source, gpu::source_for_nics(*device_, way));
     }
     GRADRAIL_RETURN_IF_ERROR(gpu::prepare_for_peers(*device_, memory.data));
@@ -363,7 +363,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
 
   /// Replaces sources that the device cannot read by copies in its memory.
   absl::Status fetch(size_t bytes, absl::Span<const float*> sources) {
-    // Kept from update to update: an allocation on a GPU synchronizes the device.
+    // The vector keeps its memory from update to update: an allocation on a GPU synchronizes the device.
     if (fetched_.size() < sources.size()) fetched_.resize(sources.size());
     for (size_t i = 0; i < sources.size(); ++i) {
       if (reachable_->holds(sources[i], bytes)) continue;
@@ -374,7 +374,8 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     return absl::OkStatus();
   }
 
-  /// A kernel takes at most kMaxBuffers: several sums, one after the other, keep the order and thus the bits.
+  /// Sums in order. A kernel takes at most kMaxBuffers: several sums, one after the other, keep the order and therefore
+  /// the bits.
   absl::Status sum_in_order(absl::Span<const float* const> sources, size_t count, float scale) {
     GRADRAIL_RETURN_IF_ERROR(reserve(sum_, count * sizeof(float)));
     size_t taken = 0;
@@ -441,15 +442,15 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   // Destroyed bottom up: pins and memory end before the device.
   const SharedMemory memory_;
   std::unique_ptr<gpu::Compute> device_;
-  std::unique_ptr<GpuMemorySource> sources_[2];  // per NicGpuTransfer, created on first use
+  std::unique_ptr<GpuMemorySource> sources_[2];  // indexed by NicGpuTransfer, created on first use
   std::shared_ptr<ReachableMemory> reachable_;   // shared with the handles that pin() returned
   std::unique_ptr<gpu::Memory> on_device_;
   std::unique_ptr<gpu::Memory> state_[2];
   std::vector<std::unique_ptr<gpu::Memory>> fetched_;
   std::unique_ptr<gpu::Memory> sum_, widened_;
-  ChangedRuns changed_;                           // on the device, since the host copy was downloaded
+  ChangedRuns changed_;                           // runs changed on the device since the host copy was downloaded
   std::optional<gpu::CopyTicket> last_download_;  // may be under way
-  gpu::WaitInTurns turns_;                        // since the last mark was reached
+  gpu::WaitInTurns turns_;                        // turns since the last mark was reached
   absl::Status failure_;
   PinnedRange copy_pin_;
 };
@@ -481,7 +482,7 @@ absl::StatusOr<StoreMaker> store_maker(const std::string& device) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::optional<int> gpu, device_ordinal(device));
   if (!gpu) return StoreMaker(make_host_store);
   const int ordinal = *gpu;
-  // At the start of the task: else the first join would find out.
+  // The check is at the start of the task: otherwise the first join would fail.
   if (const absl::Status opens = gpu::open_device(ordinal).status(); !opens.ok())
     return absl::Status(opens.code(), fmt::format("--ps_device {}: {}", device, message_of(opens)));
   return StoreMaker([ordinal](const OptimizerConfig& optimizer, size_t count,

@@ -85,14 +85,14 @@ class HostStore final : public ParameterStore {
 
   const SharedMemory memory_;
   std::vector<float> state_[2];
-  std::vector<float> mean_;  // scratch for more gradients than the kernels take at once
+  std::vector<float> mean_;  // scratch for more gradients than the kernels take in one call
 };
 
 }  // namespace
 
 absl::StatusOr<SharedMemory> allocate_parameters(size_t count, const MemoryBinder& place) {
   absl::StatusOr<SharedMemory> memory = SharedMemory::create("gradrail-parameters", count * sizeof(float));
-  // The binding must come first: the first write to a page decides its place.
+  // The binding must be first: the first write to a page decides its place.
   if (memory.ok() && place) place(memory->span());
   return memory;
 }

@@ -26,7 +26,7 @@ class DeviceMemory;
 class LaterResults {
  public:
   virtual ~LaterResults() = default;
-  /// The store calls `wake` when a result has arrived. From any thread.
+  /// Sets the function that the store calls when a result has arrived, from any thread.
   virtual void set_wake(std::function<void()> wake) = 0;
   /// True: nothing is under way in the run that begins at `offset`. A result that has arrived is then in
   /// ParameterStore::parameters().
@@ -51,7 +51,7 @@ class ParameterStore {
   virtual DeviceMemory* device_memory() { return nullptr; }
   /// Null when the results of update() and set() are there on return. The same on every call.
   virtual LaterResults* later_results() { return nullptr; }
-  /// False when answers go out without parameters (ps/store/ablation.h). The same on every call.
+  /// Whether answers leave with parameters (ps/store/ablation.h). The result is the same on every call.
   virtual bool returns_parameters() const { return true; }
 
   /// The host memory from which answers are sent, to be registered at transports. fresh_parameters() fills it.
@@ -65,18 +65,18 @@ class ParameterStore {
   /// Copies a run of parameters to a target as update() takes them. With a DeviceMemory the copy has only begun when
   /// the call returns.
   virtual absl::Status copy_out(size_t offset, size_t count, float* target) = 0;
-  /// Overwrites a run of parameters; the state stays. `values` may lie where gradients may.
+  /// Overwrites a run of parameters; the state stays. `values` may be anywhere where gradients may be.
   virtual absl::Status set(size_t offset, absl::Span<const float> values) = 0;
   /// The part of an update that is not in the gradients.
   struct Step {
     uint64_t index = 1;                    ///< counts the updates of this run from 1
-    float rate = kAgreedRate;              ///< as ApplyArguments::rate
-    PushFormat format = PushFormat::fp32;  ///< of the gradients, as ApplyArguments::format
-    absl::Span<const float> weights = {};  ///< of the gradients in the mean; empty: equal. In host memory only
-    float weight = 1.0f;                   ///< of the mean: the sum of the weights. For stores with later_results()
+    float rate = kAgreedRate;              ///< value of ApplyArguments::rate
+    PushFormat format = PushFormat::fp32;  ///< format of the gradients, ApplyArguments::format
+    absl::Span<const float> weights = {};  ///< weights of the gradients in the mean; empty: equal. In host memory only
+    float weight = 1.0f;                   ///< weight of the mean: the sum of weights. For stores with later_results()
   };
   /// Updates a run as apply() does (ps/optimizer/optimizer.h), with any number of gradients and targets. With a
-  /// DeviceMemory the update has only begun when the call returns: DeviceMemory::has_ended(). Later calls see its
+  /// DeviceMemory the update has only begun when the call returns: DeviceMemory::has_ended(). Later calls use its
   /// result.
   virtual absl::Status update(size_t offset, size_t count, absl::Span<const float* const> gradients,
                               absl::Span<float* const> targets, Step step) = 0;
@@ -125,7 +125,7 @@ absl::StatusOr<std::optional<int>> device_ordinal(const std::string& device);
 
 /// Returns the maker for a device by its name: "host" or "gpu:N", where N is the driver's number. Opens a GPU once to
 /// check that it can be used.
-/// Errors  INVALID_ARGUMENT: not such a name. Else as gpu::open_device.
+/// Errors  INVALID_ARGUMENT: not such a name. Otherwise those of gpu::open_device.
 absl::StatusOr<StoreMaker> store_maker(const std::string& device);
 
 /// Zeroed shared memory for `count` parameters, for the makers above; `place` is called before the first access.

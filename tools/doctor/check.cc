@@ -44,7 +44,7 @@ Check conclude(const std::string& topic, const std::string& name, std::vector<Fi
   // The worst first: it gives the check its state, and is shown even if there are many. Equal ones keep their order.
   std::stable_sort(findings.begin(), findings.end(),
                    [](const Finding& a, const Finding& b) { return a.state > b.state; });
-  // Names of files can be anything, and stand in every sentence.
+  // Names of files can be anything, and every sentence may contain them.
   for (Finding& finding : findings)
     for (std::string* text : {&finding.evidence, &finding.consequence, &finding.remedy}) *text = clean(*text);
   Check check{.topic = topic, .name = name, .state = findings.front().state};

@@ -16,27 +16,27 @@ inline constexpr const char* kPci = "PCI";
 inline constexpr const char* kRdma = "RDMA";
 }  // namespace topic
 
-/// From harmless to fatal: of several findings the last of these counts.
+/// States in the order from harmless to fatal: of several findings the last of these counts.
 enum class State : uint8_t {
-  none,            ///< of a row: this object gives no finding
+  none,            ///< state of a row: this object gives no finding
   not_applicable,  ///< nothing here that it could be about
   ok,
-  unknown,  ///< not known from what may be read
+  unknown,  ///< the readable facts do not decide it
   warning,  ///< works, but slower than it could or not for everything
   missing,
   broken,
 };
 
-/// "not applicable", "ok", …
+/// Name of a state: "not applicable", "ok", …
 const char* name_of(State state);
 
 /// Whether a check that depends on it can continue.
 constexpr bool holds_up(State state) { return state < State::missing; }
 
-/// One thing that was looked at: of one device, or of the whole host.
+/// Result for one object: a device, or the whole host.
 struct Finding {
   State state = State::ok;
-  std::string evidence;     ///< what was read, and where
+  std::string evidence;     ///< observed value and its source
   std::string consequence;  ///< "" when ok
   std::string remedy;       ///< a command or a setting; "" when ok
 };
@@ -44,7 +44,7 @@ struct Finding {
 /// The result of a check for people and, as JSON, for programs.
 struct Check {
   std::string topic;  ///< groups checks for people: "RDMA"
-  std::string name;   ///< for good: programs ask for it
+  std::string name;   ///< never changes: programs use it
   State state = State::ok;
   std::vector<std::string> evidence;
   std::string consequence;
@@ -55,7 +55,7 @@ struct Check {
 /// findings: not applicable.
 Check conclude(const std::string& topic, const std::string& name, std::vector<Finding> findings);
 
-/// For checks that have nothing to look at.
+/// Result of checks without an object.
 Check not_applicable(const std::string& topic, const std::string& name, const std::string& why);
 
 }  // namespace gradrail::tools::doctor

@@ -41,7 +41,8 @@ absl::Status check_flags(const DoctorFlags& flags) {
   return absl::OkStatus();
 }
 
-/// On a terminal one line that is written over; what is piped or recorded holds the report alone.
+/// Shows the current step in one line of a terminal, which the next one overwrites; piped or recorded output is the
+/// report alone.
 void tell(const std::string& what) {
   // "\r\033[K" (ECMA-48, erase in line) returns to column 1 and removes the longer text of the step before.
   if (isatty(STDERR_FILENO) != 0) fmt::print(stderr, "\r\033[K{}", what);
@@ -73,13 +74,13 @@ absl::StatusOr<bool> run_doctor(const DoctorFlags& flags) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<std::string> required, doctor::parse_requirements(flags.require));
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<std::string> servers, servers_of(flags));
   GRADRAIL_ASSIGN_OR_RETURN(doctor::Tree tree, doctor::Tree::open(flags.root));
-  // Without either all checks would report a host that has nothing.
+  // All checks would report a host that has nothing if both are missing.
   if (!tree.is_folder("/proc") && !tree.is_folder("/sys")) {
     return absl::NotFoundError(fmt::format(
         "--root {}: neither proc nor sys can be read in it; name a folder that `gradrail doctor --record` made",
         flags.root));
   }
-  // Before the first check: a recording holds what the checks read, and nothing else.
+  // The recording starts before the first check: it has the files that the checks read, and nothing else.
   if (!flags.record.empty()) GRADRAIL_RETURN_IF_ERROR(tree.record_to(flags.record));
   doctor::System system(std::move(tree));
   doctor::Report report =
@@ -88,7 +89,7 @@ absl::StatusOr<bool> run_doctor(const DoctorFlags& flags) {
   report.root = flags.root;
   const std::string text = flags.json ? doctor::to_json(report) : doctor::to_text(report, isatty(STDOUT_FILENO) != 0);
   std::fwrite(text.data(), 1, text.size(), stdout);
-  // After the report: a failed copy does not take the findings from the user.
+  // The check of the recording follows the report: a failed copy does not take the findings from the user.
   GRADRAIL_RETURN_IF_ERROR(system.tree().recording());
   return report.all_required_hold();
 }

@@ -13,7 +13,7 @@ namespace {
 
 /// Lines of evidence hold paths of /sys with 60 characters and more: 80 columns would break almost each of them.
 constexpr size_t kColumns = 100;
-/// Where the words of a check begin: behind its state and name.
+/// Column of the text of a check, behind its state and name.
 constexpr size_t kIndent = 34;
 
 const char* colour_of(State state) {
@@ -34,8 +34,8 @@ std::string painted(State state, const std::string& text, bool colour) {
   return colour ? fmt::format("{}{}\033[0m", colour_of(state), text) : text;
 }
 
-/// `text` behind `head`, its further lines below its first.
-/// A word is never split: users copy paths and commands from the report.
+/// Returns `text` behind `head`, its further lines below its first. A word is never split: users copy paths and
+/// commands from the report.
 std::string wrapped(const std::string& head, size_t head_columns, const std::string& text) {
   std::string out = head;
   size_t column = head_columns;
@@ -167,7 +167,7 @@ std::string to_json(const Report& report) {
              {"proofs", proofs},
              {"why_no_proofs", report.why_no_proofs},
              {"require", require}};
-  // Whatever a library or a name says, the text is valid: what is no UTF-8 is replaced.
+  // The text is valid whatever a library or a name contains: bytes that are not UTF-8 are replaced.
   return whole.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

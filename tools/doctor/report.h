@@ -23,9 +23,10 @@ struct Report {
   bool all_required_hold() const;
 };
 
-/// For people, not wider than 100 columns but for paths and commands that are longer. `colour`: for terminals.
+/// Formats the report for people, not wider than 100 columns except for paths and commands that are longer. `colour`:
+/// for terminals.
 std::string to_text(const Report& report, bool colour);
-/// One object: version, root, machine, versions, checks, proofs, require.
+/// Formats the report as one object: version, root, machine, versions, checks, proofs, require.
 std::string to_json(const Report& report);
 
 }  // namespace gradrail::tools::doctor

@@ -16,7 +16,7 @@ struct Rule {
   std::vector<std::string> present;         ///< checks that must be about something and hold
   std::vector<std::string> harmless;        ///< checks that must not have failed
   std::function<bool(const Proof&)> about;  ///< the transfers that could show it; none: no transfer does
-  bool by_rdma = false;                     ///< and they must have gone over an RDMA device
+  bool by_rdma = false;                     ///< the transfer must have used an RDMA device
   bool needs_transfer = false;              ///< nothing else shows it
 };
 
@@ -58,7 +58,7 @@ std::string describe(const Check& check) {
                      check.evidence.empty() ? "" : fmt::format(" ({})", check.evidence.front()));
 }
 
-/// Either way is enough to reach GPU memory; that no check says alone.
+/// Objection to the path to GPU memory. Either way is enough to reach it; no single check shows that.
 std::string objection_to_gpu_path(const std::vector<Check>& checks) {
   const Check* const module = find(checks, "gpu-peer-memory");
   const Check* const dma_buf = find(checks, "gpu-dma-buf");
@@ -119,7 +119,7 @@ absl::StatusOr<std::vector<std::string>> parse_requirements(const std::string& l
 
 std::vector<Requirement> judge(const std::vector<std::string>& words, const std::vector<Check>& checks,
                                const std::vector<Proof>& proofs, bool live) {
-  // In the order of the rules, not of the words: a repeated word gives one line.
+  // The order is that of the rules, not of the words: a repeated word gives one line.
   std::vector<Requirement> requirements;
   for (const Rule& rule : rules()) {
     if (std::find(words.begin(), words.end(), rule.word) == words.end()) continue;

@@ -9,18 +9,18 @@
 
 namespace gradrail::tools::doctor {
 
-/// A word of --require, and what became of it.
+/// A word of --require, and its result.
 struct Requirement {
   std::string word;
   bool holds = false;
-  std::string why;  ///< of those that do not hold
+  std::string why;  ///< reason of a word that does not hold
 };
 
 /// INVALID_ARGUMENT names the unknown word and those there are.
 absl::StatusOr<std::vector<std::string>> parse_requirements(const std::string& list);
 
-/// `live`: whether proofs were possible. Of a recording only the checks can be asked, and what only a transfer shows
-/// does not hold.
+/// Checks the words of --require. `live`: whether proofs were possible. A recording has only the checks, and results
+/// that only a transfer shows do not hold.
 std::vector<Requirement> judge(const std::vector<std::string>& words, const std::vector<Check>& checks,
                                const std::vector<Proof>& proofs, bool live);
 

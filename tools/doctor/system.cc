@@ -25,14 +25,14 @@ absl::StatusOr<std::string> System::recorded(const std::string& path) {
 }
 
 absl::StatusOr<std::string> System::observe(const std::string& name, const Ask& ask) {
-  // Several checks ask for the same fact: the child process runs once.
+  // Several checks use the same fact: the child process runs once.
   if (const auto known = answers_.find(name); known != answers_.end()) return known->second;
   const std::string path = "/observed/" + name;
-  // A process of its own: a library that crashes or blocks in a probe must not end the report.
+  // A separate process runs it: a library that crashes or blocks in a probe must not end the report.
   absl::StatusOr<std::string> answer =
       is_live() ? run_in_subprocess(ask, {.timeout = kObserveDeadline}) : recorded(path);
   if (is_live()) {
-    // One kind of error for all, so that a recording gives the same answer.
+    // All errors have one kind, so that a recording gives the same answer.
     if (!answer.ok()) answer = absl::UnknownError(printable(trimmed(message_of(answer.status()))));
     tree_.add_to_recording(path, answer.ok() ? *answer : fmt::format("{}{}\n", kFailed, message_of(answer.status())));
   }

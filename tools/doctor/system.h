@@ -20,9 +20,9 @@ class System {
   Tree& tree() { return tree_; }
   bool is_live() const { return tree_.is_live(); }
 
-  /// Live: what `ask` says, in a process of its own, with a deadline. Else what was recorded under this name.
-  /// Asked once; later calls return the same answer.
-  /// Errors  as `ask` and run_in_subprocess(); NOT_FOUND: not recorded.
+  /// Observes a fact. Live: the result of `ask`, in a separate process, with a deadline. Otherwise the value recorded
+  /// under this name. Runs once; later calls return the same answer.
+  /// Errors  Those of `ask` and run_in_subprocess(); NOT_FOUND: not recorded.
   absl::StatusOr<std::string> observe(const std::string& name, const Ask& ask);
 
  private:

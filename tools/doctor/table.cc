@@ -29,7 +29,7 @@ Predicate lacks(const char* name) {
 Predicate is(const char* name, const char* value) {
   return [name, value](const Facts& facts) { return facts[name] == value; };
 }
-/// Also where one of the two is not a number.
+/// Whether two facts differ, also if one of the two is not a number.
 Predicate differ(const char* name, const char* other) {
   return [name, other](const Facts& facts) { return facts.has(other) && facts[name] != facts[other]; };
 }
@@ -237,7 +237,7 @@ CheckTable uverbs_access() {
 CheckTable memlock() {
   // A queue pair and its completion queue alone need some hundred KiB.
   constexpr uint64_t kTooLittle = 1 << 20;
-  // Above 1 GiB the parameters of common models fit: no warning.
+  // The parameters of common models fit above 1 GiB: no warning.
   constexpr uint64_t kPlenty = uint64_t{1} << 30;
   const std::string seen = "{memlock_text} in /proc/self/limits (Max locked memory)";
   const std::string remedy =
@@ -267,7 +267,7 @@ CheckTable gpu_driver() {
       topic::kGpu,
       "gpu-driver",
       {{kGpus,
-        // Without a PCI function there is only CUDA's list: a container can hide /sys of the device.
+        // Only CUDA's list has a GPU without a PCI function: a container can hide /sys of the device.
         {{lacks("folder"), State::ok, "GPU {name} by libcuda.so.1"},
          {is("driver", "nvidia"), State::ok, "GPU {name} in {folder}"},
          {is("driver", "nouveau"), State::broken, unbound, lost,
@@ -289,8 +289,8 @@ CheckTable gpu_driver() {
 
 Predicate is_closed_module() { return has("module_line") && lacks("open_module"); }
 Predicate is_old_module() { return has("open_module") && has("module_before_515"); }
-/// dma-buf for RDMA came with Linux 5.12 (ib_umem_dmabuf), NVIDIA's export with its open modules of 515. A version
-/// that cannot be read is no objection: an obstacle must have evidence.
+/// Whether there is no dma-buf: Linux 5.12 added it for RDMA (ib_umem_dmabuf), and NVIDIA's open modules of 515 export
+/// it. A version that cannot be read is no objection: an obstacle must have evidence.
 Predicate has_no_dma_buf() { return has("kernel_before_5_12") || is_closed_module() || is_old_module(); }
 
 CheckTable gpu_peer_memory() {
@@ -349,7 +349,7 @@ CheckTable gpu_dma_buf() {
 }
 
 CheckTable gpu_bar1() {
-  constexpr uint64_t kClassic = 256 << 20;  // of cards without a resizable BAR; the driver takes a part of it
+  constexpr uint64_t kClassic = 256 << 20;  // size on cards without a resizable BAR; the driver takes a part of it
   const std::string seen = "GPU {name}: {bar1_text} in {folder}/resource, line {bar1_line}";
   const std::string remedy =
       "in the firmware's setup: Above 4G Decoding and Re-Size BAR on; in a virtual machine: a larger 64-bit MMIO "
@@ -379,7 +379,7 @@ CheckTable cuda() {
             {{lacks("gpus") && has("newest_cudart"), State::not_applicable, "{newest_cudart} is there, but no GPU"},
              {lacks("gpus"), State::not_applicable, "no GPU"},
              // The library and the kernel module have one version. After an upgrade without a reboot they differ. A
-             // name without a version, as in some containers, says nothing about the driver.
+             // name without a version, as in some containers, gives no information about the driver.
              {lacks("libcuda_version") || lacks("module_version"), State::none},
              {differ("libcuda_version", "module_version"), State::broken,
               "{libcuda} is {libcuda_version}, /proc/driver/nvidia/version: {module_version}",
@@ -393,8 +393,8 @@ CheckTable cuda() {
               "whether libraries fit is not known", "nvidia-smi"},
              {lacks("cudart"), State::ok,
               "no libcudart in the library folders; the driver speaks CUDA {cuda_version} ({cuda_version_source})"},
-             // Within one major version any runtime runs on any driver. NVIDIA calls this minor version
-             // compatibility; it holds from CUDA 11 on.
+             // Any runtime runs on any driver of one major version. NVIDIA calls this minor version compatibility; it
+             // holds from CUDA 11 on.
              {has("cudart_fits"), State::ok, seen},
              {has("cuda_compat"), State::warning, seen + ", /usr/local/cuda/compat/libcuda.so.1 is there",
               "works for programs that find the compatibility library first",
@@ -508,7 +508,7 @@ CheckTable libfabric() {
               seen + ": with CUDA, which it loads by the name libcudart.so; there is none", lost,
               "sudo apt install cuda-cudart-dev-13-0, or a link libcudart.so to libcudart.so.13 in a folder of the "
               "library path"},
-             // FI_MR_DMABUF came with 1.20; before it, libfabric exports on its own or needs the peer-memory module.
+             // FI_MR_DMABUF exists since 1.20; before it, libfabric exports on its own or needs the peer-memory module.
              {has("libfabric_before_1_20"), State::warning, seen + ": with CUDA, older than 1.20",
               "it takes no dma-buf: GPU memory needs the peer-memory module",
               "libfabric 1.20 or newer; or sudo modprobe nvidia_peermem"},
@@ -536,7 +536,7 @@ CheckTable topology() {
       {{kHost,
         {{below("numa_nodes", 2), State::ok, "/sys/devices/system/node: {numa_nodes} NUMA node"},
          {has("distances_differ"), State::ok, "{numa_nodes} NUMA nodes, distances in " + where},
-         // A firmware that does not know the distances makes them all equal.
+         // A firmware without the distances makes them all equal.
          {always(), State::warning, "{numa_nodes} NUMA nodes, all distances equal or missing in " + where,
           "near and far memory cannot be distinguished",
           "numactl --hardware; newer firmware, NUMA (SRAT, SLIT) switched on"}}},
@@ -555,7 +555,7 @@ CheckTable numa_balancing() {
           "numa-balancing",
           {{kHost,
             {{lacks("numa_balancing"), State::not_applicable, "no " + file},
-             // One node has no other node to which a page can move: the kernel does not scan.
+             // A single node has no other node to which a page can move: the kernel does not scan.
              {is("numa_balancing", "0") || below("numa_nodes", 2), State::ok, seen},
              {always(), State::warning, seen,
               "the kernel unmaps pages to see which threads use them: pauses of milliseconds, and pinned pages that "
@@ -569,7 +569,7 @@ CheckTable hugepages() {
   return {topic::kHost,
           "hugepages",
           {{kHost,
-            // Either permits huge pages where a task asks for them (madvise).
+            // Either fact permits huge pages where a task requests them (madvise).
             {{has("hugepages_reserved") || has("hugepages_on_request"), State::ok, seen},
              {always(), State::warning, seen, "memory comes in pages of 4 KiB: NICs translate more addresses, slowly",
               "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"}}}}};
@@ -602,7 +602,7 @@ CheckTable cgroup_rdma() {
 }
 
 CheckTable cgroup_limits() {
-  // For scale: a model of 100 million parameters with Adam takes 1.2 GB at its ps; 2 GiB is no room for more.
+  // The scale is a model of 100 million parameters with Adam, which takes 1.2 GB at its ps; 2 GiB is no room for more.
   constexpr uint64_t kLittleMemory = uint64_t{2} << 30;
   // Percent: two CPUs. A task has at least a thread that spins and one for gRPC.
   constexpr uint64_t kLittleCpu = 200;

@@ -10,16 +10,16 @@
 
 namespace gradrail::tools::doctor {
 
-/// One judgement. A {name} in a text stands for the fact of that name.
+/// A judgement. A {name} in a text is replaced by the fact of that name.
 struct Row {
   std::function<bool(const Facts&)> applies;
   State state = State::ok;
-  std::string evidence;     ///< what was read, and where
+  std::string evidence;     ///< observed value and its source
   std::string consequence;  ///< "" when ok
   std::string remedy;       ///< a command or a setting; "" when ok
 };
 
-/// Of each object, the first row that applies gives the finding. An object without such a row gives none.
+/// Rows for an object: the first row that applies gives the finding. An object without such a row gives none.
 struct Look {
   std::variant<Facts Machine::*, std::vector<Facts> Machine::*> objects;
   std::vector<Row> rows;
@@ -27,13 +27,13 @@ struct Look {
 
 struct CheckTable {
   std::string topic;
-  std::string name;  ///< stays the same in all versions: programs ask for it
+  std::string name;  ///< equal in all versions: programs use it
   std::vector<Look> looks;
   /// Whether another way makes up for what is broken here: it is a warning then. Null: none does.
   std::function<bool(const Machine&)> excused = nullptr;
 };
 
-/// In the order of the report.
+/// Tables of checks in the order of the report.
 const std::vector<CheckTable>& check_tables();
 
 Check judge(const CheckTable& table, const Machine& machine);

@@ -10,12 +10,12 @@ namespace gradrail::tools::doctor {
 
 /// Fit for a terminal: whatever is no printable ASCII becomes '?'.
 std::string clean(std::string_view text);
-/// The same, cut where it gets longer than a line: what a file says.
+/// Returns printable text, cut where it gets longer than a line, for the contents of files.
 std::string printable(std::string_view text);
 
 std::string_view trimmed(std::string_view text);
 std::vector<std::string> lines_of(std::string_view text);
-/// Between runs of spaces and tabs.
+/// Words between runs of spaces and tabs.
 std::vector<std::string> words_of(std::string_view text);
 
 /// The whole text as a number, nothing before or behind it but spaces. Base 16 takes a "0x" in front.

@@ -33,7 +33,7 @@ namespace fs = std::filesystem;
 constexpr size_t kMostBytes = 256 << 10;
 /// More than any folder of the kernel's has that is listed here.
 constexpr size_t kMostNames = 8192;
-/// As the kernel's own limit.
+/// Limit of links, the same as the kernel's.
 constexpr int kMostLinks = 40;
 
 std::deque<std::string> parts_of(const std::string& path) { return absl::StrSplit(path, '/', absl::SkipEmpty()); }
@@ -110,7 +110,7 @@ Tree::Place Tree::resolve(const std::string& path, bool follow_last) {
     pending.pop_front();
     if (part == ".") continue;
     if (part == "..") {
-      // As the kernel does: the parent of the root is the root.
+      // The result follows the kernel: the parent of the root is the root.
       if (!done.empty()) done.pop_back();
       continue;
     }
@@ -163,14 +163,14 @@ std::vector<std::string> Tree::names(const std::string& folder) {
   }
   // readdir() has no order, and a recording must give the same report as the host.
   std::sort(names.begin(), names.end());
-  for (const std::string& name : names) exists(place.path + "/" + name);  // for the recording
+  for (const std::string& name : names) exists(place.path + "/" + name);  // adds them to the recording
   return names;
 }
 
 bool Tree::exists(const std::string& path) {
   const Place place = resolve(path, /*follow_last=*/false);
   if (place.error != 0) return false;
-  // A live tree without a recording ends here: the rest only notes what is there.
+  // A live tree without a recording ends here: the rest only records the existing files.
   if (record_.empty()) return true;
   struct stat about {};
   if (lstat((root_ + place.path).c_str(), &about) != 0) return false;
@@ -179,7 +179,7 @@ bool Tree::exists(const std::string& path) {
   } else if (S_ISDIR(about.st_mode)) {
     record_folder(place.path);
   } else if (std::error_code error; !fs::exists(record_ + place.path, error)) {
-    add_to_recording(place.path, "");  // that it is there; the reader adds the content
+    add_to_recording(place.path, "");  // records its existence; the reader adds the content
   }
   return true;
 }

@@ -18,13 +18,14 @@ struct FileText {
   bool ok() const { return error == 0; }
 };
 
-/// A system's files as checks see them: those below a root, of the running system ("") or of one that was recorded.
+/// A system's files in the view of the checks: those below a root, of the running system ("") or of one that was
+/// recorded.
 /// For any tree: links are followed inside the root and nowhere else, only regular files are opened, nothing
 /// long is read whole and nothing waits.
 /// Threads  One.
 class Tree {
  public:
-  /// NOT_FOUND: the root is not a folder.
+  /// Opens the tree. NOT_FOUND: the root is not a folder.
   static absl::StatusOr<Tree> open(const std::string& root);
 
   /// Copies what is read from now on to a folder, at the same paths, so that it answers as this tree did.
@@ -44,7 +45,7 @@ class Tree {
   std::vector<std::string> names(const std::string& folder);
   bool exists(const std::string& path);
   bool is_folder(const std::string& path);
-  /// Where a link points, as it says; "" when it is none.
+  /// Target of a link, as stored in it; "" if it is none.
   std::string link(const std::string& path);
   /// The last part of that: the kernel writes what belongs together as links, driver ->
   /// ../../bus/pci/drivers/mlx5_core.
@@ -53,14 +54,14 @@ class Tree {
   /// Puts a file of ours into the recording, if there is one.
   void add_to_recording(const std::string& path, std::string_view text);
 
-  /// Whether everything could be written that was to be recorded.
+  /// Status of the recording: whether all files could be written.
   absl::Status recording() const { return recording_; }
 
  private:
   explicit Tree(std::string root) : root_(std::move(root)) {}
 
   struct Place {
-    std::string path;  ///< without links
+    std::string path;  ///< path without links
     int error = 0;
   };
   Place resolve(const std::string& path, bool follow_last);

@@ -25,7 +25,7 @@ struct CommandLine {
   TrainOptions train;
   TrainOptions run;
   DoctorFlags doctor;
-  std::string plugin_dir;  ///< of `info` and `doctor`
+  std::string plugin_dir;  ///< folder of `info` and `doctor`
   TopoFlags topo;
   TopFlags top;
   ConvertFlags convert;
@@ -34,7 +34,7 @@ struct CommandLine {
   bench::predict::PredictFlags predict;
 };
 
-/// One line for an error of the parser, whatever the arguments contain.
+/// Returns one line for an error of the parser, whatever the arguments contain.
 std::string usage_line(const CLI::App* program, const CLI::Error& error);
 
 }  // namespace gradrail::tools

@@ -12,7 +12,7 @@ namespace gradrail::tools {
 
 /// The flags of `gradrail convert` as typed.
 struct ConvertFlags {
-  /// Only "mnist" so far: each further data set is another value of `what`.
+  /// Only "mnist" until now: each further data set is another value of `what`.
   std::string what;
   std::string data_dir;
   std::string out;

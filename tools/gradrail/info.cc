@@ -43,23 +43,23 @@ std::string try_rdma(const transport::Transport& transport) {
   return context.ok() ? "by an RDMA device" : fmt::format("not by an RDMA device: {}", message_of(context.status()));
 }
 
-/// How GPU memory would travel over it, or why not.
+/// Describes the way of GPU memory over it, or the reason why there is none.
 std::string try_gpu_memory(const transport::Transport& transport) {
   absl::StatusOr<std::unique_ptr<transport::Context>> context = transport.open({.rdma_only = true});
-  // Without an RDMA device the libraries still state why they take no GPU memory.
+  // The libraries without an RDMA device still state why they take no GPU memory.
   if (!context.ok()) context = transport.open({});
   if (!context.ok()) return "";
   const transport::GpuTransferSupport ways = (*context)->capabilities().gpu;
   const bool by_dma_buf = ways.takes(NicGpuTransfer::dma_buf), by_module = ways.takes(NicGpuTransfer::peer_memory);
   if (by_dma_buf && by_module) return "takes GPU memory by dma-buf and by peer-memory module";
   if (by_dma_buf) return "takes GPU memory by dma-buf";
-  return ways.why_no_dma_buf;  // says what there is instead
+  return ways.why_no_dma_buf;  // the text names the alternative
 }
 
 std::string describe(const gpu::DeviceInfo& device) {
   // GiB as in the documents of NVIDIA.
   constexpr double kGib = 1 << 30;
-  // Either dma-buf or the kernel module is enough; see docs/gpu.md.
+  // Either dma-buf or the kernel module is enough (docs/gpu.md).
   const bool module = gpu::peer_memory_module().ok();
   const char* direct = !device.gpu_direct_rdma    ? "not reachable by NICs"
                        : device.dma_buf && module ? "reachable by NICs (dma-buf, peer-memory module)"

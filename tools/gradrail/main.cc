@@ -43,7 +43,7 @@ int finish_output(int code) {
   return code == kGood ? failed : code;
 }
 
-/// That of tasks, whose output is a log: a run is complete without it.
+/// Returns the exit code of tasks, whose output is a log: a run is complete without it.
 int finish_log(int code) {
   launch::report(flush_output());
   __fpurge(stdout);
@@ -105,7 +105,7 @@ void hold_standard_descriptors() {
 int run(int argc, char** argv) {
   hold_standard_descriptors();
   std::signal(SIGXFSZ, SIG_IGN);  // a write beyond `ulimit -f` returns an error, which names the file
-  // gRPC would tell people about its sources; what matters comes back as a status. $GRPC_VERBOSITY=debug still works.
+  // gRPC would print messages about its sources; a status reports the relevant ones. $GRPC_VERBOSITY=debug still works.
   setenv("GRPC_VERBOSITY", "NONE", 0);
   CommandLine line;
   const int before_program = arguments_before_program(*line.app.get_subcommand("run"), argc, argv);
@@ -113,10 +113,10 @@ int run(int argc, char** argv) {
   const bool is_separated = before_program > 2 && std::string_view(argv[before_program - 1]) == "--";
   try {
     line.app.parse(before_program - (is_separated ? 1 : 0), argv);
-  } catch (const CLI::ParseError& error) {  // CLI11's only way to say it
+  } catch (const CLI::ParseError& error) {  // CLI11 reports it by an exception only
     // 0 means --help or --version, which CLI11 also reports by an exception.
     if (line.app.exit(error) == 0) return kGood;
-    // Their replacements are flags of `train`.
+    // The flags of `train` replace them.
     if (line.app.got_subcommand("train"))
       print_hints(hints_for_tutorial_flags(absl::MakeSpan(argv, static_cast<size_t>(argc))));
     return kUsage;
@@ -147,7 +147,7 @@ int main(int argc, char** argv) {
   int code = gradrail::kGood;
   try {
     code = gradrail::tools::run(argc, argv);
-  } catch (const std::system_error&) {  // of fmt::print(); finish_output() reports it
+  } catch (const std::system_error&) {  // thrown by fmt::print(); finish_output() reports it
     if (std::ferror(stdout) == 0) throw;
   }
   return gradrail::tools::finish_output(code);

@@ -62,7 +62,7 @@ absl::StatusOr<topology::Request> request_of(const TopoFlags& flags) {
   return request;
 }
 
-/// As `train` asks: a tower on CPUs polls between two steps, one on a GPU has a thread that does.
+/// Requests threads like `train`: a tower on CPUs polls between two steps, one on a GPU has a thread that does.
 void add_threads(const Machine& machine, topology::Request& request) {
   request.progress_threads = request.towers != topology::Towers::cpu && !machine.gpus.empty();
   request.other_threads = topology::kRestOfTheHost;

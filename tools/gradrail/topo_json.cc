@@ -157,7 +157,7 @@ std::string topo_json(const Machine& machine, const topology::Placement& placeme
         {"wait_reason", placement.wait_reason},
         {"notes", placement.notes}}},
   };
-  // Names come from files: what is not UTF-8 is replaced, not thrown at people.
+  // Files supply the names: bytes that are not UTF-8 are replaced, and cause no exception.
   return whole.dump(2, ' ', false, json::error_handler_t::replace) + "\n";
 }
 

@@ -24,7 +24,7 @@ struct Stage {
   const char* name;
   Kind from, to;
 };
-// "post" begins at "pushed" for host memory and at "copied" for GPU memory; see add_stages().
+// "post" begins at "pushed" for host memory and at "copied" for GPU memory (add_stages()).
 constexpr std::array<Stage, 6> kStages = {{{"pack or copy", Kind::pushed, Kind::copied},
                                            {"post", Kind::pushed, Kind::posted},
                                            {"wire and ps", Kind::posted, Kind::answered},
@@ -32,7 +32,7 @@ constexpr std::array<Stage, 6> kStages = {{{"pack or copy", Kind::pushed, Kind::
                                            {"wait for peers", Kind::taken, Kind::applying},
                                            {"sum + optimizer", Kind::applying, Kind::applied}}};
 
-/// One task's events. Times in the file are microseconds since the first mark of all tasks.
+/// Events of one task. Times in the file are microseconds since the first mark of all tasks.
 class TaskEvents {
  public:
   TaskEvents(const TaskTrace& trace, int process, int64_t start_ns, json& events)
@@ -44,9 +44,9 @@ class TaskEvents {
     add_exchanges();
     for (const Mark& mark : trace_.marks) {
       if (mark.kind == Kind::begun || mark.kind == Kind::done) continue;
-      // Marks of one row come in the order of time. The key holds the worker: a ps serves several at once.
+      // Marks of one row are sorted by time. The key has the worker: a ps serves several at the same time.
       Round& round = under_way_[{mark.shard, mark.worker, mark.bucket}];
-      // A step's number comes twice where parameters are fetched once more after it.
+      // The number of a step occurs twice if parameters are fetched once more after it.
       if (mark.kind == Kind::pushed || mark.kind == Kind::noticed || mark.step != round.step) finish(mark, round);
       round.moments[static_cast<size_t>(mark.kind)] = mark.at_ns;
     }
@@ -66,7 +66,7 @@ class TaskEvents {
     round = {.step = next.step};
   }
 
-  // In Chrome's format "M" names a process or a row, and "X" is an event with a duration.
+  // Names a process or a row: "M" in Chrome's format does this, and "X" is an event with a duration.
   void name(const char* what, int row, const std::string& text) {
     events_.push_back({{"ph", "M"}, {"name", what}, {"pid", process_}, {"tid", row}, {"args", {{"name", text}}}});
   }
@@ -87,7 +87,7 @@ class TaskEvents {
     int64_t begun = 0, done = 0;
     for (const Mark& mark : trace_.marks) {
       if (mark.kind == Kind::begun) {
-        // Between two exchanges a worker computes.
+        // A worker computes between two exchanges.
         if (done != 0) add_event("compute", row_of_steps(), mark.step, done, mark.at_ns);
         begun = mark.at_ns;
       } else if (mark.kind == Kind::done) {

@@ -88,7 +88,7 @@ size_t MonitoringFlags::marks() const {
   return timeline.empty() ? flight_records : std::max<size_t>(flight_records, ps::kMaxTraceMarks);
 }
 
-// Before the run: a flag that has no effect must not be found out after hours.
+// Checks the flags before the run: a flag without effect must not be found out after hours.
 absl::Status check_monitoring(const MonitoringFlags& flags, bool alone) {
   if (alone && flags.metrics_port.has_value()) {
     return absl::InvalidArgumentError(

@@ -19,7 +19,7 @@ struct MonitoringFlags {
   std::string metrics_bind = "127.0.0.1";
   std::string logs_path;  ///< "": no summaries
   uint32_t flight_records = 4096;
-  // One file of the chief for all tasks; the others only upload their marks.
+  // The timeline is one file of the chief for all tasks; the others only upload their marks.
   std::string timeline;  ///< file; "": none
 
   /// Room of a task's flight recorder.

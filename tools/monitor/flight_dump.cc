@@ -69,7 +69,7 @@ std::string flight_text(std::vector<Mark> marks, const std::string& task, const 
       "# seconds before the dump, worker, its step, shard, bucket of the shard, what\n",
       task, getpid(), utc_text(), marks.size(), why);
   for (const Mark& mark : marks) {
-    // Negative: the moment lies before the dump.
+    // A negative number is a time before the dump.
     const auto seconds = static_cast<double>(mark.at_ns - now_ns) * 1e-9;
     // A mark of the whole exchange belongs to no shard and no bucket.
     const bool whole = mark.kind == Mark::Kind::begun || mark.kind == Mark::Kind::done;
@@ -84,7 +84,7 @@ std::string flight_text(std::vector<Mark> marks, const std::string& task, const 
 FlightDump::FlightDump(std::string folder, std::string task) : folder_(std::move(folder)), task_(std::move(task)) {}
 
 absl::StatusOr<std::string> FlightDump::write(const std::vector<Mark>& marks, const std::string& why) {
-  // The overload with an error code: an exception must not end the task that only wants to write a dump.
+  // The overload has an error code: an exception must not end the task, for which the dump is secondary.
   std::error_code error;
   const std::filesystem::path folder =
       folder_.empty() ? std::filesystem::temp_directory_path(error) : std::filesystem::path(folder_);
@@ -96,7 +96,7 @@ absl::StatusOr<std::string> FlightDump::write(const std::vector<Mark>& marks, co
   // Process number and count make the name unique in a folder that several tasks share.
   std::string path = fmt::format("{}/gradrail-flight-{}-{}-{}.txt", folder.string(), name, getpid(), ++count_);
   const std::string text = flight_text(marks, task_, why, Clock::now());
-  // Never an existing file: all users write to a folder for temporary files. No fsync: an exchange may be waiting.
+  // The file must not exist: all users write to a folder for temporary files. No fsync: an exchange may be waiting.
   const FileDescriptor file(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
   if (!file) return failed(path, "open");
   if (!write_all(file.get(), text)) return failed(path, "write");

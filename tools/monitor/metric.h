@@ -19,7 +19,7 @@ struct Metric {
     uint64_t count = 0;
     double sum = 0.0;
   };
-  std::string name;  ///< with its unit, which is one of the base units
+  std::string name;  ///< name with its unit, which is one of the base units
   std::string help;
   Kind kind = Kind::gauge;
   std::vector<Sample> samples;

@@ -1,5 +1,5 @@
-// In place of metrics_server_prometheus.cc where prometheus-cpp was not found. The error is better than a flag that has
-// no effect: a run without metrics looks healthy.
+// This file replaces metrics_server_prometheus.cc if prometheus-cpp was not found. The error is better than a flag that
+// has no effect: a run without metrics looks healthy.
 #include "tools/monitor/metrics_server.h"
 
 namespace gradrail::tools {

@@ -20,9 +20,9 @@
 namespace gradrail::tools {
 namespace {
 
-// Probe after probe, since the server can accept one just before it is asked to end.
+// The probes repeat, since the server can accept one just before the request to end.
 constexpr auto kProbeInterval = std::chrono::milliseconds(10);
-constexpr int kProbeCount = 200;  // as long as the library takes by itself
+constexpr int kProbeCount = 200;  // number that takes as long as the library takes by itself
 
 prometheus::ClientMetric to_prometheus(const Metric& metric, const Metric::Sample& sample) {
   prometheus::ClientMetric result;
@@ -48,7 +48,7 @@ prometheus::MetricType type_of(Metric::Kind kind) {
   return kind == Metric::Kind::gauge ? prometheus::MetricType::Gauge : prometheus::MetricType::Histogram;
 }
 
-// The library asks this object at each scrape, in its own threads.
+// The library calls this object at each scrape, in its own threads.
 class Collector final : public prometheus::Collectable {
  public:
   explicit Collector(MetricsServer::Collect collect) : collect_(std::move(collect)) {}
@@ -85,11 +85,11 @@ class PrometheusServer final : public MetricsServer {
 
  private:
   const std::string host_;
-  const std::shared_ptr<Collector> collector_;  // shared as the library wants it: it holds a weak reference
+  const std::shared_ptr<Collector> collector_;  // shared, as the library requires: it holds a weak reference
   std::unique_ptr<prometheus::Exposer> exposer_;
 };
 
-/// One connection, to wake the thread that waits for one. An IPv6 server ends somewhat later.
+/// Makes one connection, which wakes the thread that waits for one. An IPv6 server ends somewhat later.
 void send_probe(const std::string& host, int port) {
   sockaddr_in address{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port)), .sin_addr = {}};
   if (inet_pton(AF_INET, host.c_str(), &address.sin_addr) != 1) return;
@@ -104,7 +104,7 @@ PrometheusServer::~PrometheusServer() {
   const int port = exposer_->GetListeningPorts().at(0);
   // The library looks only every two seconds whether it is to end; the end of a task should not wait for that.
   std::atomic<bool> ended = false;
-  // Without the thread the end takes two seconds.
+  // The end takes two seconds without the thread.
   absl::StatusOr<std::thread> waker = start_thread("that ends the metrics", [&] {
     for (int i = 0; i < kProbeCount && !ended.load(); ++i) {
       std::this_thread::sleep_for(kProbeInterval);
@@ -122,7 +122,7 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> MetricsServer::start(const std::s
                                                                     Collect collect) {
   const std::string address = host_and_port(host, port);
   // Exposer's constructor throws if it cannot listen.
-  try {  // the library's only way to say it
+  try {  // the library reports it by an exception only
     auto exposer = std::make_unique<prometheus::Exposer>(address);
     auto collector = std::make_shared<Collector>(std::move(collect));
     exposer->RegisterCollectable(collector);

@@ -11,8 +11,8 @@
 namespace gradrail::tools {
 namespace {
 
-/// A slash in a tag begins a group of its own; other characters some readers refuse.
-/// bytes_in/ and bytes_out/ are the groups; the path must not open another one.
+/// Makes a tag of a path. A slash in a tag begins another group; some readers refuse other characters. bytes_in/ and
+/// bytes_out/ are the groups; the path must not open another one.
 std::string tag_of(std::string path) {
   for (char& c : path) c = std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '.' || c == '-' ? c : '_';
   return path;
@@ -67,7 +67,7 @@ void Summaries::add_exchange(const ClientStats& stats, worker::Scalars& scalars)
 
 void Summaries::step(const worker::Progress& progress, worker::Workload& workload, const Client* client) {
   ++steps_;
-  // A run that was restored repeats steps, and so does one that goes back after the return of a ps.
+  // A restored run repeats steps, and so does one that returns to an earlier step after the return of a ps.
   if (last_step_ == 0 || progress.global_step < last_step_) begin_at(progress.global_step);
   last_step_ = progress.global_step;
   // The last batch of an epoch always writes: an epoch may be shorter than `every_`.
@@ -76,10 +76,10 @@ void Summaries::step(const worker::Progress& progress, worker::Workload& workloa
   const double seconds = std::chrono::duration<double>(now - written_at_).count();
   worker::Scalars scalars = {{"cost", progress.cost}};
   if (const std::optional<float> share = workload.batch_accuracy()) scalars.emplace_back("batch_accuracy", *share);
-  // The first event can follow at once, and a rate over no time is infinite.
+  // The first event can follow immediately, and a rate over no time is infinite.
   if (seconds > 0) {
     scalars.emplace_back("examples/sec", static_cast<double>(steps_ * workload.batch_size()) / seconds);
-    // A run that was restored does not begin with 0, and after the return of a ps it may have gone back.
+    // A restored run does not begin with 0, and it may have returned to an earlier step after the return of a ps.
     if (global_step_ > 0 && progress.global_step >= global_step_)
       scalars.emplace_back("global_step/sec", static_cast<double>(progress.global_step - global_step_) / seconds);
   }

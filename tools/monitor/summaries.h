@@ -22,20 +22,20 @@ namespace gradrail::tools {
 /// Threads  Owner thread of the client.
 class Summaries {
  public:
-  /// Errors  as EventFile::create.
+  /// Errors  Those of EventFile::create.
   static absl::StatusOr<std::unique_ptr<Summaries>> create(const std::string& folder, uint32_t every);
 
-  /// After each step; writes with every `every`th of an epoch and its last. `client`: null without a parameter server.
-  /// A disk that fails ends the summaries, not the run: the log says so.
+  /// Records a step; called after each one. Writes with every `every`th of an epoch and its last. `client`: null
+  /// without a parameter server. A disk that fails ends the summaries, not the run: the log reports it.
   void step(const worker::Progress& progress, worker::Workload& workload, const Client* client);
-  /// Once, before the first step.
+  /// Writes the graph once, before the first step.
   void graph(absl::Span<const worker::GraphNode> nodes);
   /// `accuracy`: on the test images, with the parameters after `global_step`.
   void evaluated(uint64_t global_step, float accuracy);
 
  private:
   Summaries(worker::EventFile file, uint32_t every) : file_(std::move(file)), every_(every) {}
-  /// Without it TensorBoard shows repeated steps twice.
+  /// Sets the begin: without it TensorBoard shows repeated steps twice.
   void begin_at(uint64_t global_step);
   void write(uint64_t global_step, const worker::Scalars& scalars);
   void check(const absl::Status& written);
@@ -44,11 +44,11 @@ class Summaries {
   worker::EventFile file_;
   const uint32_t every_;
   bool broken_ = false;
-  uint64_t steps_ = 0;        ///< since the last event
-  uint64_t global_step_ = 0;  ///< of the last event
-  uint64_t last_step_ = 0;    ///< 0: none so far
+  uint64_t steps_ = 0;        ///< steps since the last event
+  uint64_t global_step_ = 0;  ///< global step of the last event
+  uint64_t last_step_ = 0;    ///< 0: none yet
   TimePoint written_at_ = Clock::now();
-  ClientStats before_;  ///< at the last event
+  ClientStats before_;  ///< stats at the last event
 };
 
 }  // namespace gradrail::tools

@@ -26,7 +26,7 @@ Metric counter(std::string name, std::string help, double value) {
 }
 
 Metric latency(const Histogram& histogram) {
-  // Prometheus wants seconds, the recorder has nanoseconds.
+  // Prometheus expects seconds, the recorder has nanoseconds.
   Metric::Sample sample{.count = histogram.count(), .sum = histogram.sum_ns() * 1e-9};
   for (int power = kFirstPower; power <= kLastPower; ++power) {
     sample.buckets.emplace_back(static_cast<double>(uint64_t{1} << power) * 1e-9, histogram.count_below_power(power));
@@ -57,7 +57,7 @@ Metric bytes_total() {
           .samples = {}};
 }
 
-/// From the view of this task: what a worker calls "out" is "in" at the ps.
+/// Adds bytes from the view of this task: "out" of a worker is "in" at the ps.
 void add_directions(Metric& bytes, const std::vector<std::pair<std::string, std::string>>& labels, uint64_t in,
                     uint64_t out) {
   for (const auto& [direction, count] : {std::pair("in", in), std::pair("out", out)}) {
@@ -112,7 +112,7 @@ Metrics worker_metrics(const ClientStats& stats, Duration under_way) {
   Metric rails = rail_bytes_total();
   for (const ClientStats::RailBytes& rail : stats.rail_bytes)
     add_rail(rails, rail.path, rail.address, rail.returned, rail.pushed);
-  // The age of the exchange under way lets an alert see one that does not end; a latency is known only afterwards.
+  // The age of the exchange under way lets an alert detect one that does not end; a latency is known only afterwards.
   return {
       latency(stats.exchange),
       gauge("gradrail_exchange_under_way_seconds", "Age of the exchange under way; 0 between exchanges.",

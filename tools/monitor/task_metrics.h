@@ -16,7 +16,7 @@ namespace gradrail::tools {
 Metric build_info(const std::string& task);
 
 /// The metrics of a worker; `under_way`: duration of its current exchange.
-/// Units  seconds and bytes in the output, as Prometheus asks for.
+/// Units  Seconds and bytes in the output, as Prometheus requires.
 Metrics worker_metrics(const ClientStats& stats, Duration under_way);
 
 /// The metrics of a ps task.

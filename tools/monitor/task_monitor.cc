@@ -11,7 +11,7 @@
 namespace gradrail::tools {
 namespace {
 
-/// Any process that can reach a ps can ask for dumps: it must not fill the disk.
+/// Any process that can reach a ps can request dumps: it must not fill the disk.
 constexpr uint32_t kMostAnswers = 100;  // some 30 MB of files
 
 }  // namespace
@@ -54,7 +54,7 @@ absl::StatusOr<std::unique_ptr<PsMonitor>> PsMonitor::start(const MonitoringFlag
 absl::StatusOr<std::unique_ptr<Summaries>> open_summaries(const MonitoringFlags& flags, uint32_t worker,
                                                           uint32_t every) {
   if (flags.logs_path.empty()) return nullptr;
-  // TensorBoard shows each folder as a run of its own.
+  // TensorBoard shows each folder as a separate run.
   absl::StatusOr<std::unique_ptr<Summaries>> opened =
       Summaries::create(fmt::format("{}/worker_{}", flags.logs_path, worker), every);
   if (!absl::IsResourceExhausted(opened.status())) return opened;
@@ -80,7 +80,7 @@ void FlightLog::answer(const std::vector<Mark>& marks) {
 
 absl::StatusOr<std::unique_ptr<Timeline>> open_timeline(const MonitoringFlags& flags, uint32_t worker) {
   if (flags.timeline.empty()) return nullptr;
-  // At this moment the chief is not known. Worker 0 is the first chief of each run.
+  // The chief is not known yet. Worker 0 is the first chief of each run.
   return Timeline::create(flags.timeline, worker == 0);
 }
 
@@ -102,7 +102,7 @@ absl::StatusOr<std::unique_ptr<WorkerMonitor>> WorkerMonitor::start(const Monito
 Metrics WorkerMonitor::collect() {
   Metrics metrics = {build_info(task_.name)};
   const MutexLock lock(mutex_);
-  // Before join() and after the run: the endpoint answers, but has no exchanges to report.
+  // The endpoint answers before join() and after the run, but has no exchanges to report.
   if (client_ == nullptr) return metrics;
   for (Metric& metric : worker_metrics(client_->statistics().published(), client_->statistics().exchange_under_way()))
     metrics.push_back(std::move(metric));

@@ -18,15 +18,15 @@
 
 namespace gradrail::tools {
 
-/// Which task is watched, and how it talks.
+/// Name, index and output of a watched task.
 struct MonitoredTask {
   std::string name;            ///< "worker/1"
-  uint16_t place_on_host = 0;  ///< among the tasks that share the flags and the host; ports are counted up by it
+  uint16_t place_on_host = 0;  ///< index among the tasks that share the flags and the host; ports are counted up by it
   std::function<void(const std::string&)> print;
 };
 
 /// Serves metrics for Prometheus, and prints the address. Null without --metrics_port.
-/// Errors  as MetricsServer::start. INVALID_ARGUMENT: the port of this task is above 65535.
+/// Errors  Those of MetricsServer::start. INVALID_ARGUMENT: the port of this task is above 65535.
 absl::StatusOr<std::unique_ptr<MetricsServer>> serve_metrics(const MonitoringFlags& flags, const MonitoredTask& task,
                                                              MetricsServer::Collect collect);
 
@@ -34,12 +34,12 @@ absl::StatusOr<std::unique_ptr<MetricsServer>> serve_metrics(const MonitoringFla
 /// Threads  Owner thread; what it serves has its own.
 class PsMonitor {
  public:
-  /// `server` outlives it. Errors  as MetricsServer::start.
+  /// `server` outlives it. Errors  Those of MetricsServer::start.
   static absl::StatusOr<std::unique_ptr<PsMonitor>> start(const MonitoringFlags& flags, const MonitoredTask& task,
                                                           ps::Server& server);
 
  private:
-  RateLimitedLog rate_limited_log_;  ///< any process can ask for metrics
+  RateLimitedLog rate_limited_log_;  ///< limited because any process can request metrics
   std::unique_ptr<MetricsServer> metrics_;
 };
 
@@ -54,7 +54,7 @@ class FlightLog {
 
   /// Nothing is written where there is nothing.
   void write(const std::vector<Mark>& marks, const std::string& why);
-  /// On a request, which any process that reaches a ps may send: limited in number.
+  /// Answers a request, which any process that reaches a ps may send: limited in number.
   void answer(const std::vector<Mark>& marks);
 
  private:
@@ -62,17 +62,17 @@ class FlightLog {
   uint32_t answers_ = 0;
 };
 
-/// The timeline of `gradrail train --timeline_filename`, kept until the end; null without.
+/// Opens the timeline of `gradrail train --timeline_filename`, which stays open until the end; null without.
 absl::StatusOr<std::unique_ptr<Timeline>> open_timeline(const MonitoringFlags& flags, uint32_t worker);
-/// A picture that cannot be had is no reason for a run to fail: the log says why.
+/// Finishes the timeline. A picture that is not available is no reason for a run to fail: the log has the reason.
 void finish_timeline(Timeline* timeline, Client& client);
 
-/// The same of a worker: there before the worker has joined, so that a port that is taken is known by then.
+/// Monitor of a worker. It exists before the worker has joined, so that a port in use is detected before.
 class WorkerMonitor {
  public:
   static absl::StatusOr<std::unique_ptr<WorkerMonitor>> start(const MonitoringFlags& flags, MonitoredTask task);
 
-  /// While it exists other threads read the client.
+  /// Scope in which other threads read the client.
   class Watch {
    public:
     Watch(WorkerMonitor& monitor, Client& client);

@@ -13,11 +13,12 @@ namespace gradrail::tools {
 /// Threads  Owner thread of the client.
 class Timeline {
  public:
-  /// For the first chief makes the file, so that a folder that cannot be written to is known before the run.
-  /// Errors  as ps::ReplacementFile.
+  /// Creates the timeline. The first chief makes the file, so that a folder without write permission is detected before
+  /// the run.
+  /// Errors  Those of ps::ReplacementFile.
   static absl::StatusOr<std::unique_ptr<Timeline>> create(const std::string& path, bool is_chief);
 
-  /// At the end of the run the chief gathers the marks of all and writes; the others upload theirs.
+  /// Ends the timeline at the end of the run: the chief gathers the marks of all and writes; the others upload theirs.
   absl::Status finish(Client& client);
 
  private:

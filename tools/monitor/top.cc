@@ -28,25 +28,25 @@ namespace gradrail::tools {
 namespace {
 
 constexpr int kRedrawMs = 1000;
-constexpr auto kBetweenTwo = std::chrono::milliseconds(500);  // for rates, where one table is all
+constexpr auto kBetweenTwo = std::chrono::milliseconds(500);  // interval for rates, where one table is all
 
 // A type that a signal handler may write (C++ standard, [support.signal]).
 volatile std::sig_atomic_t asked_to_end = 0;
 
 void on_signal(int) { asked_to_end = 1; }
 
-/// The terminal as top wants it, and as it was again when this ends.
+/// The terminal in the mode of top; the destructor restores its former mode.
 class Screen {
  public:
   Screen() {
     tcgetattr(STDIN_FILENO, &before_);
     termios raw = before_;
     raw.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);  // Ctrl-C stays a signal
-    // Zero for both: read() returns at once, since poll() has already waited.
+    // Both are zero: read() returns immediately, since poll() has already waited.
     raw.c_cc[VMIN] = 0;
     raw.c_cc[VTIME] = 0;
     tcsetattr(STDIN_FILENO, TCSANOW, &raw);
-    say("\033[?1049h\033[?25l");  // another screen, no cursor
+    say("\033[?1049h\033[?25l");  // switches to another screen, without cursor
   }
   ~Screen() {
     say("\033[?25h\033[?1049l");
@@ -55,7 +55,7 @@ class Screen {
   Screen(const Screen&) = delete;
   Screen& operator=(const Screen&) = delete;
 
-  // One write per picture, from the upper left corner without clearing: the picture does not flicker.
+  // Each picture is one write, from the upper left corner without clearing: the picture does not flicker.
   void draw(const std::vector<std::string>& lines) {
     winsize size{};
     const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 && size.ws_row > 1;
@@ -69,7 +69,7 @@ class Screen {
   /// Waits; true when q was typed.
   bool quits(int timeout_ms) {
     pollfd input{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
-    // A signal ends poll() early; the loop then sees it.
+    // A signal ends poll() early; the loop then detects it.
     if (poll(&input, 1, timeout_ms) <= 0) return false;
     char typed[64];
     const ssize_t count = read(STDIN_FILENO, typed, sizeof(typed));
@@ -85,7 +85,7 @@ class Screen {
   termios before_{};
 };
 
-/// The cluster as top sees it.
+/// The cluster in the view of top.
 struct Watched {
   std::vector<std::string> addresses;
   std::shared_ptr<ps::ControlDialer> dialer;
@@ -116,7 +116,7 @@ PsAnswer query_one(Watched& watched, uint32_t index, bool dump) {
   return answer;
 }
 
-/// All at once: one that does not answer delays no other.
+/// Queries all at the same time: one that does not answer delays no other.
 std::vector<PsAnswer> ask(Watched& watched, bool dump) {
   std::vector<std::future<PsAnswer>> calls;
   for (uint32_t i = 0; i < watched.addresses.size(); ++i)
@@ -139,10 +139,10 @@ absl::StatusOr<std::vector<std::string>> ps_addresses(const TopFlags& flags) {
     const absl::StatusOr<launch::RendezvousUrl> where = launch::parse_etcd_rendezvous(flags.cluster);
     return where.ok() ? launch::find_ps(*where) : where.status();
   }
-  // cluster_from_hosts() wants both lists; the entry for the workers is never used.
+  // cluster_from_hosts() requires both lists; the entry for the workers is never used.
   GRADRAIL_ASSIGN_OR_RETURN(const ClusterSpec cluster, flags.cluster.empty()
-                                                           ? cluster_from_hosts(flags.ps_hosts, "none:1")
-                                                           : read_cluster_file(flags.cluster));
+                                                               ? cluster_from_hosts(flags.ps_hosts, "none:1")
+                                                               : read_cluster_file(flags.cluster));
   return cluster.ps;
 }
 
@@ -161,12 +161,12 @@ absl::StatusOr<Watched> watch(const TopFlags& flags) {
 /// A ps may have moved; without a newer address the last one holds.
 void follow(Watched& watched, const TopFlags& flags) {
   absl::StatusOr<Watched> now = watch(flags);
-  // On errors the last answer stays: a short outage of etcd must not empty the screen.
+  // The last answer stays on errors: a short outage of etcd must not empty the screen.
   if (now.ok() && now->addresses != watched.addresses) watched = *std::move(now);
 }
 
 absl::Status show_once(Watched& watched, bool dump) {
-  // Rates need two samples. Only the first asks for a dump, else each task would write two.
+  // Rates need two samples. Only the first requests a dump, otherwise each task would write two.
   const std::vector<PsAnswer> before = ask(watched, dump);
   std::this_thread::sleep_for(kBetweenTwo);
   const std::vector<PsAnswer> answers = ask(watched, false);
@@ -184,14 +184,14 @@ void show_until_stopped(Watched& watched, const TopFlags& flags) {
   action.sa_handler = on_signal;
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
-  // After the handlers: a signal in between would leave the terminal in raw mode.
+  // The screen follows the handlers: a signal in between would leave the terminal in raw mode.
   Screen screen;
   std::vector<PsAnswer> before;
   bool dump = flags.dump;
   // The loop checks `asked_to_end` twice: the signal may arrive during the query or during the wait.
   do {
     if (is_rendezvous(flags)) follow(watched, flags);
-    // One dump per start, not one per second.
+    // Each start requests one dump, not one per second.
     std::vector<PsAnswer> answers = ask(watched, std::exchange(dump, false));
     const std::time_t now = std::time(nullptr);
     char clock[16];

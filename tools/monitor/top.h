@@ -17,7 +17,7 @@ struct TopFlags {
   Security security;
   std::string secret_file;
   bool once = false;
-  // At most one request: each task answers a limited number of them.
+  // The number is at most one request: each task answers a limited number of them.
   bool dump = false;
 };
 

@@ -11,7 +11,7 @@ namespace gradrail::tools {
 namespace {
 
 /// Half of the middle pace, so that normal differences between hosts give no note.
-constexpr double kSlow = 0.5;         // of the pace in the middle
+constexpr double kSlow = 0.5;         // share of the pace in the middle
 constexpr int kSilentHeartbeats = 6;  // 3 s in small runs
 constexpr double kLongExchangeS = 1;  // longer than any that only carries bytes: it waits for another task
 
@@ -22,7 +22,7 @@ struct Row {
 std::string line_of(const Row& row) {
   std::string line = fmt::format("{:<9} {:>9} {:>9} {:>9} {:>9} {:>9}  {:<24} {}", row.task, row.step, row.rate,
                                  row.p50, row.p99, row.staleness, row.path, row.note);
-  // Names and reasons come from other tasks: a terminal must not execute them.
+  // Other tasks send names and reasons: a terminal must not execute them.
   std::replace_if(
       line.begin(), line.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }, '?');
   // No spaces at the end: tests and scripts compare lines.

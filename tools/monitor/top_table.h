@@ -13,7 +13,7 @@ namespace gradrail::tools {
 struct PsAnswer {
   std::string address;
   std::string unreachable;  ///< "": it answered
-  bool is_final = false;    ///< asking again would not help
+  bool is_final = false;    ///< a further request would not help
   ps::proto::StatsReply stats;
   TimePoint at;
 };

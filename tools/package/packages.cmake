@@ -63,7 +63,7 @@ set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 # ldconfig where Debian has a trigger.
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS OFF)
 set(CPACK_PRE_BUILD_SCRIPTS ${CMAKE_CURRENT_LIST_DIR}/finish_packages.cmake)
-set(CPACK_GRADRAIL_LIBDIR ${CMAKE_INSTALL_LIBDIR}) # for the script, as the next one
+set(CPACK_GRADRAIL_LIBDIR ${CMAKE_INSTALL_LIBDIR}) # needed by the script, as the next one
 set(CPACK_GRADRAIL_SCRATCH ${package_files}/shlibdeps)
 
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "") # the first line of each description

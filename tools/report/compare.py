@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import runs
 
 FAMILY_LEVEL = 0.05  # the probability that any row of two equal runs is reported as different
-NO_INTERVAL = 1e3  # an interval up to this factor is no information: it comes from two or three rounds
+NO_INTERVAL = 1e3  # an interval up to this factor is no information: it is that of two or three rounds
 # The values of settings that a run does not record: a suite has the settings that it uses.
 DEFAULTS = {"check": True, "factor": 4, "keep": 2, "on": "host", "optimizer": "sgd", "ps": 1, "push": "fp32", "rails": "off",
             "readers": 8, "return": "fp32", "servers": 1, "shards": 1, "slowdown": 10.0, "step_ms": 2.0, "streams": "auto",
@@ -97,7 +97,7 @@ def described(first, second, comparisons):
 class Ratio:
     """Second over first. Above 1 the second run is slower."""
     ratio: float
-    low: float  # of the confidence interval
+    low: float  # low end of the confidence interval
     high: float
 
     @property
@@ -129,7 +129,7 @@ def bounded_exp(value):
 
 def student_quantile(freedom, both_tails):
     """The t beyond which so much of Student's distribution lies, on both sides together."""
-    low, high = 0.0, 1e12  # with one degree of freedom and a hundred rows t exceeds 1000
+    low, high = 0.0, 1e12  # t exceeds 1000 for one degree of freedom and a hundred rows
     for _ in range(200):
         middle = (low + high) / 2
         if incomplete_beta(freedom / 2, 0.5, freedom / (freedom + middle * middle)) > both_tails:
@@ -160,5 +160,5 @@ def incomplete_beta(a, b, x):
             fraction *= c * d
         if abs(c * d - 1) < 1e-12:
             break
-    # By logarithms: the gamma function overflows above 171. log1p() keeps the digits of a small x.
+    # The formula uses logarithms: the gamma function overflows above 171. log1p() keeps the digits of a small x.
     return fraction / a * math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x))

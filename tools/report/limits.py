@@ -40,7 +40,7 @@ QUANTITIES = {"min_GB/s": (True, "GB/s", lambda row: 0 if row.what == "latency" 
 
 @dataclass
 class Limit:
-    origin: str  # of the bounds, for messages: "limits.json, limit 2"
+    origin: str  # source of the bounds, for messages: "limits.json, limit 2"
     path: str
     what: str  # "": each quantity
     size: int  # 0: each size

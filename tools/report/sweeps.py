@@ -5,7 +5,7 @@ import style
 from runs import lines_of, size_text, title_of
 
 MOST_BANDS = 3  # more bands would overlap; whiskers do not
-FEW_SAMPLES = 100  # with fewer samples, the 99th percentile of a round is its maximum
+FEW_SAMPLES = 100  # number of samples below which the 99th percentile of a round is its maximum
 WHAT = {"put": "put", "apply": "update", "replay": "step of a model",
         "staged": "copy between GPU and host"}
 SIZE = {"put": "bytes of a put", "apply": "bytes of the parameters",

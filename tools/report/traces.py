@@ -9,7 +9,7 @@ from runs import LARGEST, shown
 
 # A reduction has at most a terabyte of fp32. A larger number is damage.
 MOST_ELEMENTS = 250_000_000_000
-MOST_LAYERS = 100_000  # as bench/suites/layer_list.cc
+MOST_LAYERS = 100_000  # value of bench/suites/layer_list.cc
 LONGEST_STEP_US = 60e6  # a larger number is a mistake in the unit
 HEAD = 256  # PyTorch writes the schema of an execution trace first
 
@@ -25,7 +25,7 @@ def step_of(text):
         raise unknown("a text")
     if text.startswith("[") and '"ph"' not in text:
         raise unknown('a JSON list without "ph"')
-    # Metadata may come before the events. A Chakra trace has no such word.
+    # Metadata may precede the events. A Chakra trace has no such word.
     is_kineto = text.startswith("[") or '"traceEvents"' in text
     about, layers = (step_of_kineto if is_kineto else step_of_execution if '"schema":' in text[:HEAD] else step_of_chakra)(text)
     layers.sort(key=lambda layer: layer[1])
@@ -427,7 +427,7 @@ class ChakraNode:
         # "ctrlDeps" names the caller of an operator, also one that the converter has dropped. Chakra's own feeder waits
         # for "dataDeps" alone.
         checked_list(node, "ctrlDeps", where)
-        self.bytes = 0  # of a reduction; 0 if they are missing, as in protobuf
+        self.bytes = 0  # size of a reduction; 0 if it is missing, as in protobuf
         kind = attribute(node, "comm_type")
         is_collective = node["type"] == "COMM_COLL_NODE"
         self.is_reduction = is_collective and kind is not None and (kind in REDUCTIONS[4:] or count_of(kind) in REDUCTIONS[:4])
@@ -480,7 +480,7 @@ def earliest_starts(nodes):
     while ready:
         number = ready.pop()
         done += 1
-        # The replayed exchange takes the place of a reduction.
+        # The replayed exchange replaces a reduction.
         end = starts[number] + (0 if nodes[number].is_reduction else nodes[number].duration_us)
         for following in followers.get(number, []):
             starts[following] = max(starts[following], end)

@@ -15,7 +15,7 @@ int only_node(const Machine& machine, const CpuSet& cpus) {
   for (size_t i = 0; i < machine.numa_nodes.size(); ++i) {
     const CpuSet& its = machine.numa_nodes[i].cpus;
     if (!its.intersects(cpus)) continue;
-    // Two kinds of memory of one locality are one locality: the first stands for both.
+    // Two kinds of memory of one locality are one locality: the first represents both.
     if (found >= 0 && its == machine.numa_nodes[static_cast<size_t>(found)].cpus) continue;
     if (found >= 0) return -1;
     found = static_cast<int>(i);

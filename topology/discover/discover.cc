@@ -47,7 +47,7 @@ absl::StatusOr<Topology> new_topology() {
   if (hwloc_topology_init(&raw) != 0)
     return absl::InternalError(fmt::format("hwloc_topology_init: {}", words_of_errno()));
   Topology topology(raw);
-  // Cpus that are closed to us belong to the picture: a placement says "not ours", not "not there".
+  // Cpus that are closed to this process are included: a placement must distinguish "not ours" from "not there".
   hwloc_topology_set_flags(raw, HWLOC_TOPOLOGY_FLAG_INCLUDE_DISALLOWED);
   hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_IMPORTANT);
   // GPU libraries may name devices that hwloc cannot attach to the PCI tree.
@@ -82,7 +82,7 @@ void keep_pci_names() { dlopen("libpciaccess.so.0", RTLD_LAZY | RTLD_NOLOAD | RT
 
 absl::StatusOr<Machine> read_live() {
   GRADRAIL_ASSIGN_OR_RETURN(Topology topology, new_topology());
-  // OpenCL's and X11's start-up takes long, starts threads, and says nothing that PCI does not.
+  // The start-up of OpenCL and X11 takes long, starts threads, and adds no information beyond PCI.
   for (const char* component : {"opencl", "gl"})
     hwloc_topology_set_components(topology.get(), HWLOC_TOPOLOGY_COMPONENTS_FLAG_BLACKLIST, component);
   if (hwloc_topology_load(topology.get()) != 0)
@@ -91,8 +91,8 @@ absl::StatusOr<Machine> read_live() {
   return read(topology.get(), "this machine");
 }
 
-/// Where the levels of a description begin: at its start, behind a space, behind what stands in brackets or parentheses
-/// beside a level. hwloc looks for the first that closes, too.
+/// Begins of the levels of a description: at its start, behind a space, behind the text in brackets or parentheses
+/// beside a level. hwloc searches for the first that closes, too.
 std::vector<size_t> level_starts(const std::string& description) {
   std::vector<size_t> starts;
   bool begins = true;

@@ -7,10 +7,11 @@
 
 namespace gradrail::topology {
 
-/// The machine we run on, within the cpus and memory nodes this process may use (cgroup, taskset). Where HWLOC_XMLFILE
-/// or HWLOC_SYNTHETIC is set, hwloc takes that instead; the result then says so in `source` and is not `live`.
-/// Errors   INTERNAL: hwloc cannot read the machine; the message says what it said.
-/// Threads  Any, unless HWLOC_XMLFILE is set (see from_xml()); reads /sys, some ms.
+/// The machine of this process, within the cpus and memory nodes that the process may use (cgroup, taskset). If
+/// HWLOC_XMLFILE or HWLOC_SYNTHETIC is set, hwloc takes that instead; `source` then names it, and the result is not
+/// `live`.
+/// Errors   INTERNAL: hwloc cannot read the machine; the message has the text of hwloc.
+/// Threads  Any, unless HWLOC_XMLFILE is set (from_xml()); reads /sys, some ms.
 absl::StatusOr<Machine> discover();
 
 /// A saved machine: the path of an hwloc XML file (lstopo FILE.xml), or an hwloc synthetic description such as "pack:2
@@ -19,7 +20,7 @@ absl::StatusOr<Machine> discover();
 ///          (over 64 MB), or contradictory; the message names the source, the cause and the remedy.
 absl::StatusOr<Machine> load(const std::string& source);
 
-/// The same from text in memory; `name` stands in messages.
+/// Reads a machine from text in memory; messages contain `name`.
 /// Threads  load() of a file, and from_xml(): only the thread of the caller may run, because a child process reads XML
 ///          (xml.h).
 absl::StatusOr<Machine> from_xml(const std::string& xml, const std::string& name);

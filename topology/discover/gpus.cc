@@ -19,7 +19,7 @@ constexpr uint16_t k3d = 0x0302;
 constexpr uint16_t kOtherDisplay = 0x0380;
 constexpr uint16_t kAccelerator = 0x1200;
 
-/// GPU libraries that hwloc asks, in the order in which their names are preferred.
+/// GPU libraries that hwloc uses, in the order in which their names are preferred.
 struct Library {
   std::string_view backend, prefix;
 };
@@ -33,7 +33,7 @@ std::optional<int> number_after(std::string_view name, std::string_view prefix) 
   return number && *number >= 0 ? number : std::nullopt;
 }
 
-/// Which library made a device of the system; nullopt: none of a GPU. Files of hwloc 1 have no Backend in it.
+/// Library that made a device of the system; nullopt: none of a GPU. Files of hwloc 1 have no Backend in it.
 std::optional<size_t> library_of(hwloc_obj_t device) {
   const std::string kind = info(device, "LevelZeroDeviceType");
   if (!kind.empty() && kind != "GPU") return std::nullopt;
@@ -62,8 +62,8 @@ Vendor vendor_of_library(size_t library) {
 
 bool shows_pictures(uint16_t pci_class) { return pci_class >> 8 == 0x03; }
 
-/// Judged by class, vendor and number alone, where hwloc knew no GPU library. Chips of other vendors that call
-/// themselves displays belong to a server's management (ASPEED, Matrox, Hisilicon) or to a virtual machine.
+/// Whether a device can compute, by class, vendor and number alone, for a hwloc without a GPU library. Chips of other
+/// vendors with a display class belong to a server's management (ASPEED, Matrox, Hisilicon) or to a virtual machine.
 bool can_compute(const PciFacts& pci) {
   const bool display = pci.class_id == kVga || pci.class_id == k3d;
   switch (pci.vendor_id) {
@@ -75,7 +75,7 @@ bool can_compute(const PciFacts& pci) {
       return (display || pci.class_id == kOtherDisplay || pci.class_id == kAccelerator) && pci.device_id >= 0x6600 &&
              pci.device_id < 0x9000;
     case kIntel:
-      // On bus 0 it is part of the processor. Accelerators of Intel are FPGAs.
+      // A device on bus 0 is part of the processor. Accelerators of Intel are FPGAs.
       return (display || pci.class_id == kOtherDisplay) && pci.bus != 0;
     default:
       return false;
@@ -93,7 +93,7 @@ void describe(Gpu& gpu, hwloc_obj_t device) {
     if (gpu.uuid.empty()) gpu.uuid = info(device, name);
 }
 
-/// From the devices that GPU libraries made of one chip; nullopt: none did.
+/// GPU from the devices that GPU libraries made of one chip; nullopt: none did.
 std::optional<Found> recognised(const std::vector<hwloc_obj_t>& devices) {
   std::optional<Found> found;
   size_t best = std::size(kLibraries);

@@ -9,7 +9,7 @@
 #include "topology/cpu_set.h"
 #include "topology/machine.h"
 
-// Between hwloc and our values; private to discovery.
+// This header connects hwloc with our values; it is private to discovery.
 
 namespace gradrail::topology {
 
@@ -22,7 +22,7 @@ using Topology = std::unique_ptr<hwloc_topology, TopologyDeleter>;
 absl::StatusOr<Topology> new_topology();
 
 /// Fills everything but `source`, `live` and the facts of /sys.
-/// Errors  as read_processors().
+/// Errors  Those of read_processors().
 absl::Status read_machine(hwloc_topology_t topology, Machine& machine);
 
 using PciFacts = hwloc_obj_attr_u::hwloc_pcidev_attr_s;

@@ -47,7 +47,7 @@ PortState interface_state(const fs::path& interface) {
   const std::string state = first_line(interface / "operstate");
   if (state == "up") return PortState::active;
   if (state != "unknown" && !state.empty()) return PortState::down;
-  // Some drivers do not keep operstate; carrier they all know.
+  // Some drivers do not keep operstate; all of them keep carrier.
   return first_line(interface / "carrier") == "1" ? PortState::active : PortState::unknown;
 }
 

@@ -129,7 +129,7 @@ class MachineChecker {
 }  // namespace
 
 std::string write_machine(const Machine& machine) {
-  // What is not UTF-8 is replaced: the parent refuses such names.
+  // Bytes that are not UTF-8 are replaced: the parent refuses such names.
   return Json(machine).dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 

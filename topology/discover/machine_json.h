@@ -9,7 +9,7 @@ namespace gradrail::topology {
 
 // The description of a machine that the child process of from_xml() sends to its parent.
 
-/// Everything but `source` and `live`.
+/// Writes everything but `source` and `live`.
 std::string write_machine(const Machine& machine);
 
 /// Reads the output of write_machine() and trusts no part of it: a hostile file may have taken over the child process.

@@ -107,7 +107,7 @@ void read_nics(hwloc_topology_t topology, Machine& machine) {
 }
 
 void sort_nics(Machine& machine) {
-  // Those without a place (no bridge, address 0) come last.
+  // NICs without a place (no bridge, address 0) are last.
   const auto key = [](const Nic& nic) {
     const bool placed = nic.place.bridge >= 0 || nic.place.address != PciAddress{};
     return std::tuple(!placed, nic.place.address, nic.name);

@@ -80,7 +80,8 @@ Core make_core(hwloc_topology_t topology, hwloc_obj_t object) {
           .efficiency = efficiency_of(topology, object)};
 }
 
-/// From the logical processors up, so that those without a Core object (some virtual machines) are cores of one.
+/// Reads cores from the logical processors up, so that those without a Core object (some virtual machines) are cores of
+/// one.
 absl::Status read_cores(hwloc_topology_t topology, Machine& machine) {
   std::unordered_map<hwloc_obj_t, size_t> core_index;
   for (hwloc_obj_t cpu = nullptr; (cpu = hwloc_get_next_obj_by_type(topology, HWLOC_OBJ_PU, cpu)) != nullptr;) {

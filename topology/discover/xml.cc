@@ -60,7 +60,7 @@ class HwlocMessages {
   const FileDescriptor file_;
 };
 
-/// The name of the root element; "": the text is no XML. Declarations, comments and the document type come before it.
+/// Name of the root element; "": the text is no XML. Declarations, comments and the document type may precede it.
 std::string root_element(std::string_view text) {
   constexpr std::string_view kSpaces = " \t\r\n", kByteOrderMark = "\xef\xbb\xbf";
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());

@@ -26,9 +26,9 @@ void take(Placement& placement, const CoreAssignment& thread, int cpu) {
   }
 }
 
-/// The first grant of each tower, then of each shard, then second grants, and so on. In a pool of unequal cores each
-/// unit gets one fast core before any unit gets two. Progress threads come last, because a slow core is sufficient for
-/// them.
+/// Takes the first grant of each tower, then of each shard, then second grants, and so on. Each unit in a pool of
+/// unequal cores gets one fast core before any unit gets two. Progress threads are last, because a slow core is
+/// sufficient for them.
 std::vector<CoreAssignment> in_turns(const std::vector<Grant>& grants) {
   std::vector<CoreAssignment> line;
   // Level 0 only: siblings are assigned by assign_beside().
@@ -107,7 +107,7 @@ void assign_pool(const Pool& pool, std::vector<Grant> grants, Placement& placeme
   size_t core = 0;
   bool shards_begun = false;
   for (const CoreAssignment& thread : line) {
-    // Free cores lie between towers and shards, or before the slow cores at the end.
+    // Free cores are between towers and shards, or before the slow cores at the end.
     const bool at_end = pool.hybrid ? thread.role == ThreadRole::progress : thread.role == ThreadRole::shard;
     if (at_end && !shards_begun) {
       core += gap;
@@ -119,7 +119,7 @@ void assign_pool(const Pool& pool, std::vector<Grant> grants, Placement& placeme
     if (a.level != b.level) return a.level < b.level;
     return (a.role == ThreadRole::progress) > (b.role == ThreadRole::progress);
   });
-  // A thread that belongs beside another thread of its unit goes first, because another thread could take that cpu.
+  // A thread that belongs beside another thread of its unit is first, because another thread could take that cpu.
   for (const Grant& grant : grants)
     if (grant.level > 0) table.assign_beside(grant);
 }

@@ -27,7 +27,7 @@ absl::Status read_cpus(const Machine& machine, const Request& request, Available
     all = all | to_set(core.cpus);
     open = open | to_set(core.allowed);
   }
-  // Kept only for the text of the plan: a reader must see why a cpu was left out.
+  // The set is stored only for the text of the plan: a reader must find why a cpu was left out.
   available.closed = all - open;
   if (request.cores) {
     // Two errors with different remedies: a typing mistake, or a launcher that bound the process.
@@ -44,7 +44,8 @@ absl::Status read_cpus(const Machine& machine, const Request& request, Available
     }
     available.outside = open - *request.cores;
   }
-  // Only what would be used otherwise: a reserved cpu that is closed anyway must not appear twice in the explanation.
+  // Only cpus that would be used otherwise count: a reserved cpu that is closed anyway must not appear twice in the
+  // explanation.
   available.reserved = (open - available.outside) & request.reserved;
   available.cpus = open - available.outside - available.reserved;
   if (!available.cpus.empty()) return absl::OkStatus();
@@ -61,7 +62,7 @@ absl::Status read_gpus(const Machine& machine, const Request& request, Available
   for (size_t i = 0; i < machine.gpus.size(); ++i) {
     const bool wanted = std::find(named.begin(), named.end(), static_cast<int>(i)) != named.end();
     if (!request.gpus.empty() && !wanted) available.gpu_out[i] = "not among those of --gpu";
-    // Later reasons overwrite earlier ones: a GPU that could never be used says so, named or not.
+    // Later reasons overwrite earlier ones: a GPU that could never be used has that reason, named or not.
     if (machine.gpus[i].vendor == Vendor::nvidia) continue;
     available.gpu_out[i] = why_unsupported(machine.gpus[i].vendor);
     if (!request.gpus.empty() && wanted) {
@@ -84,7 +85,7 @@ absl::Status read_gpus(const Machine& machine, const Request& request, Available
     if (!request.gpus.empty()) available.notes.push_back("--gpu has no effect: towers on CPUs were asked for");
     return absl::OkStatus();
   }
-  // In the order of the flag, and repeated GPUs stay: both are the user's choice.
+  // The order is that of the flag, and repeated GPUs stay: both are the user's choice.
   if (!request.gpus.empty()) available.gpus = named;
   for (size_t i = 0; i < machine.gpus.size() && request.gpus.empty(); ++i)
     if (available.gpu_out[i].empty()) available.gpus.push_back(static_cast<int>(i));

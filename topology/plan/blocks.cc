@@ -36,7 +36,7 @@ class Line {
   }
 
  private:
-  std::vector<size_t> pools_;     ///< by core
+  std::vector<size_t> pools_;     ///< pool of each core
   std::vector<int64_t> borders_;  ///< likewise: packages and pools that ended before it
 };
 
@@ -54,7 +54,7 @@ Blocks cut_all(const Line& line, size_t count) {
       const size_t begin = block * small + j;
       if (least[j] < kNever && begin + small <= line.size()) next[j] = least[j] + line.crossings(begin, small);
       if (j == 0 || least[j - 1] == kNever) continue;
-      // Between equals the later block is the small one: the first towers have the larger blocks.
+      // The later one of two equal blocks is the small one: the first towers have the larger blocks.
       const int64_t with_large = least[j - 1] + line.crossings(begin - 1, small + 1);
       is_large[block][j] = with_large < next[j];
       next[j] = std::min(next[j], with_large);
@@ -71,7 +71,7 @@ Blocks cut_all(const Line& line, size_t count) {
   return result;
 }
 
-/// The crossings of the same blocks, where `gaps` cores anywhere stay free. least[j][g]: g of them so far.
+/// Crossings of the same blocks with `gaps` free cores anywhere. least[j][g]: crossings with g of them until now.
 int64_t crossings_with_gaps(const Line& line, size_t count, size_t gaps) {
   const size_t small = (line.size() - gaps) / count, large_blocks = (line.size() - gaps) % count;
   using Table = std::vector<std::vector<int64_t>>;

@@ -117,7 +117,7 @@ class FreeCores {
   std::vector<std::vector<int>> free_;  ///< [level][pool]
 };
 
-/// Hands out the cores of a host that has a cpu for each thread.
+/// Assigns the cores of a host that has a cpu for each thread.
 class Dealer {
  public:
   Dealer(const std::vector<Pool>& pools, const Request& request, bool progress, const std::vector<Locality>& towers)
@@ -131,8 +131,8 @@ class Dealer {
     serve(progressing(on_gpus_));
     const int least = static_cast<int>(on_cpus_.size()) * unit();
     deal_shards(shards, least);
-    // A CPU tower can use any core, a GPU tower those beside its GPU. So GPU towers take their even share first, CPU
-    // towers share what remains, and GPU towers take what CPU towers leave.
+    // A CPU tower can use any core, a GPU tower those beside its GPU. GPU towers therefore get their even share first,
+    // CPU towers share the remainder, and GPU towers get the cores that CPU towers leave.
     if (free_.core_count() >= least) extend(even_shares());
     deal_blocks(cut(free_.room(least, unit()), 0).blocks);
     extend(std::vector<int>(towers_.size(), CpuSet::kMaxCpu));
@@ -186,7 +186,7 @@ class Dealer {
     return shares;
   }
 
-  /// More cores for GPU towers in turns, up to `limits` and what the request asks for.
+  /// Adds cores for GPU towers in turn, up to `limits` and the number in the request.
   void extend(const std::vector<int>& limits) {
     std::vector<int> left, homes;
     for (const size_t t : on_gpus_) {
@@ -198,7 +198,8 @@ class Dealer {
       before = grants_.size();
       std::vector<Thread> more;
       for (size_t i = 0; i < on_gpus_.size(); ++i) {
-        // Extra cores far from the GPU would only copy through another node. Only an explicit number asks for them.
+        // Extra cores far from the GPU would only copy through another node. They need an explicit number in the
+        // request.
         if (left[i] > 0)
           more.push_back({ThreadRole::compute, on_gpus_[i], towers_[on_gpus_[i]], homes[i], wanted_ == 0});
       }
@@ -247,7 +248,7 @@ class Dealer {
 
   void deal_blocks(const std::vector<Block>& blocks) {
     for (size_t i = 0; i < blocks.size(); ++i) {
-      // The pool with the most cores comes first, and has the progress thread.
+      // The pool with the most cores is first, and has the progress thread.
       int skipped = progress_ ? 1 : 0;
       for (const auto& [pool, threads] : blocks[i])
         for (int thread = 0; thread < threads; ++thread)

@@ -10,7 +10,7 @@ namespace gradrail::topology::planning {
 
 enum class ThreadRole { compute, shard, progress };
 
-/// One busy thread: its tower or shard, and its cpu: the `level`-th cpu of a core (0: the core is its own) in `pool`.
+/// A busy thread: its tower or shard, and its cpu: the `level`-th cpu of a core (0: the core is its own) in `pool`.
 struct Grant {
   ThreadRole role = ThreadRole::compute;
   size_t owner = 0;
@@ -31,17 +31,17 @@ struct ThreadDemand {
 ThreadDemand count_threads(const std::vector<Pool>& pools, const Request& request, const Placement& placement);
 
 /// Chooses the pool for each thread's core: first one core for each unit, near pools first; then the remaining cores,
-/// evenly. `towers` and `shards`: where each would like to be.
+/// evenly. `towers` and `shards`: preferred places of each.
 std::vector<Grant> grant_cores(const std::vector<Pool>& pools, const Request& request, const ThreadDemand& demand,
                                const std::vector<Locality>& towers, const std::vector<Locality>& shards);
 
-/// Exchanges the cpus of threads of different units, also with free cpus, as long as threads come nearer to their
-/// places. The grants before are a good start: one unit after the other. `far_cores`: GPU towers may have cores on
-/// other nodes.
+/// Exchanges the cpus of threads of different units, also with free cpus, as long as this brings threads nearer to
+/// their places. The grants before are a good start: one unit after the other. `far_cores`: GPU towers may have cores
+/// on other nodes.
 void exchange_cores(const std::vector<Pool>& pools, const std::vector<Locality>& towers,
                     const std::vector<Locality>& shards, bool far_cores, std::vector<Grant>& grants);
 
-/// Which cores of its pool.
+/// Assigns the cores within each pool.
 void assign_cores(const std::vector<Pool>& pools, const std::vector<Grant>& grants, Placement& placement);
 
 /// More threads than cpus: threads share the cpus of a pool, a package or the machine. The smallest one with about as

@@ -22,7 +22,7 @@ std::vector<Unit> units_of(const ThreadDemand& demand, const std::vector<Localit
   std::map<int, Unit> by_worker;
   for (size_t t = 0; t < towers.size(); ++t) {
     TowerPlace& tower = placement.towers[t];
-    // Towers on GPUs come first: the others fill what these leave.
+    // Towers on GPUs are first: the others use the remaining cpus.
     Unit& unit = towers[t].feeds_gpu ? units.emplace_back(Unit{.locality = towers[t], .towers = {}})
                                      : by_worker[tower.task_index];
     unit.threads += demand.progress ? 2 : 1;
@@ -63,8 +63,8 @@ void share_all(const std::vector<Pool>& pools, const ThreadDemand& demand, const
   std::vector<Domain> near;
   for (const Pool& pool : pools) near.push_back({.cpus = pool.cpus, .numa_node = pool.numa_node});
   for (Unit& unit : units) {
-    // A GPU's node, then its package, then the machine; within it the cpus with the fewest threads. Other units go
-    // where the fewest threads are, and look for nearness among equals. Ties go to the first pool.
+    // The order is a GPU's node, then its package, then the machine; within it the cpus with the fewest threads. Other
+    // units get cpus with the fewest threads, and nearness decides among equals. The first pool wins ties.
     const auto merit = [&](size_t p) {
       const int away = distance(pools[p], unit.locality);
       const double load = static_cast<double>(near[p].threads + unit.threads) / near[p].cpus.count();

@@ -18,12 +18,12 @@ std::vector<ProcessRequest> of_job(const Request& request, Job job) {
   return processes;
 }
 
-/// How many GPUs each worker has: those that name a number have theirs first, what is left is dealt evenly.
+/// Number of GPUs of each worker: workers that name a number get theirs first, the remaining ones are assigned evenly.
 std::vector<int> gpu_shares(const std::vector<ProcessRequest>& workers, int gpus) {
   std::vector<int> shares;
   int open = 0;
   for (const ProcessRequest& worker : workers) {
-    // min() keeps the rest at 0 or more: more towers than GPUs is judged in deal_gpus().
+    // min() keeps the rest at 0 or more: deal_gpus() handles more towers than GPUs.
     shares.push_back(std::min(worker.units, gpus));
     gpus -= shares.back();
     open += worker.units == 0;
@@ -41,7 +41,7 @@ std::vector<int> gpu_shares(const std::vector<ProcessRequest>& workers, int gpus
 /// " (gpu0: there is no code for AMD GPUs)"; "": all GPUs of the machine can be used.
 std::string why_others_are_out(const Machine& machine, const AvailableResources& available) {
   if (machine.gpus.empty()) return " (this machine has no GPU)";
-  std::map<std::string, std::string> names;  // by reason
+  std::map<std::string, std::string> names;  // names by reason
   for (size_t i = 0; i < machine.gpus.size(); ++i) {
     std::string& list = names[available.gpu_out[i]];
     list += (list.empty() ? "" : ", ") + machine.gpus[i].name;
@@ -77,7 +77,7 @@ absl::Status deal_gpus(const Machine& machine, const Request& request, const Ava
         fmt::format("{} towers were to be on GPUs, and {} can be used{}: ask for fewer towers, or allow CPUs",
                     placement.towers.size(), available.gpus.size(), why_others_are_out(machine, available)));
   }
-  // Not an error, but a note: without it a user would search elsewhere for the reason of a slow run.
+  // This is a note and not an error: without it a user would search elsewhere for the reason of a slow run.
   if (without > 0 && request.towers == Towers::automatic) {
     const std::string of = fmt::format("{} of {} towers on the CPU: ", without, placement.towers.size());
     placement.notes.push_back(of + (available.gpus.empty()
@@ -103,7 +103,7 @@ std::vector<Locality> tower_localities(const Machine& machine, const std::vector
     else
       for (size_t p = 0; p < pools.size(); ++p) guests[p] += distance(pools[p], localities[t]) == 0;
   }
-  // The number for each pool comes first, then the assignment: so neighbors of one worker stay together.
+  // The number for each pool is first, then the assignment: neighbors of one worker then stay together.
   std::vector<int> quota(pools.size());
   // The package first: nodes of one package share its NICs and its memory bandwidth.
   std::map<int, std::pair<size_t, int>> packages;  // cores and guests
@@ -150,7 +150,7 @@ void follow_cores(const std::vector<Pool>& pools, const Placement& placement, st
       one_node = one_node && &pool == most;
       if ((pool.cpus & cpus).count() > (most->cpus & cpus).count()) most = &pool;
     }
-    // Threads that share the cpus of several nodes run on any of them. Threads with cores of their own do not move.
+    // Threads that share the cpus of several nodes run on any of them. Threads with separate cores do not move.
     const bool moves = placement.oversubscribed;
     towers[t].numa_node = moves && !one_node ? -1 : most->numa_node;
     towers[t].package = moves && !one_package ? -1 : most->package;

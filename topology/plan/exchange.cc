@@ -12,15 +12,15 @@
 namespace gradrail::topology::planning {
 namespace {
 
-/// How far the threads of a unit are from where they should be; less is better. Compared in this order.
+/// Distances of the threads of a unit from their places; less is better. Compared in this order.
 struct Farness {
   int crossing = 0;         ///< GPU towers that compute outside of the GPU's package
   int helper_crossing = 0;  ///< progress threads likewise
   int siblings = 0;         ///< busy threads that their cores have already
   int from_gpu = 0;         ///< distances
-  int from_tower = 0;       ///< of progress threads
-  int from_nic = 0;         ///< of shards
-  int packages = 0;         ///< of CPU towers
+  int from_tower = 0;       ///< distance of progress threads
+  int from_nic = 0;         ///< distance of shards
+  int packages = 0;         ///< packages of CPU towers
   int pools = 0;            ///< likewise
   auto operator<=>(const Farness&) const = default;
 
@@ -39,7 +39,7 @@ struct Farness {
 /// The threads of one tower or shard, or the free cpus.
 using Owner = std::pair<bool, size_t>;
 constexpr size_t kFree = SIZE_MAX;
-/// Exchanges that are tried before improve_by_two() gives up. The plans of small hosts need fewer.
+/// Maximum number of exchanges that improve_by_two() tries. The plans of small hosts need fewer.
 constexpr size_t kMostTries = 5'000;
 Owner owner_of(const Grant& grant) { return {grant.role == ThreadRole::shard, grant.owner}; }
 
@@ -84,7 +84,7 @@ class Exchange {
     return false;
   }
 
-  /// Without the free cpus.
+  /// Returns the grants without the free cpus.
   std::vector<Grant> take_grants() {
     std::erase_if(grants_, [](const Grant& grant) { return grant.owner == kFree; });
     return std::move(grants_);
@@ -93,7 +93,7 @@ class Exchange {
  private:
   size_t owners(const Grant& grant) const { return grant.role == ThreadRole::shard ? shards_.size() : towers_.size(); }
 
-  /// One free cpu of each pool and level: others of the same kind are equal.
+  /// Adds one free cpu of each pool and level: others of the same kind are equal.
   void add_free() {
     std::map<std::pair<size_t, size_t>, int> left;
     for (size_t p = 0; p < pools_.size(); ++p) {
@@ -113,7 +113,8 @@ class Exchange {
            is_movable(a) && is_movable(b);
   }
 
-  /// The further cores of a GPU tower stay together, unless the request asks for more than there are beside the GPU.
+  /// Whether a grant may move. The further cores of a GPU tower stay together, unless the request has more than there
+  /// are beside the GPU.
   bool is_movable(size_t g) const {
     const Grant& grant = grants_[g];
     if (grant.owner == kFree) return true;
@@ -140,7 +141,7 @@ class Exchange {
   }
 
   Farness sum(Pairs pairs) const {
-    std::array<Owner, 4> owners;  // of at most two pairs; each one counts once
+    std::array<Owner, 4> owners;  // owners of at most two pairs; each one counts once
     auto end = owners.begin();
     Farness sum;
     for (const auto& [a, b] : pairs) {
@@ -201,8 +202,8 @@ class Exchange {
   const std::vector<Locality>&towers_, &shards_;
   const bool far_cores_;
   size_t tries_ = 0;
-  std::vector<Grant> grants_;                                 ///< and one free cpu of each kind
-  std::array<std::vector<std::vector<size_t>>, 2> by_owner_;  ///< of towers, of shards: indices of grants
+  std::vector<Grant> grants_;                                 ///< grants, and one free cpu of each kind
+  std::array<std::vector<std::vector<size_t>>, 2> by_owner_;  ///< indices of the grants of towers, of shards
 };
 
 }  // namespace

@@ -31,7 +31,7 @@ void note_shortage(const Grounds& grounds, Placement& placement) {
   const int wanted = grounds.request.cores_per_tower;
   int short_of = 0;
   for (const TowerPlace& tower : placement.towers)
-    // On an oversubscribed host no tower has cores of its own, and the note above says so.
+    // No tower of an oversubscribed host has separate cores, and the note above states this.
     short_of += !demand.oversubscribed() && tower.compute.count() < wanted;
   if (short_of > 0) {
     placement.notes.push_back(fmt::format("{} of {} towers have fewer than the {} asked for: {} in all", short_of,

@@ -16,17 +16,17 @@ struct Grounds {
   const Request& request;
   const AvailableResources& available;
   const std::vector<Pool>& pools;
-  const std::vector<Locality>& localities;  ///< of towers
+  const std::vector<Locality>& localities;  ///< places of towers
   const ThreadDemand& demand;
   // explain() fills both; the caller leaves them empty.
-  std::vector<int> tower_of_gpu;  ///< by index into Machine::gpus; -1: no tower uses it
+  std::vector<int> tower_of_gpu;  ///< indexed as Machine::gpus; -1: no tower uses it
   NicLoad towers_on_nics = NicLoad(machine);
 };
 
 /// The wait policy, the notes, and each tower's and shard's decisions.
 void explain(Grounds grounds, Placement& placement);
 
-/// One decision each.
+/// Each function explains one decision.
 Decision explain_gpu(const Grounds& grounds, const Placement& placement, const TowerPlace& tower);
 Decision explain_nic(const Grounds& grounds, const TowerPlace& tower, const Locality& locality);
 Decision explain_cores(const Grounds& grounds, const TowerPlace& tower, const Locality& locality);

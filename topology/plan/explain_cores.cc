@@ -15,7 +15,7 @@ std::string pool_name(const Machine& machine, const Pool& pool) {
   return pool.package >= 0 ? fmt::format("package {}", machine.packages[pool.package].os_index) : "the machine";
 }
 
-/// Where these cpus lie: "NUMA node 0, NUMA node 1".
+/// Names of the pools of these cpus: "NUMA node 0, NUMA node 1".
 std::string pools_of(const Grounds& grounds, const CpuSet& cpus) {
   std::string names;
   for (const Pool& pool : grounds.pools)
@@ -52,7 +52,7 @@ std::vector<Rejected> others(const Grounds& grounds, const CpuSet& taken, const 
     if (pool.cpus.intersects(taken)) {
       siblings = siblings | pool.siblings;
     } else if (distance(pool, locality) > farthest) {
-      // Farther than what was taken is a reason of its own; otherwise other threads took the cores.
+      // A greater distance than that of the chosen cores is a separate reason; otherwise other threads took the cores.
       rejected.push_back({pool_name(grounds.machine, pool), fmt::format("farther from {}", to)});
     } else {
       rejected.push_back({pool_name(grounds.machine, pool), "for others, or not needed"});
@@ -78,7 +78,7 @@ std::string shortage(const Grounds& grounds, const CpuSet& mine) {
                      siblings.count() == 1 ? "is" : "are", grounds.demand.threads, grounds.demand.cores);
 }
 
-/// How near to `to` they are.
+/// Distance of the cpus to `to`.
 std::string nearness(const Grounds& grounds, const CpuSet& cpus, const Locality& locality, const std::string& to) {
   if (locality.numa_node < 0 && locality.package < 0)
     return to.empty() ? "there is no NIC to be beside" : fmt::format("the position of {} is not recorded", to);
@@ -102,7 +102,7 @@ std::string togetherness(const Grounds& grounds, const CpuSet& cpus, const Local
   return "an even share: more than one package has left";
 }
 
-/// `how`: how near to `to` they are.
+/// Makes a decision. `how`: their distance to `to`.
 Decision decide(const Grounds& grounds, const CpuSet& cpus, const Locality& locality, const std::string& to,
                 const std::string& how) {
   Decision decision{.what = "cores", .chosen = cpus.to_string(), .reason = "", .rejected = {}};

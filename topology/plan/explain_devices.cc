@@ -20,7 +20,7 @@ std::string seen_from(const Grounds& grounds, const TowerPlace& tower, const Loc
   return fmt::format("its cores ({})", where);
 }
 
-/// "on the same switch as gpu1".
+/// Text of a path: "on the same switch as gpu1".
 std::string path_words(const Grounds& grounds, const Nic& nic, const PciPlace& place, const std::string& from) {
   switch (path_class(grounds.machine, place, nic.place)) {
     case PathClass::same_switch:
@@ -41,7 +41,7 @@ std::string path_words(const Grounds& grounds, const Nic& nic, const PciPlace& p
   return fmt::format("the path between it and {} is not recorded", from);
 }
 
-/// Why `other` lost against what was chosen.
+/// Reason why `other` lost against the chosen one.
 std::string why_not(const Grounds& grounds, int other, int chosen, const PciPlace& place, const std::string& from) {
   const Nic& loser = grounds.machine.nics[other];
   const Nic& winner = grounds.machine.nics[chosen];
@@ -58,7 +58,7 @@ std::string why_not(const Grounds& grounds, int other, int chosen, const PciPlac
   if (lost.not_active != won.not_active) {
     return fmt::format("as near, but its state is not recorded; {} is active", winner.name);
   }
-  // Without the tower itself: its choice is no reason for its choice.
+  // The load does not include the tower itself: its choice is no reason for its choice.
   const NicLoad& load = grounds.towers_on_nics;
   if (!load.one_card(other, chosen) && load.card(other) != load.card(chosen) - 1) {
     return fmt::format("as near, and its card serves {} of the other towers; that of {} serves {}", load.card(other),

@@ -10,7 +10,7 @@
 namespace gradrail::topology::planning {
 namespace {
 
-/// The NICs with the best rank as seen from `place`.
+/// NICs with the best rank from `place`.
 std::vector<int> best_nics(const Machine& machine, const AvailableResources& available, const std::vector<int>& nics,
                            const PciPlace& place) {
   std::vector<int> best;
@@ -42,11 +42,11 @@ bool lighter(const NicLoad& load, int to, int from) {
   return std::pair(cards, load.nic(to) + 1 - load.nic(from)) < std::pair(0, 0);
 }
 
-/// Takes one tower from `from`, where that makes the loads more even. It may go to a NIC that gives one of its towers
-/// to the next NIC in turn: sets of equally near NICs overlap.
+/// Moves one tower away from `from`, if that makes the loads more even. The target may be a NIC that gives one of its
+/// towers to the next NIC in turn: sets of equally near NICs overlap.
 bool relieve(int from, const std::vector<std::vector<int>>& candidates, NicLoad& load,
              std::vector<TowerPlace>& towers) {
-  std::map<int, size_t> arrival;  // by NIC that can be reached: the tower that moves there
+  std::map<int, size_t> arrival;  // tower that moves to each reachable NIC
   std::queue<int> open({from});
   for (; !open.empty(); open.pop()) {
     for (size_t t = 0; t < towers.size(); ++t) {
@@ -140,8 +140,8 @@ void choose_tower_nics(const Machine& machine, const AvailableResources& availab
                    [&](size_t a, size_t b) { return candidates[a].size() < candidates[b].size(); });
   NicLoad load(machine);
   for (const size_t t : order) load.add(towers[t].nic = least_loaded(load, candidates[t]));
-  // Where sets overlap without being nested, moves may still improve the result. Each makes the loads more even, so
-  // that the loop ends.
+  // Moves may still improve the result where sets overlap without being nested. Each makes the loads more even, so that
+  // the loop ends.
   while (std::any_of(nics.begin(), nics.end(), [&](int nic) { return relieve(nic, candidates, load, towers); })) {
   }
   for (TowerPlace& tower : towers)

@@ -15,7 +15,7 @@ namespace {
 
 using namespace planning;
 
-/// For each tower (or shard) the node where most of its threads are; of equals the first.
+/// Node of each tower (or shard) where most of its threads are; the first of equals.
 std::vector<int> majority_nodes(const std::vector<Pool>& pools, const std::vector<Grant>& grants, bool shards,
                                 size_t owners) {
   std::vector<std::vector<int>> counts(owners, std::vector<int>(pools.size()));
@@ -38,7 +38,7 @@ void place_memory(const Machine& machine, const std::vector<Pool>& pools, const 
     TowerPlace& tower = placement.towers[t];
     // Data staged for a GPU passes its PCI root: the memory belongs there even when the tower's cores are elsewhere.
     if (tower.gpu >= 0) tower.numa_node = open(machine.gpus[tower.gpu].place.numa_node);
-    // Without grants the host is oversubscribed, and share_all() has set the node.
+    // The host is oversubscribed if there are no grants, and share_all() has set the node.
     if (tower.numa_node < 0 && !grants.empty()) tower.numa_node = open(computes[t]);
     tower.numa_node = open(tower.numa_node);
   }
@@ -77,7 +77,7 @@ absl::StatusOr<Placement> plan(const Machine& machine, const Request& request) {
     demand.siblings = static_cast<int>(
         std::count_if(grants.begin(), grants.end(), [](const Grant& grant) { return grant.level > 0; }));
   }
-  // The NICs of CPU towers were a guess so far.
+  // The NICs of CPU towers were a guess until now.
   follow_cores(pools, placement, localities);
   choose_tower_nics(machine, available, localities, placement);
   place_memory(machine, pools, grants, placement);

@@ -6,7 +6,7 @@
 
 namespace gradrail::topology::planning {
 
-/// Where a thread would like to be. Both -1: anywhere.
+/// Preferred place of a thread. Both -1: anywhere.
 struct Locality {
   int numa_node = -1;
   int package = -1;
@@ -23,9 +23,9 @@ struct Pool {
   int package = -1;
   int numa_node = -1;
   std::vector<UsableCore> cores;  ///< fast ones first
-  bool hybrid = false;            ///< of unequal speed
-  CpuSet cpus;                    ///< of all cores
-  CpuSet siblings;                ///< of those, all except the first cpu of each core
+  bool hybrid = false;            ///< the cores have unequal speed
+  CpuSet cpus;                    ///< cpus of all cores
+  CpuSet siblings;                ///< all of `cpus` except the first cpu of each core
 };
 
 /// Each pool has at least one core. `cpus` is what the request may use.
@@ -35,7 +35,7 @@ constexpr int kFarthest = 2;
 /// 0: the locality itself, or any place is acceptable; 1: the same package; 2: elsewhere.
 int distance(const Pool& pool, const Locality& locality);
 
-/// Beside a PCI device.
+/// Place beside a PCI device.
 Locality locality_of(const Machine& machine, const PciPlace& place);
 
 }  // namespace gradrail::topology::planning

@@ -8,7 +8,7 @@
 namespace gradrail::topology::planning {
 namespace {
 
-/// Where there are cores left for shards, by what towers will take.
+/// Cores that are left for shards, after the towers' share.
 class Room {
  public:
   Room(const std::vector<Pool>& pools, const std::vector<Locality>& towers, int threads_each) : pools_(pools) {
@@ -35,7 +35,7 @@ class Room {
 
   int at(const Locality& locality) const {
     const int pool = roomiest(locality);
-    // Towers may want more cores than a pool has; a negative rest is as full as 0.
+    // Towers may need more cores than a pool has; a negative rest is as full as 0.
     return pool < 0 ? 0 : std::max(free_[pool], 0);
   }
 
@@ -50,14 +50,14 @@ class Room {
 
 /// Criteria for a NIC, in this order; smaller is better.
 struct Merit {
-  NicRank rank;  ///< without a path: the shard goes to its NIC, so that no NIC is near or far yet
+  NicRank rank;  ///< no path: the shard follows its NIC, so that no NIC is near or far yet
   bool across_packages, no_room;
   // The card before the NIC: ports of one card share its PCI link.
   int card_shards, nic_shards, package_shards, card_towers, minus_room, index;
   auto operator<=>(const Merit&) const = default;
 };
 
-/// Why `lost` is behind `won`: the first thing in which they differ.
+/// Reason why `lost` is behind `won`: their first difference.
 std::string why(const Merit& lost, const Merit& won, const std::string& winner) {
   if (lost.rank.last_resort != won.rank.last_resort) return why_slower(lost.rank, won.rank, winner);
   if (lost.rank.no_rdma != won.rank.no_rdma) return fmt::format("plain Ethernet, and {} carries RDMA", winner);
@@ -134,7 +134,7 @@ std::vector<Locality> choose_shard_nics(const Machine& machine, const Request& r
     }
     if (merits.empty()) {
       shard.decisions = {no_nic(machine, available)};
-      // Without a NIC a shard may be anywhere: shared memory reaches it.
+      // A shard without a NIC may be anywhere: shared memory reaches it.
       localities.emplace_back();
       continue;
     }

@@ -16,7 +16,7 @@ std::string align_columns(const std::vector<std::vector<std::string>>& rows) {
   for (const std::vector<std::string>& row : rows) {
     std::string line;
     for (size_t i = 0; i < row.size(); ++i) line += fmt::format("{:{}}  ", row[i], widths[i]);
-    // The padding of the last cell goes: saved outputs and tests compare lines without trailing spaces.
+    // The padding of the last cell is removed: saved outputs and tests compare lines without trailing spaces.
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
   }

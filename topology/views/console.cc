@@ -43,7 +43,7 @@ class Tree {
     if (!box.detail.empty()) text_ += fmt::format(" ({})", box.detail);
     if (!box.occupants.empty()) text_ += "  ◀ " + names(outline_, box.occupants);
     text_ += "\n";
-    // Below the last branch there is no line to continue; the root has no branch at all.
+    // There is no line to continue below the last branch; the root has no branch.
     const std::string below = indent + (branch.empty() ? "" : branch == "└─ " ? "   " : "│  ");
     const std::vector<std::string> cores = core_lines(box);
     // Cores before boxes: the corner belongs to the last line of either kind.
@@ -54,7 +54,7 @@ class Tree {
   }
 
   std::vector<std::string> core_lines(const Box& box) {
-    std::vector<std::pair<std::string, Run>> runs;  // in order of appearance
+    std::vector<std::pair<std::string, Run>> runs;  // sorted by appearance
     for (const CoreSlot& slot : box.slots) {
       const std::string what = occupants_of(outline_, slot);
       // A linear search: a box has a few different texts, and their order of appearance stays.

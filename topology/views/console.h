@@ -10,7 +10,7 @@ namespace gradrail::topology {
 /// A tree of the machine in lstopo's manner, with towers, shards and NICs drawn into it. UTF-8, lines end in \n.
 std::string draw_tree(const Machine& machine, const Placement& placement);
 
-/// One row for each tower and shard: GPU, NIC, path class, NUMA node, cores. A reader can compare it with lstopo.
+/// Draws one row for each tower and shard: GPU, NIC, path class, NUMA node, cores. A reader can compare it with lstopo.
 std::string draw_table(const Machine& machine, const Placement& placement);
 
 }  // namespace gradrail::topology

@@ -11,7 +11,7 @@
 namespace gradrail::topology {
 namespace {
 
-/// The words of `nvidia-smi topo -m`. PKG is ours: nvidia-smi has no class between NODE and SYS.
+/// Letters of `nvidia-smi topo -m`. PKG is ours: nvidia-smi has no class between NODE and SYS.
 const char* letters(PathClass path) {
   switch (path) {
     case PathClass::same_switch:
@@ -60,10 +60,10 @@ void add_decisions(std::string& text, const std::string& occupant, const std::ve
 
 std::string draw_paths(const Machine& machine) {
   if (machine.gpus.empty() || machine.nics.empty()) return "";
-  // One row for each GPU and one column for each NIC, as nvidia-smi prints it.
+  // The table has a row for each GPU and a column for each NIC, as in nvidia-smi.
   std::vector<std::vector<std::string>> rows = {{""}};
   for (const Nic& nic : machine.nics) rows[0].push_back(nic.name);
-  // Only the letters that the table has: the legend stays short.
+  // Only the letters that the table has are listed: the legend stays short.
   std::set<PathClass> used;
   for (const Gpu& gpu : machine.gpus) {
     rows.push_back({fmt::format("GPU {}", gpu.index)});

@@ -55,7 +55,7 @@ class OutlineMaker {
     Box whole{.kind = Kind::machine,
               .title = machine_.name.empty() ? "Machine" : fmt::format("Machine {}", machine_.name),
               .detail = machine_.source};
-    // From the outside inwards: each level adds its inner boxes first, then what belongs to no inner box.
+    // The order is from the outside inwards: each level adds its inner boxes first, then objects of no inner box.
     for (int package = 0; package < static_cast<int>(machine_.packages.size()); ++package)
       whole.inside.push_back(package_box(package));
     add_contents(whole, -1, -1);
@@ -125,7 +125,7 @@ class OutlineMaker {
     for (int below = 0; below < static_cast<int>(machine_.bridges.size()); ++below) {
       if (machine_.bridges[below].parent != bridge) continue;
       Box inner = bridge_box(below);
-      // A bridge with a single child adds no information about distances: the picture shows the child in its place.
+      // A bridge with a single child adds no information about distances: the child replaces it in the picture.
       if (inner.inside.size() == 1) inner = std::move(inner.inside.front());
       if (inner.kind != Kind::bridge || !inner.inside.empty()) box.inside.push_back(std::move(inner));
     }

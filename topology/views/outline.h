@@ -20,7 +20,7 @@ struct CoreSlot {
   std::vector<int> cpus;
   bool open = true;            ///< this process may run there
   std::vector<int> occupants;  ///< indices into Outline::occupants
-  bool progress = false;       ///< of the tower's progress thread
+  bool progress = false;       ///< cpu of the tower's progress thread
 };
 
 /// A box of a drawing and the boxes inside it: machine, packages, NUMA nodes, the bridges that have something below.
@@ -29,7 +29,7 @@ struct Box {
   Kind kind = Kind::machine;
   std::string title;            ///< "NUMA node 3"
   std::string detail;           ///< "63 GB"; may be empty
-  std::vector<int> occupants;   ///< of a device
+  std::vector<int> occupants;   ///< occupants of a device
   std::vector<CoreSlot> slots;  ///< cores right in this box
   std::vector<Box> inside;
 };

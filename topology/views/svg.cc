@@ -16,18 +16,18 @@ namespace {
 // All lengths in pixels.
 constexpr double kPad = 10;
 // The text has 12 px, and a line half as much again. Boxes and chips align with it.
-constexpr double kLine = 18;  ///< of text
+constexpr double kLine = 18;  ///< height of a line of text
 constexpr double kBoldCharacter = 8.2;
-constexpr double kCharacter = 6.9;  ///< of 12 px sans-serif, on the wide side
+constexpr double kCharacter = 6.9;  ///< width in 12 px sans-serif, on the wide side
 constexpr double kCellHeight = 34;  ///< the cpus above the marks of the threads
 constexpr double kCellGap = 4;
 constexpr double kChip = 14;
-constexpr double kMarkCharacter = 5.8;  ///< of 10 px
+constexpr double kMarkCharacter = 5.8;  ///< width in 10 px
 // The least width of the legend: below the picture of a small machine it would become a column.
 constexpr double kNarrowLegend = 600;
 // A divisor of most core counts: rows of 12 are full on processors with 24, 48 or 96 cores.
 constexpr size_t kCellsPerRow = 12;
-constexpr size_t kMostMarks = 4;       ///< in a cell
+constexpr size_t kMostMarks = 4;       ///< number in a cell
 constexpr size_t kLongestDetail = 64;  ///< bytes; the tree has the rest
 
 // Palette of Okabe and Ito (2008): distinguishable with any colour vision. After the last colour the first one follows,
@@ -50,7 +50,8 @@ std::string escape(std::string_view text) {
     const char c = character[0];
     switch (c) {
       case '<':
-        // Names of machines and devices come from files that the user may have received: no text may become an element.
+        // Files that the user may have received contain the names of machines and devices: no text may become an
+        // element.
         safe += "&lt;";
         break;
       case '>':
@@ -107,7 +108,7 @@ size_t columns_of(const Box& box) {
   const auto large = std::count_if(box.inside.begin(), box.inside.end(), [](const Box& inner) {
     return inner.kind == Box::Kind::package || inner.kind == Box::Kind::numa_node;
   });
-  // Up to four packages beside each other; more would not fit on a screen.
+  // Up to four packages are drawn beside each other; more would not fit on a screen.
   if (box.kind == Box::Kind::machine) return large > 4 ? 4 : static_cast<size_t>(std::max<long>(1, large));
   return large >= 4 ? 2 : 1;
 }
@@ -235,7 +236,7 @@ class Picture {
     text(x + kPad, baseline, box.title, "font-weight=\"bold\" fill=\"#1b1f24\"");
     text(x + kPad + title_width(box), baseline, shortened(box.detail), "fill=\"#57606a\"");
     double chip_x = x + laid.width - kPad / 2;
-    // From the right edge to the left, so that the marks end at the edge and keep their order.
+    // The loop runs from the right edge to the left, so that the marks end at the edge and keep their order.
     for (auto occupant = box.occupants.rbegin(); occupant != box.occupants.rend(); ++occupant) {
       chip_x -= mark_width(outline_.occupants[static_cast<size_t>(*occupant)].mark) + 4;
       draw_chip(*occupant, chip_x, baseline - kChip + 2);
@@ -279,7 +280,7 @@ class Picture {
       rectangle(x + static_cast<double>(i) * stripe, y, stripe, kCellHeight, colour_of(slot.occupants[i]),
                 stripes == 1 ? frame : "");
     }
-    // On several colours a white edge keeps the text readable.
+    // A white edge keeps the text readable on several colours.
     const bool dark = stripes == 1 && is_dark(slot.occupants[0]);
     const std::string_view edge = stripes > 1 ? " paint-order=\"stroke\" stroke=\"#ffffff\" stroke-width=\"3\"" : "";
     text(x + width / 2, y + 14, cpu_list(slot),
@@ -306,7 +307,7 @@ class Picture {
       entry(thread.name, mark_width(thread.mark),
             [&](double at_x, double at_y) { draw_chip(static_cast<int>(i), at_x, at_y); });
     }
-    // Always present, also if the machine has neither: pictures of two machines then have the same legend.
+    // The entry is always present, also if the machine has neither: pictures of two machines then have the same legend.
     entry("progress thread", kChip, [&](double at_x, double at_y) {
       rectangle(at_x, at_y, kChip, kChip, "#ffffff", "stroke=\"#1b1f24\" stroke-width=\"2\" stroke-dasharray=\"3 2\"");
     });

@@ -30,7 +30,7 @@ class PluginConnection final : public Connection {
   std::string path() const override;
   bool uses_rdma() const override;
 
-  // For the context.
+  // The context uses these functions.
   gradrail_transport_connection* handle() const { return handle_; }
   bool lost() const { return !cause_.ok(); }
   /// Refuses all posts from now on.
@@ -59,9 +59,9 @@ class PluginConnection final : public Connection {
 
   // Owner thread.
   std::vector<uint64_t> imported_;  ///< the numbers of the plug-in; RemoteRegion n is imported_[n - 1]
-  std::unordered_map<uint64_t, Outstanding> outstanding_;  ///< by operation
+  std::unordered_map<uint64_t, Outstanding> outstanding_;  ///< indexed by operation
   uint64_t last_operation_ = 0;                            ///< 0 is none
-  absl::Status cause_;                                     ///< of the loss; OK until then
+  absl::Status cause_;                                     ///< cause of the loss; OK until then
 };
 
 }  // namespace gradrail::transport::c_plugin

@@ -20,7 +20,7 @@ void log_text(int level, const char* text) {
   // Any thread of the plug-in may call this function: spdlog's loggers here permit that.
   constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::level::info, spdlog::level::warn,
                                                    spdlog::level::err};
-  // The level comes from foreign code and is an index.
+  // Foreign code sets the level, which is an index.
   const int known = std::clamp(level, 0, static_cast<int>(std::size(kLevels)) - 1);
   spdlog::log(kLevels[known], "{}", printable(text == nullptr ? "" : text));
 }
@@ -80,7 +80,7 @@ PluginContext::PluginContext(const Table& table, Handle handle, const Capabiliti
       batch_(kMaxBatch, gradrail_transport_completion{}) {}
 
 PluginContext::~PluginContext() {
-  // The end of a region calls the plug-in with this context, so it must come first.
+  // The end of a region calls the plug-in with this context, so regions end first.
   GRADRAIL_CHECK(region_count_ == 0);
   for (const auto& [handle, connection] : connections_) table_->disconnect(handle_.get(), handle);
 }
@@ -135,7 +135,7 @@ absl::StatusOr<std::string> PluginContext::listen(const std::string& address) {
   Text error;
   const int code = table_->listen(handle_.get(), address.c_str(), &bound, &error);
   if (code != GRADRAIL_TRANSPORT_OK) return table_.status("listen", code, error);
-  // Also without a valid address: the plug-in does listen.
+  // The state is set also without a valid address: the plug-in does listen.
   listening_ = true;
   if (bound.text[0] == '\0') return table_.defect("listen returned OK without an address");
   return printable(bound);
@@ -260,7 +260,7 @@ void PluginContext::give_up(absl::Status defect) {
   GRADRAIL_CHECK(defect_.ok() && losses_.empty());  // invariant 2: one defect
   spdlog::error("{}; its {} connections are lost", message_of(defect), connections_.size());
   for (const auto& [handle, connection] : connections_) {
-    // Its loss has been reported.
+    // The loss of this connection has been reported.
     if (connection->lost()) continue;
     connection->lose(defect);
     losses_.push_back(connection.get());
@@ -276,7 +276,7 @@ size_t PluginContext::report_losses(absl::Span<Completion> out) {
   return count;
 }
 
-// After a defect the plug-in is not called any more (invariant 2).
+// The plug-in is not called any more after a defect (invariant 2).
 bool PluginContext::arm() { return defect_.ok() ? table_->arm(handle_.get()) != 0 : losses_.empty(); }
 
 }  // namespace gradrail::transport::c_plugin

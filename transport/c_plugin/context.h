@@ -61,7 +61,7 @@ class PluginContext final : public Context {
   size_t region_count_ = 0;
   bool listening_ = false;
   absl::Status defect_;                   ///< OK as long as the plug-in keeps the contract
-  std::deque<PluginConnection*> losses_;  ///< after a defect: not yet reported
+  std::deque<PluginConnection*> losses_;  ///< losses that are not reported yet, after a defect
 };
 
 }  // namespace gradrail::transport::c_plugin

@@ -10,7 +10,7 @@
 namespace gradrail::transport::c_plugin {
 namespace {
 
-/// Up to and with arm(), the last function of version 1.0.
+/// Least size of a table: up to and with arm(), the last function of version 1.0.
 constexpr size_t kMinTableBytes = offsetof(gradrail_transport_table, arm) + sizeof(&gradrail_transport_table::arm);
 
 /// The first required function that is missing; "" if there is none.

@@ -40,8 +40,8 @@ class Table {
   gradrail_transport_table table_{};
 };
 
-/// A text of a plug-in, up to its NUL or the end of the buffer. Characters that are not printable become '?': the text
-/// goes to terminals and into messages that must be UTF-8.
+/// A text of a plug-in, up to its NUL or the end of the buffer. Characters that are not printable become '?': terminals
+/// and messages that must be UTF-8 contain the text.
 std::string printable(const gradrail_transport_text& text);
 std::string printable(std::string_view text);
 

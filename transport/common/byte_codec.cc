@@ -27,7 +27,7 @@ std::string_view ByteReader::text(size_t limit) {
 
 absl::StatusOr<ByteReader> open_key(std::string_view transport, std::string_view magic, size_t key_bytes,
                                     std::string_view key) {
-  // One size for all keys of a transport: the fields of a key that passes are complete without further checks.
+  // All keys of a transport have one size: the fields of a key that passes are complete without further checks.
   if (key.size() != key_bytes || key.substr(0, magic.size()) != magic) {
     return absl::InvalidArgumentError(fmt::format("{}: not a region key of {}", transport, transport));
   }
@@ -41,7 +41,7 @@ absl::StatusOr<ByteReader> open_key(std::string_view transport, std::string_view
 std::string printable(std::string_view text) {
   std::string shown(text);
   std::replace_if(
-      // Where char is signed, bytes from 0x80 on are below ' '; elsewhere they are above '~'.
+      // Bytes from 0x80 on are below ' ' where char is signed; elsewhere they are above '~'.
       shown.begin(), shown.end(), [](char c) { return c < ' ' || c > '~'; }, '?');
   return shown;
 }

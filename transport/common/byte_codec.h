@@ -38,7 +38,7 @@ class ByteWriter {
     GRADRAIL_CHECK(value.size() <= UINT16_MAX);  // the field of its length
     return number(static_cast<uint16_t>(value.size())).raw(value);
   }
-  /// Appends the CRC32C of all bytes so far.
+  /// Appends the CRC32C of all earlier bytes.
   ByteWriter& seal();
   std::string take() { return std::move(out_); }
 

@@ -66,7 +66,7 @@ class CompletionQueue {
     next_ = 0;
   }
 
-  std::vector<Waiting> waiting_;  ///< from next_ on
+  std::vector<Waiting> waiting_;  ///< waiting events are those from next_ on
   size_t next_ = 0;
   std::vector<Attachment> delivered_;
 };

@@ -21,7 +21,7 @@ class ImportedRegions {
   }
   /// Null: the name of no import.
   const Region* find(RemoteRegion name) const {
-    const size_t index = static_cast<size_t>(name) - 1;  // of 0: beyond all
+    const size_t index = static_cast<size_t>(name) - 1;  // name 0 yields an index beyond all
     return index < regions_.size() ? &regions_[index] : nullptr;
   }
   Region* find(RemoteRegion name) { return const_cast<Region*>(std::as_const(*this).find(name)); }

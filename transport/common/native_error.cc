@@ -24,7 +24,7 @@ std::string locked_memory_limit() {
 
 std::string read_environment(const std::string& prefix) {
   constexpr size_t kMost = 6;
-  constexpr size_t kMostBytes = 80;  // of one variable
+  constexpr size_t kMostBytes = 80;  // limit for one variable
   std::vector<std::string> found;
   for (char** each = environ; each != nullptr && *each != nullptr; ++each) {
     const std::string_view variable(*each);

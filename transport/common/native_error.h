@@ -21,8 +21,8 @@ absl::Status native_error(std::string_view transport, std::string_view doing, st
 /// A failed registration. Its usual cause is the limit on locked memory, which the message states with the remedies.
 absl::Status locked_memory_error(std::string_view transport, size_t bytes, std::string_view text);
 
-/// "; the environment has UCX_TLS=tcp", for the reason of a library that follows such variables; "": none was set. The
-/// first call decides: it comes before gradrail sets any.
+/// Returns "; the environment has UCX_TLS=tcp", for the reason of a library that follows such variables; "": none was
+/// set. The first call decides: it precedes the variables that gradrail sets.
 const std::string& environment_text(const std::string& prefix);
 /// The error with that text behind it, once.
 absl::Status with_environment(const absl::Status& error, const std::string& prefix);

@@ -25,8 +25,8 @@ class PathWatch {
 
   explicit PathWatch(Duration limit) : limit_(limit) {}
 
-  /// `waits`: whether the device has a transfer. `finished`: the number of transfers that it has finished so far.
-  /// `posted_bytes`: of the others; called after a long silence only.
+  /// `waits`: whether the device has a transfer. `finished`: the number of transfers that it has finished.
+  /// `posted_bytes`: the bytes of the others; called after a long silence only.
   Verdict check(TimePoint now, bool waits, uint64_t finished, absl::FunctionRef<uint64_t()> posted_bytes);
   uint32_t next_probe() const { return probe_ + 1; }
   /// The probe was sent. Without this call, the next check() returns `probe` again.
@@ -39,12 +39,12 @@ class PathWatch {
 
  private:
   const Duration limit_;
-  uint64_t finished_before_ = 0;  ///< at the last check()
+  uint64_t finished_before_ = 0;  ///< value at the last check()
   TimePoint silent_since_{};
   TimePoint probed_at_{};
   uint32_t probe_ = 0;  ///< number of the last probe
   bool awaits_answer_ = false;
-  uint32_t answers_ = 0;  ///< in this silence
+  uint32_t answers_ = 0;  ///< answers in this silence
 };
 
 }  // namespace gradrail::transport::common

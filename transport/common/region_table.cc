@@ -36,7 +36,7 @@ void RegionTable::remove(uint32_t number) {
 
 absl::StatusOr<const MemoryRegion*> RegionTable::look_up(std::string_view request, const RegionId& id) const {
   if (id.number >= slots_.size()) return refuse(request, "to a region that does not exist");
-  // Before the token, which a region that ended leaves in its slot.
+  // The check precedes the one of the token, which a region that ended leaves in its slot.
   if (!alive(id.number, id.epoch)) return refuse(request, "to a region that is no longer registered");
   const Slot& slot = slots_[id.number];
   if (slot.token != id.token) return refuse(request, "with a wrong key");

@@ -18,7 +18,7 @@ struct RegionId {
   uint64_t token = 0;
 };
 
-/// The part of a region that a peer wants to access.
+/// The part of a region that a peer requests.
 struct RemoteAccess {
   uint64_t offset = 0;
   uint64_t bytes = 0;
@@ -32,7 +32,7 @@ class RegionTable {
   RegionId add(const MemoryRegion* region, uint64_t token = random_bits());
   void remove(uint32_t number);
 
-  /// For formats without an epoch, in which only the token distinguishes an old key from a new one.
+  /// Epoch of a region, for formats without an epoch, in which only the token distinguishes an old key from a new one.
   uint32_t epoch_of(uint32_t number) const { return number < slots_.size() ? slots_[number].epoch : 0; }
   /// Whether the region that find() returned is still registered.
   bool alive(uint32_t number, uint32_t epoch) const {

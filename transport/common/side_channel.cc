@@ -9,7 +9,8 @@
 namespace gradrail::transport::common {
 namespace {
 
-/// A poll of the tcp context is a system call, or several; reading the clock costs about as much as a turn.
+/// Turns between two readings of the clock. A poll of the tcp context is a system call, or several; reading the clock
+/// costs about as much as a turn.
 constexpr uint32_t kTurnsPerClock = 64;
 constexpr Duration kPollInterval = std::chrono::milliseconds(1);
 
@@ -43,7 +44,8 @@ bool SideChannel::introduce() { return accepted() && !std::exchange(introduced_,
 void SideChannels::poll(const std::function<void(Connection*)>& accept) {
   armed_ = false;
   polled_at_ = Clock::now();
-  // One event at a time: its handler may close this side channel and others, for which a longer batch has events.
+  // The loop takes one event at a time: its handler may close this side channel and others, for which a longer batch
+  // has events.
   std::array<Completion, 1> event;
   while (context_->poll(absl::MakeSpan(event)) > 0) {
     if (event[0].kind == Completion::Kind::connected) {
@@ -63,11 +65,11 @@ void SideChannels::dispatch(const Completion& event) {
     case Completion::Kind::message:
       return channel.user_.on_side_channel_message(as_text(event.message));
     case Completion::Kind::peer_lost:
-      // Before the handler, which must not use the connection any more.
+      // The close precedes the handler, which must not use the connection any more.
       channel.close();
       return channel.user_.on_side_channel_lost(event.cause);
     default:
-      // This side neither puts nor gets here, so the operation was the peer's.
+      // This side neither puts nor gets here, so the peer posted the operation.
       return channel.user_.on_side_channel_misused();
   }
 }

@@ -19,7 +19,7 @@ class SideChannels;
 class SideChannelUser {
  public:
   virtual void on_side_channel_message(std::string_view message) = 0;
-  /// The peer is gone. The side channel is closed already.
+  /// Reports the loss of the peer. The side channel is closed already.
   virtual void on_side_channel_lost(const absl::Status& cause) = 0;
   /// The peer uses the side channel for data.
   virtual void on_side_channel_misused() = 0;
@@ -43,16 +43,16 @@ class SideChannel {
   bool is_open() const { return connection_ != nullptr; }
   bool accepted() const { return side_ == Side::accepted; }
   TimePoint deadline() const { return deadline_; }
-  /// Both ends: "10.0.0.2:40112 > 10.0.0.1:2223".
+  /// Addresses of both ends: "10.0.0.2:40112 > 10.0.0.1:2223".
   const std::string& ends() const { return ends_; }
 
-  /// Errors  UNAVAILABLE: closed. Else as Connection::send.
+  /// Errors  UNAVAILABLE: closed. Otherwise those of Connection::send.
   absl::Status send(std::string_view message);
   void close();
 
   /// Whether the owner of the context has the RDMA connection: connect() returned it, or it was reported.
   bool introduced() const { return introduced_ || !accepted(); }
-  /// True at the first call for an accepted connection: it is to be reported now.
+  /// Whether an accepted connection must be reported now; true at the first call only.
   bool introduce();
 
  private:
@@ -83,11 +83,11 @@ class SideChannels {
   /// Handles all events. `accept` gets each new connection and makes its SideChannel, or closes it.
   void poll(const std::function<void(Connection*)>& accept);
   TimePoint polled_at() const { return polled_at_; }
-  /// Whether a busy loop polls now. It asks in each turn.
+  /// Whether a busy loop polls now. The loop calls it in each turn.
   bool due();
 
   int wait_fd() const { return context_->wait_fd(); }
-  /// As Context::arm. The next due() is true, because an event may have ended the wait.
+  /// Same as Context::arm. The next due() is true, because an event may have ended the wait.
   bool arm();
 
  private:

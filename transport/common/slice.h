@@ -15,7 +15,7 @@ constexpr bool is_inside(uint64_t offset, uint64_t bytes, uint64_t size) {
   return offset <= size && bytes <= size - offset;
 }
 
-/// The errors of the checks below. They are apart from the checks, which each post runs.
+/// Errors of the checks below. They are separate from the checks, which each post runs.
 absl::Status no_local_region(std::string_view transport);
 absl::Status outside_region(std::string_view transport, std::string_view end, uint64_t offset, uint64_t bytes,
                             uint64_t region_bytes);

@@ -278,7 +278,7 @@ static void finish_frame(gradrail_transport_connection* connection, struct batch
   }
 }
 
-/* A put must not go on into a region that has ended since its header. */
+/* Whether the target of a put exists: its region may have ended since its header. */
 static int target_is_valid(const gradrail_transport_connection* connection) {
   return connection->header.type != PUT ||
          resolve(connection->context, &connection->header, GRADRAIL_TRANSPORT_REMOTE_WRITE) != NULL;
@@ -332,7 +332,7 @@ void report(gradrail_transport_connection* connection, struct batch* batch) {
   struct send_queue* queue = &connection->queue;
   while (queue->first != queue->next && connection->state != LOST) {
     const struct outgoing* sent = &queue->frames[queue->first % QUEUE_LENGTH];
-    if (sent->operation != 0 && is_full(batch)) return; /* other frames need no room: a full batch must not hold them */
+    if (sent->operation != 0 && is_full(batch)) return; /* a full batch must not hold frames that need no room */
     ++queue->first;
     if (sent->frame.type != GET_ANSWER) --queue->posts;
     if (sent->operation == 0) continue;

@@ -9,7 +9,7 @@
  *           HELLO       0                  0              0                 HELLO_NUMBER   -
  *           PUT         of the target      in the region  of the payload    of the notice  bytes for the region
  *           MESSAGE     0                  0              of the payload    0              the message
- *           GET         of the source      in the region  wanted            0              -
+ *           GET         of the source      in the region  requested         0              -
  *           GET_ANSWER  0                  0              of the payload    0              bytes of the region
  *
  *         HELLO is the first frame, from the side that connects. Gets are answered in their order.
@@ -28,7 +28,7 @@
 #define GET_LIMIT 64   /* gets of this side that are not answered */
 #define POST_LIMIT 128 /* frames of this side in the queue, and answers in the queue: more than GET_LIMIT */
 #define QUEUE_LENGTH (2 * POST_LIMIT)
-#define TURN_BYTES (1 << 20) /* of one connection in one poll(): the others have their turn */
+#define TURN_BYTES (1 << 20) /* limit for one connection in one poll(), so that the others have their turn */
 
 enum frame_type { HELLO = 1, PUT, MESSAGE, GET, GET_ANSWER };
 
@@ -75,9 +75,9 @@ struct pending_get {
 struct send_queue {
   struct outgoing frames[QUEUE_LENGTH];
   uint64_t first; /* sent and not reported up to `next` */
-  uint64_t next;  /* to be sent */
+  uint64_t next;  /* the next one to send */
   uint64_t end;
-  uint64_t sent_bytes; /* of frame `next`, with its header */
+  uint64_t sent_bytes; /* sent part of frame `next`, with its header */
   uint64_t posts;      /* frames of this side, and not answers, from `first` on */
 };
 
@@ -94,7 +94,7 @@ struct gradrail_transport_connection {
   int send_failed;
   int cause;
   char cause_text[256];
-  char ends[140]; /* for people */
+  char ends[140]; /* text for people */
 
   struct key* imported;
   uint64_t imported_count;
@@ -103,10 +103,10 @@ struct gradrail_transport_connection {
   struct pending_get gets[GET_LIMIT];
   uint64_t first_get, end_get;
 
-  struct frame header; /* of the frame that arrives */
-  size_t header_bytes; /* so much of it has arrived */
+  struct frame header; /* header of the frame that arrives */
+  size_t header_bytes; /* its part that has arrived */
   unsigned char* target;
-  uint64_t missing_bytes; /* of the payload */
+  uint64_t missing_bytes; /* part of the payload */
   unsigned char message[MESSAGE_BYTES];
 };
 
@@ -145,7 +145,7 @@ unsigned char* resolve(const gradrail_transport_context* context, const struct f
 
 /* connection.c */
 gradrail_transport_connection* new_connection(gradrail_transport_context* context, int fd, int accepted);
-void free_connection(gradrail_transport_connection* connection); /* not in the list of its context any more */
+void free_connection(gradrail_transport_connection* connection); /* the list of its context has it no more */
 int put(gradrail_transport_connection* connection, const gradrail_transport_put* put, gradrail_transport_text* error);
 int get(gradrail_transport_connection* connection, const gradrail_transport_get* get, gradrail_transport_text* error);
 int send_message(gradrail_transport_connection* connection, const void* message, size_t bytes,
@@ -153,9 +153,9 @@ int send_message(gradrail_transport_connection* connection, const void* message,
 void describe(const gradrail_transport_connection* connection, gradrail_transport_text* result);
 void flush(gradrail_transport_connection* connection);                        /* sends without blocking */
 void unblock(gradrail_transport_connection* connection);                      /* the descriptor is writable */
-void receive(gradrail_transport_connection* connection, struct batch* batch); /* while the batch has room */
+void receive(gradrail_transport_connection* connection, struct batch* batch); /* receives while the batch has room */
 void report(gradrail_transport_connection* connection, struct batch* batch);  /* sent puts, then the loss */
-int has_work(const gradrail_transport_connection* connection);                /* without an event of epoll */
+int has_work(const gradrail_transport_connection* connection);                /* work that needs no event of epoll */
 
 /* socket.c: a descriptor, or -1 with the error written. */
 int connect_socket(const char* address, const char* bind_host, uint64_t timeout_ns, int* code,

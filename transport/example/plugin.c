@@ -52,7 +52,7 @@ static void close_context(gradrail_transport_context* context) {
            (unsigned long long)context->puts, (unsigned long long)context->put_bytes, (unsigned long long)context->gets,
            (unsigned long long)context->messages);
   context->log(GRADRAIL_TRANSPORT_LOG_INFO, text);
-  while (context->connections != NULL) remove_connection(context, context->connections); /* without a hello */
+  while (context->connections != NULL) remove_connection(context, context->connections); /* those without a hello */
   if (context->listener >= 0) close(context->listener);
   close(context->epoll);
   free(context);
@@ -110,7 +110,7 @@ static void accept_some(gradrail_transport_context* context) {
       continue;
     }
     if (errno == EMFILE || errno == ENFILE) {
-      /* The listener stays readable: without this, waiting would turn into spinning. */
+      /* The listener stays readable: without this call, a wait would become a busy loop. */
       context->log(GRADRAIL_TRANSPORT_LOG_WARN, "example: cannot accept a connection (raise `ulimit -n`)");
       epoll_ctl(context->epoll, EPOLL_CTL_DEL, context->listener, NULL);
       context->accept_paused = 1;
@@ -139,7 +139,7 @@ static size_t poll_context(gradrail_transport_context* context, gradrail_transpo
   for (gradrail_transport_connection *each = context->connections, *next = NULL; each != NULL; each = next) {
     next = each->next;
     report(each, &batch);
-    if (each->state == LOST && !each->announced) remove_connection(context, each); /* its owner never knew it */
+    if (each->state == LOST && !each->announced) remove_connection(context, each); /* never announced to its owner */
   }
   return batch.count;
 }

@@ -12,7 +12,7 @@
 
 namespace gradrail::transport::loopback {
 
-/// A name that accepts connections, and the links that its owner has not yet seen.
+/// A name that accepts connections, and the links that its owner has not processed yet.
 struct Port {
   explicit Port(End end) : owner(std::move(end)) {}
   const End owner;

@@ -36,7 +36,7 @@ class Report {
   std::vector<std::vector<std::byte>>* messages_;
 };
 
-/// One end of a Link.
+/// An end of a Link.
 class LoopbackConnection final : public Connection {
  public:
   /// shared_ptr: two contexts on two threads hold the link and either may leave first.

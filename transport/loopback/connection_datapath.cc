@@ -62,7 +62,7 @@ absl::Status LoopbackConnection::post(Lane lane, Operation operation) {
     size_t outstanding = ours().done.size();
     for (const auto& queue : ours().lanes) outstanding += queue.size();
     if (outstanding >= kQueueDepth) return absl::ResourceExhaustedError("loopback: queue full, poll and try again");
-    // In the order of the posts, so that a seed gives the same faults in every run.
+    // The draws follow the order of the posts, so that a seed gives the same faults in every run.
     draw_faults(operation);
     if (link_->network != nullptr) operation.arrives = link_->network->arrival(us(), peer());
     ours().lanes[static_cast<size_t>(lane)].push_back(std::move(operation));
@@ -129,7 +129,7 @@ absl::Status LoopbackConnection::carry_out(Lane lane, Operation& operation, Repo
   if (lane != Lane::message) {
     GRADRAIL_RETURN_IF_ERROR(move_bytes(lane, operation));
   }
-  // After move_bytes(), which has moved a part of the bytes: a real loss leaves such a part behind.
+  // The check follows move_bytes(), which has moved a part of the bytes: a real loss leaves such a part in the target.
   if (operation.breaks_link) return absl::UnavailableError(fmt::format("{}: injected loss of link", describe()));
   if (lane == Lane::message) report.add_message(this, std::move(operation.message));
   if (lane == Lane::get || operation.tag != 0) {

@@ -47,7 +47,7 @@ class LoopbackContext final : public Context {
   const std::shared_ptr<SharedRegionTable> regions_ = std::make_shared<SharedRegionTable>();
   std::shared_ptr<Port> port_;  // shared_ptr: a connecting thread may hold it while we leave
   std::vector<std::unique_ptr<LoopbackConnection>> connections_;
-  std::vector<std::vector<std::byte>> messages_;  // of the last poll
+  std::vector<std::vector<std::byte>> messages_;  // messages of the last poll
   size_t first_ = 0;                              // round robin: no connection starves another
   uint64_t opened_count_ = 0;
 };
@@ -78,7 +78,7 @@ absl::StatusOr<Connection*> LoopbackContext::connect(const std::string& address,
 }
 
 LoopbackConnection* LoopbackContext::add(std::shared_ptr<Link> link, int end) {
-  // The count selects a random stream of its own for each connection: the faults of one do not depend on the others.
+  // The count selects a separate random stream for each connection: the faults of one do not depend on the others.
   connections_.push_back(std::make_unique<LoopbackConnection>(std::move(link), end, faults_, opened_count_++));
   return connections_.back().get();
 }
@@ -120,7 +120,7 @@ bool LoopbackContext::has_waiting_peers() const {
 }
 
 bool LoopbackContext::arm() {
-  // Before the look into the queues: work that comes later rings.
+  // The call precedes the look into the queues: work that arrives later rings.
   doorbell_->arm();
   return !has_waiting_peers() && std::none_of(connections_.begin(), connections_.end(),
                                               [](const auto& connection) { return connection->has_work(); });

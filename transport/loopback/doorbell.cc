@@ -22,7 +22,7 @@ void Doorbell::ring() {
 
 void Doorbell::arm() {
   uint64_t count = 0;
-  // Before the store: a ring that comes after it must stay in the descriptor.
+  // The read precedes the store: a ring after the store must stay in the descriptor.
   [[maybe_unused]] const ssize_t drained = read(fd_, &count, sizeof(count));  // empty is the usual case
   armed_.store(true);
 }

@@ -28,7 +28,7 @@ struct Operation {
   uint64_t tag = 0;
   std::vector<std::byte> message;
   int delay_polls = 0;
-  TimePoint arrives;                  ///< decided by the network; without one, at once
+  TimePoint arrives;                  ///< time that the network sets; without one, immediate
   std::optional<double> breaks_link;  ///< the injected loss happens after this share of the bytes
 };
 
@@ -46,10 +46,10 @@ struct Direction {
   std::deque<Done> done;
 };
 
-/// One end as the other needs it.
+/// An end in the view of the other one.
 struct End {
   std::string name;
-  /// shared_ptr: either context may be gone while the other still rings or looks up.
+  /// shared_ptr: either context may be destroyed while the other still rings or looks up.
   std::shared_ptr<Doorbell> doorbell;
   std::shared_ptr<SharedRegionTable> regions;
   uint64_t place = 0;  ///< Network::place()
@@ -68,7 +68,8 @@ struct Link {
   Mutex mutex;
   std::array<Direction, 2> directions ABSL_GUARDED_BY(mutex);
   absl::Status lost ABSL_GUARDED_BY(mutex);
-  /// Until then the end that did not cause the loss posts into nothing. TimePoint(): both ends see it at once.
+  /// Time until which posts of the end that did not cause the loss have no effect. TimePoint(): both ends detect it
+  /// immediately.
   TimePoint loss_arrives ABSL_GUARDED_BY(mutex);
 };
 

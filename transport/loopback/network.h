@@ -11,7 +11,7 @@ namespace gradrail::transport::loopback {
 struct End;
 struct Link;
 
-/// The network between the contexts, as a whole-system simulation models it. Without one, an operation arrives at once.
+/// The network between the contexts in a whole-system simulation. Without one, an operation arrives immediately.
 /// Threads  Those of the contexts.
 class Network {
  public:
@@ -21,7 +21,7 @@ class Network {
   /// Lets the link's first end reach the second one. May block until `deadline`.
   /// Errors  UNAVAILABLE, DEADLINE_EXCEEDED: the second end cannot be reached.
   virtual absl::Status connect(const std::shared_ptr<Link>& link, TimePoint deadline) = 0;
-  /// When an operation that is posted now can arrive. The network rings the doorbell of `to` at that time.
+  /// Time at which an operation that is posted now can arrive. The network rings the doorbell of `to` at that time.
   virtual TimePoint arrival(const End& from, const End& to) = 0;
   /// Whether anything from `from` reaches `to` now. The network rings `to` when this becomes true.
   virtual bool passes(const End& from, const End& to) = 0;

@@ -29,7 +29,7 @@ OfiConnection::OfiConnection(OfiContext& context, Connection* side_channel, Side
       watch_(context.path_timeout()) {}
 
 OfiConnection::~OfiConnection() {
-  // The peer should hear of it now: ending what is under way can take a device a while.
+  // The peer should learn of the end now: a device can take a while to end its transfers.
   side_channel_.close();
   release_link();
 }
@@ -42,7 +42,7 @@ absl::Status OfiConnection::open_link() {
   GRADRAIL_CHECK(link_ == nullptr && waits_for_hello());  // invariant 1
   const Provider& provider = context_.provider();
   std::unique_ptr<Domain> own;
-  // A key that the provider chooses can be guessed: a domain of its own keeps an accepted peer out of all other memory.
+  // A key that the provider chooses can be guessed: a separate domain keeps an accepted peer out of all other memory.
   // FI_MR_ENDPOINT needs a domain with one endpoint, to which the regions are bound.
   if (provider.binds_regions || (provider.chooses_keys && side_channel_.accepted())) {
     GRADRAIL_ASSIGN_OR_RETURN(own, context_.open_domain());
@@ -61,7 +61,7 @@ void OfiConnection::release_link() {
   // No registration may outlive its domain (Region, invariant 2).
   if (link_->has_own_domain()) context_.regions().forget(link_->domain());
   GRADRAIL_CHECK(retired_ == nullptr);
-  // Its buffers hold messages that are reported and that the owner has not read yet.
+  // The buffers of the link contain messages that are reported and that the owner has not read yet.
   retired_ = std::move(link_);
   context_.defer_close(retired_);
 }
@@ -113,12 +113,12 @@ absl::Status OfiConnection::handle_control_message(const ControlMessage& message
 
 absl::Status OfiConnection::handle_hello(const EndpointHello& hello) {
   if (!waits_for_hello()) return absl::DataLossError("ofi: second hello");
-  // This check comes before any resource is opened: a peer that does not match costs nothing.
+  // This check precedes the opening of any resource: a peer that does not match costs nothing.
   GRADRAIL_RETURN_IF_ERROR(compare(own_hello(), hello));
   if (side_channel_.accepted()) {
     GRADRAIL_RETURN_IF_ERROR(open_link());
   }
-  // Before the answer: the peer may transfer as soon as it has our hello.
+  // The call precedes the answer: the peer may transfer as soon as it has our hello.
   GRADRAIL_RETURN_IF_ERROR(link_->set_peer(hello.address, hello.token));
   link_->messages().set_peer(hello.receives, hello.token);
   transfers_.set_mailbox(hello.mailbox_key, hello.mailbox_base);
@@ -164,7 +164,7 @@ void OfiConnection::on_side_channel_misused() {
 
 void OfiConnection::on_side_channel_lost(const absl::Status& cause) {
   if (lost()) return;
-  while (link_ != nullptr && read_queue()) {  // what had arrived before
+  while (link_ != nullptr && read_queue()) {  // takes earlier arrivals
   }
   lose(absl::UnavailableError(fmt::format("{}: {}", name_, message_of(cause))));
 }
@@ -182,12 +182,12 @@ void OfiConnection::lose(absl::Status cause) {
   if (cause.message().find(name_) == absl::string_view::npos) {
     cause = absl::Status(cause.code(), fmt::format("{}: {}", name_, message_of(cause)));
   }
-  // An end that the peer chose is for our owner to judge, and was logged there if it was an error.
+  // The owner decides about an end that the peer chose, and the log of the owner has it if it was an error.
   context_.rate_limited_log().write(message_of(cause),
                                     side_channel_.is_open() ? spdlog::level::warn : spdlog::level::info);
   cause_ = cause;
   if (side_channel_.is_open()) {
-    side_channel_.send(encode(Disconnect{std::string(message_of(cause))})).IgnoreError();  // it may be gone as well
+    side_channel_.send(encode(Disconnect{std::string(message_of(cause))})).IgnoreError();  // it may have ended too
     side_channel_.close();
   }
   release_link();

@@ -39,36 +39,36 @@ class OfiConnection final : public Connection, private common::SideChannelUser {
   std::string path() const override;
   bool uses_rdma() const override;
 
-  // For the context: setting up.
-  /// Opens the endpoint and says hello.
+  // The context uses these functions during the set-up.
+  /// Opens the endpoint and sends the hello.
   absl::Status start_handshake();
   void check_deadline(TimePoint now);
   /// Called now and then. Closes a connection if its device finishes nothing any more. The device repeats its transfers
   /// itself, and some settings repeat for ever (rdma_rxe interprets libfabric's count so).
   void check_silence(TimePoint now);
   bool awaits_acknowledgement() const { return uses_rdma() && transfers_.under_way(); }
-  /// Says why, ends everything under way and reports peer_lost.
+  /// Reports the cause to the peer, ends everything under way and reports peer_lost.
   void lose(absl::Status cause);
   /// Greeted, and libfabric has its own connection: what is posted leaves without waiting for another poll.
   bool ready() const { return state_ == State::open && link_->messages().idle(); }
   bool lost() const { return state_ == State::lost; }
   const common::SideChannel& side_channel() const { return side_channel_; }
   bool waits_for_hello() const { return state_ == State::pending || state_ == State::handshake; }
-  const absl::Status& cause() const { return cause_; }  ///< when lost
+  const absl::Status& cause() const { return cause_; }  ///< cause of the loss
 
-  // For the context: the data path.
+  // The context uses these functions on the data path.
   void progress();
   void release_message(uint32_t slot);
   /// -1: none, or no endpoint.
   int wait_fd() const { return link_ == nullptr ? -1 : link_->endpoint().wait_fd(); }
   fid_cq* queue() const { return link_ == nullptr ? nullptr : link_->endpoint().queue(); }
-  /// Something is to be posted that the provider did not take, and no completion will say when it does.
+  /// Whether an operation waits that the provider did not take, and no completion will announce when it can.
   bool stuck() const;
 
  private:
   enum class State : uint8_t {
     pending,    ///< accepted, no hello yet
-    handshake,  ///< connected, said hello, no answer yet
+    handshake,  ///< connected, hello sent, no answer yet
     open,
     lost
   };

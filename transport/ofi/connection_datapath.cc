@@ -1,4 +1,4 @@
-// Posting, and what the completion queue says.
+// Posts of operations, and the handling of the completion queue.
 #include <rdma/fi_errno.h>
 
 #include <array>
@@ -46,7 +46,7 @@ absl::Status OfiConnection::put(LocalSlice source, RemoteSlice target, PutOption
   GRADRAIL_RETURN_IF_ERROR(transfers_.check_put_room());
   GRADRAIL_RETURN_IF_ERROR(common::check_local("ofi", source));
   GRADRAIL_ASSIGN_OR_RETURN(const Import* const import, imports_.find(target, source.bytes, Access::remote_write));
-  // Address and mailbox of the peer come with its hello.
+  // The hello of the peer contains its address and mailbox.
   if (state_ != State::open) return absl::ResourceExhaustedError("ofi: the peer has not greeted yet, poll first");
   if (source.bytes == 0 && !options.immediate) {
     if (options.tag != 0) report_done(Completion::Kind::put_done, options.tag);
@@ -87,7 +87,7 @@ absl::StatusOr<std::byte*> OfiConnection::map(RemoteRegion) {
 }
 
 absl::Status OfiConnection::pump() {
-  // Endpoints with connections of their own come later: posts stay in the queues until then.
+  // Endpoints that connect are opened later: posts stay in the queues until then.
   if (state_ != State::open || !link_->connected()) return absl::OkStatus();
   // First, because a control message must not wait behind bulk data.
   GRADRAIL_RETURN_IF_ERROR(link_->messages().pump(link_->endpoint()));
@@ -110,7 +110,8 @@ void OfiConnection::report_done(Completion::Kind kind, uint64_t tag) {
 
 void OfiConnection::progress() {
   if (link_ == nullptr) return;
-  // Arrivals are reported at once: another poll that finds nothing may cost as much; over tcp it costs system calls.
+  // Arrivals are reported immediately: another poll that finds nothing may cost as much; over tcp it costs system
+  // calls.
   while (!lost() && context_.room() > 0 && read_queue() && !context_.has_ready()) {
   }
   if (!lost() && state_ == State::open && !link_->connected()) progress_connecting();

@@ -20,17 +20,17 @@
 namespace gradrail::transport::ofi {
 namespace {
 
-/// A peer that polls answers within milliseconds, and posted operations leave at once. connect() does not wait longer
-/// for a busy peer: its hello may arrive later, and posted operations wait for it.
+/// Time limit of connect(). A peer that polls answers within milliseconds, and posted operations leave immediately.
+/// connect() does not wait longer for a busy peer: its hello may arrive later, and posted operations wait for it.
 constexpr Duration kConnectTime = std::chrono::seconds(1);
-/// By then the peer has learned of the end over its side channel, and has sent what it sends. Short, since an endpoint
-/// can take 10 MB (shm).
+/// Delay of the close. The peer has then received the end over its side channel, and has sent its pending data. The
+/// delay is short, since an endpoint can take 10 MB (shm).
 constexpr Duration kDeferredCloseTime = std::chrono::milliseconds(300);
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options) {
-  common::environment_text("FI_");  // before prepare_environment() adds to it
+  common::environment_text("FI_");  // precedes the additions of prepare_environment()
   absl::StatusOr<std::unique_ptr<Context>> context = OfiContext::create(options);
   if (!context.ok()) return common::with_environment(context.status(), "FI_");
   return context;
@@ -63,8 +63,8 @@ absl::StatusOr<std::unique_ptr<Context>> OfiContext::create(const OpenOptions& o
   return context;
 }
 
-// A test with an endpoint that is not used otherwise. It comes before the registration of regions that could fail
-// later.
+// Checks peer-to-peer transfers with an endpoint that is not used otherwise. The test precedes the registration of
+// regions that could fail later.
 absl::Status OfiContext::check_peer_to_peer() {
   if (!provider_->device_memory || provider_->connects) return absl::OkStatus();
   GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<Endpoint> tried,
@@ -77,7 +77,7 @@ absl::Status OfiContext::check_peer_to_peer() {
 OfiContext::~OfiContext() {
   GRADRAIL_CHECK(regions_.empty());  // a region must not outlive its Context
   ready_.clear();
-  connections_.clear();  // they still use what is declared after them
+  connections_.clear();  // they still use members that are declared after them
   // Domain and fabric end next, and fi_close fails as long as an endpoint is open (handle.h).
   while (!deferred_closes_.empty()) {
     reap_deferred_closes(Clock::now());
@@ -87,7 +87,7 @@ OfiContext::~OfiContext() {
 }
 
 Capabilities OfiContext::capabilities() const {
-  return {.one_sided = provider_->rdma,  // else the provider copies when its owner polls
+  return {.one_sided = provider_->rdma,  // otherwise the provider copies when its owner polls
           .gpu = provider_->gpu,
           .ordered_puts = provider_->ordered,
           .max_message_bytes = kMaxMessageBytes,
@@ -99,8 +99,8 @@ absl::StatusOr<std::unique_ptr<Domain>> OfiContext::open_domain() { return Domai
 absl::StatusOr<std::unique_ptr<MemoryRegion>> OfiContext::register_memory(MemorySpan memory, Access access) {
   GRADRAIL_RETURN_IF_ERROR(check_memory("ofi", memory, provider_->gpu));
   auto region = std::make_unique<Region>(regions_, memory, access);
-  // Here and not at the first use: that the limit on locked memory is too low should be known before peers come.
-  // FI_MR_ENDPOINT: a region is registered for an endpoint, and none exists yet.
+  // The registration is here and not at the first use: the user should learn that the limit on locked memory is too low
+  // before peers connect. FI_MR_ENDPOINT: a region is registered for an endpoint, and none exists yet.
   if (!provider_->binds_regions) {
     absl::Status status = access == Access::local ? region->descriptor_in(*default_domain_).status()
                                                   : region->open_in(*default_domain_).status();
@@ -121,11 +121,11 @@ absl::StatusOr<Connection*> OfiContext::connect(const std::string& address, Time
 
 absl::StatusOr<Connection*> OfiContext::finish_connect(OfiConnection* connection, TimePoint deadline) {
   const TimePoint until = std::min(deadline, Clock::now() + kConnectTime);
-  room_ = SIZE_MAX;  // what comes for others meanwhile is for the next poll
+  room_ = SIZE_MAX;  // the next poll takes events that arrive for others meanwhile
   while (!connection->ready() && !connection->lost() && Clock::now() < until) {
     poll_side_channels();
     connection->progress();
-    // At most 1 ms: a provider without wait objects wakes no descriptor.
+    // The wait is at most 1 ms: a provider without wait objects wakes no descriptor.
     pollfd waiting{.fd = epoll_.get(), .events = POLLIN, .revents = 0};
     ::poll(&waiting, 1, 1);
   }

@@ -35,9 +35,10 @@ struct MessageSlot {
 
 absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options);
 
-/// The transport over libfabric: one endpoint a connection, a tcp context beside for the side channels (connection.h).
+/// The transport over libfabric: one endpoint for each connection, and a tcp context for the side channels
+/// (connection.h).
 /// Threads     One owner thread, which alone makes progress.
-/// Invariants  1. Every connection is in connections_ until close(); a lost pending one goes at the next poll.
+/// Invariants  1. Every connection is in connections_ until close(); the next poll removes a lost pending one.
 ///             2. A completion of a connection is in ready_ only while the connection is not closed.
 class OfiContext final : public Context {
  public:
@@ -54,7 +55,7 @@ class OfiContext final : public Context {
   int wait_fd() const override { return epoll_.get(); }
   bool arm() override;
 
-  // For connections.
+  // Connections use these functions.
   const Provider& provider() const { return *provider_; }
   Duration path_timeout() const { return path_timeout_; }
   RegionTable& regions() { return regions_; }
@@ -74,7 +75,7 @@ class OfiContext final : public Context {
   void defer_close(std::shared_ptr<Link> link);
   void watch(int fd);
   void unwatch(int fd);
-  /// For lines about peers that have proven nothing to the owner.
+  /// The log for lines about peers that have proven nothing to the owner.
   RateLimitedLog& rate_limited_log() { return rate_limited_log_; }
 
  private:
@@ -99,9 +100,9 @@ class OfiContext final : public Context {
 
   // Set once.
   Duration path_timeout_{};
-  std::unique_ptr<Provider> provider_;  ///< where it lies is known to domains
+  std::unique_ptr<Provider> provider_;  ///< domains keep its address
   Handle<fid_fabric> fabric_;
-  std::unique_ptr<Domain> default_domain_;  ///< of all regions, and of all connections that have no domain of their own
+  std::unique_ptr<Domain> default_domain_;  ///< domain of all regions, and of all connections without a separate domain
   FileDescriptor epoll_;
   FileDescriptor timer_;
 
@@ -113,11 +114,11 @@ class OfiContext final : public Context {
   std::deque<DeferredClose> deferred_closes_;
   common::CompletionQueue<MessageSlot> ready_;
   size_t room_ = 0;
-  std::vector<fid*> queues_;  ///< for fi_trywait
+  std::vector<fid*> queues_;  ///< queues for fi_trywait
   uint32_t turn_ = 0;
   bool armed_ = false;
   bool timer_set_ = false;
-  TimePoint busy_until_{};  ///< kept where a provider has no wait objects
+  TimePoint busy_until_{};  ///< set where a provider has no wait objects
 };
 
 }  // namespace gradrail::transport::ofi

@@ -15,8 +15,8 @@
 namespace gradrail::transport::ofi {
 namespace {
 
-// How long to sleep where no descriptor wakes us. A provider without wait objects (shm) is looked at often while
-// something is going on and every millisecond (2 % of a core) when nothing is.
+// Time of a sleep where no descriptor wakes this thread. The loop polls a provider without wait objects (shm) often
+// while transfers are under way, and every millisecond (2 % of a core) otherwise.
 constexpr Duration kBusyBeat = std::chrono::microseconds(20);
 constexpr Duration kIdleBeat = std::chrono::milliseconds(1);
 constexpr Duration kBusyTime = std::chrono::milliseconds(2);
@@ -120,7 +120,7 @@ void OfiContext::set_timer() {
   itimerspec when{};
   // Every interval is below 1 s, so the nanoseconds hold it.
   if (wanted) when.it_value.tv_nsec = std::chrono::duration_cast<std::chrono::nanoseconds>(wait).count();
-  timerfd_settime(timer_.get(), 0, &when, nullptr);  // and forgets an earlier expiry
+  timerfd_settime(timer_.get(), 0, &when, nullptr);  // the call clears an earlier expiry
   timer_set_ = wanted;
 }
 

@@ -54,13 +54,13 @@ int Domain::register_gpu(const MemorySpan& memory, const DmaBuf* dma_buf, uint64
 
 absl::StatusOr<fid_mr*> Domain::try_register(MemorySpan memory, uint64_t flags) {
   const bool gpu = memory.kind == MemoryKind::cuda;
-  std::optional<DmaBuf> dma_buf;  // until the registration has returned, which then holds the memory itself
+  std::optional<DmaBuf> dma_buf;  // valid until the registration has returned, which then holds the memory itself
   if (gpu && memory.gpu->way() == NicGpuTransfer::dma_buf) {
     GRADRAIL_ASSIGN_OR_RETURN(dma_buf, memory.gpu->export_dma_buf(memory.data, memory.bytes));
   }
   int error = 0;
   for (int attempt = 0; attempt < kKeyAttempts; ++attempt) {
-    // With FI_MR_PROV_KEY the provider ignores the requested key.
+    // The provider ignores the requested key with FI_MR_PROV_KEY.
     const uint64_t key = provider_.chooses_keys ? 0 : random_bits() & provider_.key_mask;
     fid_mr* mr = nullptr;
     error = gpu ? register_gpu(memory, dma_buf ? &*dma_buf : nullptr, flags, key, &mr)
@@ -85,7 +85,7 @@ absl::StatusOr<Registration> Domain::register_with(MemorySpan memory, uint64_t f
   }
   made.descriptor = fi_mr_desc(mr);
   made.key = fi_mr_key(mr);
-  // Without FI_MR_VIRT_ADDR remote addresses count from the start of the region.
+  // Remote addresses count from the start of the region without FI_MR_VIRT_ADDR.
   made.base = provider_.virtual_addresses ? reinterpret_cast<uint64_t>(memory.data) : 0;
   return made;
 }

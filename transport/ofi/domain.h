@@ -16,9 +16,9 @@ namespace gradrail::transport::ofi {
 /// Memory registered in one domain. `mr` is empty when the provider needs none: local memory of a provider that copies.
 struct Registration {
   Handle<fid_mr> mr;
-  void* descriptor = nullptr;  ///< for local use
-  uint64_t key = 0;            ///< for peers
-  uint64_t base = 0;           ///< where the region begins for them
+  void* descriptor = nullptr;  ///< descriptor for local use
+  uint64_t key = 0;            ///< key for peers
+  uint64_t base = 0;           ///< begin of the region for peers
 };
 
 /// A protection domain: only endpoints of this domain can access memory that is registered here. libfabric's auth_key
@@ -29,15 +29,16 @@ class Domain {
  public:
   static absl::StatusOr<std::unique_ptr<Domain>> open(const Provider& provider, fid_fabric* fabric);
 
-  /// For local use of `memory`, and for peers as far as `access` says.
-  /// Errors  RESOURCE_EXHAUSTED: names the limit. FAILED_PRECONDITION: this device does not reach that GPU's memory.
+  /// Registers `memory` for local use, and for peers as far as `access` allows.
+  /// Errors  RESOURCE_EXHAUSTED: the text names the limit. FAILED_PRECONDITION: this device does not reach that GPU's
+  ///         memory.
   absl::StatusOr<Registration> add(MemorySpan memory, Access access);
   /// Buffers of small messages.
   absl::StatusOr<Registration> add_messages(MemorySpan memory);
 
   fid_domain* fid() const { return domain_.get(); }
   const Provider& provider() const { return provider_; }
-  /// Where regions are bound to endpoints: the only one of this domain.
+  /// Sets the only endpoint of this domain, for providers that bind regions to endpoints.
   void set_endpoint(fid_ep* endpoint) { endpoint_ = endpoint; }
 
  private:

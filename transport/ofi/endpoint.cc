@@ -23,7 +23,7 @@ constexpr size_t kQueueEntries = 1024;
 absl::StatusOr<std::unique_ptr<Endpoint>> Endpoint::open(fid_fabric* fabric, Domain& domain, bool accepts) {
   std::unique_ptr<Endpoint> made(new Endpoint(domain));
   GRADRAIL_RETURN_IF_ERROR(made->open_queue());
-  // An endpoint with a connection of its own is made later, from the address or the request of its peer.
+  // An endpoint with its own connection is made later, from the address or the request of its peer.
   absl::Status status = domain.provider().connects ? made->open_events(fabric, accepts) : made->open_addresses();
   if (status.ok() && !domain.provider().connects) status = made->make_from(domain.provider().info.get());
   if (status.ok() && !domain.provider().connects) status = made->name_after(&made->endpoint_->fid);
@@ -96,7 +96,7 @@ absl::Status Endpoint::name_after(struct fid* object) {
 }
 
 absl::Status Endpoint::make_from(fi_info* info) {
-  // An endpoint has an address table, or events of a connection of its own.
+  // An endpoint has an address table, or events of its own connection.
   GRADRAIL_CHECK(endpoint_ == nullptr && (addresses_ == nullptr) != (events_ == nullptr));
   fid_ep* endpoint = nullptr;
   int error = fi_endpoint(domain_.fid(), info, &endpoint, nullptr);
@@ -154,7 +154,7 @@ absl::Status Endpoint::accept() {
 }
 
 absl::StatusOr<Endpoint::Event> Endpoint::next_event(uint64_t token) {
-  alignas(fi_eq_cm_entry) std::array<std::byte, sizeof(fi_eq_cm_entry) + 64> buffer{};  // and what the peer added
+  alignas(fi_eq_cm_entry) std::array<std::byte, sizeof(fi_eq_cm_entry) + 64> buffer{};  // room for bytes of the peer
   const auto& entry = *reinterpret_cast<const fi_eq_cm_entry*>(buffer.data());
   uint32_t event = 0;
   const ssize_t got = fi_eq_read(events_.get(), &event, buffer.data(), buffer.size(), 0);
@@ -171,8 +171,8 @@ absl::StatusOr<Endpoint::Event> Endpoint::next_event(uint64_t token) {
   const Info info(entry.info);
   uint64_t shown = 0;
   std::memcpy(&shown, &buffer[sizeof(fi_eq_cm_entry)], sizeof(shown));
-  // Any process that reaches the port can ask. The token of the hello proves the peer, and only its first request
-  // counts.
+  // Any process that reaches the port can send a request. The token of the hello proves the peer, and only its first
+  // request counts.
   const bool is_peer = static_cast<size_t>(got) >= sizeof(fi_eq_cm_entry) + sizeof(shown) && shown == token;
   if (!is_peer || endpoint_ != nullptr) {
     fi_reject(listener_.get(), info->handle, nullptr, 0);  // an unknown peer

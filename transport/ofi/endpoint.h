@@ -14,40 +14,41 @@
 
 namespace gradrail::transport::ofi {
 
-/// The context of an operation for libfabric, which returns it with the completion. The fid context comes first: some
-/// providers keep their own data in it.
+/// The context of an operation for libfabric, which returns it with the completion. The fid context is the first
+/// member: some providers keep their own data in it.
 struct Operation {
   enum class Kind : uint8_t { put, get, send, receive };
   fi_context2 context{};
   Kind kind = Kind::put;
-  uint32_t slot = 0;  ///< of the object that posted it
+  uint32_t slot = 0;  ///< slot of the object that posted it
 };
 
-/// One connection's endpoint with a completion queue and an address table of its own. The queue identifies the
-/// connection of a completion without bits of the immediate. Closing the endpoint ends all transfers of this peer and
-/// of no other.
+/// The endpoint of a connection with its own completion queue and address table. The queue identifies the connection of
+/// a completion without bits of the immediate. Closing the endpoint ends all transfers of this peer and of no other.
 class Endpoint {
  public:
-  /// `accepts`: where endpoints connect, this one waits for its peer. Others are ready for receives at once.
+  /// Opens an endpoint. `accepts`: where endpoints connect, this one waits for its peer. Others are ready for receives
+  /// immediately.
   static absl::StatusOr<std::unique_ptr<Endpoint>> open(fid_fabric* fabric, Domain& domain, bool accepts);
 
-  /// For the peer. Where endpoints connect and this one does not accept: some text.
+  /// Address for the peer. It is a placeholder if endpoints connect and this one does not accept.
   const std::string& address() const { return address_; }
-  /// Errors  INVALID_ARGUMENT: the provider does not know what to do with it.
+  /// Sets the address of the peer.
+  /// Errors  INVALID_ARGUMENT: the provider cannot interpret it.
   absl::Status set_peer(std::string_view address);
 
-  // Where endpoints connect: the connecting side makes its endpoint, posts receives and connects. The accepting side
-  // does so when next_event() reports a connection request.
+  // Order where endpoints connect: the connecting side makes its endpoint, posts receives and connects. The accepting
+  // side does so when next_event() reports a connection request.
   absl::Status make(std::string_view peer_address);
   absl::Status connect(uint64_t token);
   absl::Status accept();
   enum class Event { none, asked, connected };
-  /// `asked`: a peer that holds the token connects, and the endpoint for it is made.
+  /// Takes the next event. `asked`: a peer that holds the token connects, and the endpoint for it is made.
   absl::StatusOr<Event> next_event(uint64_t token);
   bool connected() const { return connected_; }
 
-  /// Whether the provider would copy GPU memory through the host, which would pass for GPUDirect. Those that know no
-  /// other way than the device's, as verbs, do not know the question.
+  /// Whether the provider would copy GPU memory through the host, which would pass for GPUDirect. Providers without any
+  /// other way than the device's, such as verbs, do not support the query.
   bool refuses_peer_to_peer() const { return refuses_peer_to_peer_; }
 
   fid_ep* fid() const { return endpoint_.get(); }

@@ -37,7 +37,7 @@ absl::StatusOr<ControlMessage> decode_hello(ByteReader& in) {
   hello.mailbox_key = in.number<uint64_t>();
   hello.mailbox_base = in.number<uint64_t>();
   hello.address = std::string(in.text(kMaxAddressBytes));
-  // Without receive buffers the peer could never get a message.
+  // The peer could never get a message without receive buffers.
   if (!in.complete() || hello.receives == 0 || hello.address.empty()) return damaged();
   return hello;
 }

@@ -23,8 +23,8 @@ namespace gradrail::transport::ofi {
 //   5 probe  number u32                                     the device is silent: does the peer still poll?
 //   6 reply     number u32                                     to the probe of this number
 //
-// The connecting side sends hello first and may send requests at once; the other side answers with its own hello. Magic
-// and version have the same position in every version, and the disconnect message has the same layout.
+// The connecting side sends hello first and may send requests immediately; the other side answers with its own hello.
+// Magic and version have the same position in every version, and the disconnect message has the same layout.
 
 inline constexpr uint64_t kHelloMagic = 0x6966'6f6c'6961'7267;  // "grailofi"
 inline constexpr uint32_t kProtocolVersion = 2;
@@ -37,9 +37,9 @@ struct EndpointHello {
   std::string provider;
   uint8_t immediate_bits = 0;
   uint32_t message_bytes = 0;
-  uint32_t receives = 0;     ///< messages that the other may send before it hears of room
+  uint32_t receives = 0;     ///< messages that the other may send before it receives credits
   uint64_t token = 0;        ///< every message to the sender of this hello carries it
-  uint64_t mailbox_key = 0;  ///< where puts of no bytes go
+  uint64_t mailbox_key = 0;  ///< place for puts of no bytes
   uint64_t mailbox_base = 0;
   std::string address;
 };
@@ -71,11 +71,12 @@ std::string encode(const Disconnect& disconnect);
 std::string encode(const Probe& probe);
 std::string encode(const Reply& reply);
 
-/// Errors  DATA_LOSS: nothing that this transport says. FAILED_PRECONDITION: a hello of another version.
+/// Decodes a message.
+/// Errors  DATA_LOSS: no message of this transport. FAILED_PRECONDITION: a hello of another version.
 absl::StatusOr<ControlMessage> decode(absl::Span<const std::byte> message);
 
-/// Whether the two ends can talk.
-/// Errors  FAILED_PRECONDITION: what differs, and the remedy.
+/// Whether the two ends can communicate.
+/// Errors  FAILED_PRECONDITION: the difference, and the remedy.
 absl::Status compare(const EndpointHello& ours, const EndpointHello& theirs);
 
 }  // namespace gradrail::transport::ofi

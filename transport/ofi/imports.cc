@@ -6,7 +6,7 @@
 namespace gradrail::transport::ofi {
 namespace {
 
-/// A peer that keeps asking is broken: a task opens a handful of regions.
+/// Maximum number of imports. A peer that requests more is broken: a task opens a handful of regions.
 constexpr size_t kMaxImports = 65536;
 
 }  // namespace

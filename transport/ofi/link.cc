@@ -33,7 +33,7 @@ absl::Status Link::set_peer(std::string_view address, uint64_t token) {
   if (!domain_->provider().connects) return endpoint_->set_peer(address);
   if (accepts_) return absl::OkStatus();
   GRADRAIL_RETURN_IF_ERROR(endpoint_->make(address));
-  // Receives come before the connection, so no message meets an endpoint without a buffer.
+  // Receives are posted before the connection, so that an endpoint has a buffer for each message.
   GRADRAIL_RETURN_IF_ERROR(start());
   return endpoint_->connect(token);
 }

@@ -19,7 +19,7 @@ class Link {
 
   /// Begins to reach the endpoint that the peer has named, or to wait for it. `token` is the peer's.
   absl::Status set_peer(std::string_view address, uint64_t token);
-  /// Goes on with that.
+  /// Continues the connection.
   absl::Status progress_connecting();
   bool connected() const { return endpoint_->connected(); }
 
@@ -31,9 +31,9 @@ class Link {
   std::byte* mailbox() { return mailbox_; }
   const Registration& mailbox_memory() const { return mailbox_memory_; }
 
-  /// Throws away what has come.
+  /// Discards all arrivals.
   void drain() const;
-  /// Closes everything. The memory stays, with messages that the owner has not seen yet.
+  /// Closes everything. The memory stays, with messages that the owner has not read yet.
   void shut();
 
  private:

@@ -52,7 +52,7 @@ absl::StatusOr<const Registration*> Region::registration_in(Domain& domain, bool
     if (entry.domain == &domain && entry.remote >= remote) return &entry.registration;
   }
   GRADRAIL_ASSIGN_OR_RETURN(Registration made, domain.add(span(), remote ? access() : Access::local));
-  // Valid until the next entry is added: the callers copy from it at once.
+  // The pointer is valid until the next entry is added: the callers copy from it immediately.
   return &entries_.emplace_back(Entry{&domain, remote, std::move(made)}).registration;
 }
 

@@ -42,7 +42,7 @@ class Region final : public MemoryRegion {
   /// GPU memory every provider needs one, because the descriptor states the kind of the address.
   /// Errors  RESOURCE_EXHAUSTED: locked memory.
   absl::StatusOr<void*> descriptor_in(Domain& domain) const;
-  /// For a peer of `domain` that has shown the key.
+  /// Registration for a peer of `domain` that has shown the key.
   absl::StatusOr<const Registration*> open_in(Domain& domain) const;
 
  private:
@@ -57,7 +57,7 @@ class Region final : public MemoryRegion {
 
   RegionTable& table_;
   const uint32_t number_;
-  mutable std::vector<Entry> entries_;  ///< one for most; two a domain at most
+  mutable std::vector<Entry> entries_;  ///< usually one; two for each domain at most
 };
 
 /// The regions of one Context and their registrations.

@@ -35,7 +35,7 @@ MessageChannel::MessageChannel()
 }
 
 absl::Status MessageChannel::start(const Endpoint& endpoint, void* descriptor) {
-  GRADRAIL_CHECK(to_repost_.size() == kReceiveSlots);  // no receive is posted so far
+  GRADRAIL_CHECK(to_repost_.size() == kReceiveSlots);  // no receive is posted yet
   descriptor_ = descriptor;
   // A buffer is posted before its credit is returned, because a credit promises a posted buffer.
   GRADRAIL_RETURN_IF_ERROR(repost(endpoint));
@@ -149,7 +149,7 @@ absl::StatusOr<std::optional<absl::Span<const std::byte>>> MessageChannel::recei
   credits_ = credits;
   if (kind == Kind::message) return absl::Span<const std::byte>(header + kHeaderBytes, length);
   if (kind != Kind::credits || length != 0) return damaged;
-  // The peer paid no credit for news of credits, so its buffer returns none.
+  // The peer paid no credit for a message of credits, so its buffer returns none.
   repost_later({operation.slot, false});
   return std::nullopt;
 }

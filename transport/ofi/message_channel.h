@@ -18,8 +18,8 @@ inline constexpr size_t kMaxMessageBytes = 4096;
 /// Messages of one connection that the receiver has room for, 4 KiB each.
 inline constexpr uint32_t kReceives = 32;
 
-/// The small messages of one connection. The receiver's posted buffers are the sender's credit: no message ever meets
-/// an endpoint without a buffer.
+/// The small messages of one connection. The receiver's posted buffers are the sender's credit: an endpoint has a
+/// buffer for each message.
 ///
 /// Every message begins with a header, little endian: credits u16 | kind u16 | length u32 | token u64.
 class MessageChannel {
@@ -32,7 +32,7 @@ class MessageChannel {
 
   /// Posts all receives.
   absl::Status start(const Endpoint& endpoint, void* descriptor);
-  /// From the peer's hello: what it can take, and what it wants to see in every message.
+  /// Sets values of the peer's hello: its credits, and the token that it requires in every message.
   void set_peer(uint32_t credits, uint64_t token);
 
   /// Copies the message; pump() sends it. RESOURCE_EXHAUSTED: poll, then try again.
@@ -40,16 +40,16 @@ class MessageChannel {
   absl::Status pump(const Endpoint& endpoint);
   /// Sends nothing but a header: libfabric connects at the first message.
   void send_probe() { probe_wanted_ = true; }
-  /// All that was to be sent has gone.
+  /// Whether all messages have left.
   bool idle() const { return !probe_wanted_ && free_sends_.size() + free_credit_sends_.size() == sends_.size(); }
-  /// pump() could not finish, and no transfer is in flight that would wake it up.
+  /// Whether pump() could not finish, and no transfer is in flight that would wake it up.
   bool stuck() const { return blocked_; }
 
   void sent(const Operation& operation);
-  /// The message in a buffer, until release(slot); nothing where it was only news of credits.
+  /// The message in a buffer, until release(slot); nothing for a message of credits only.
   /// Errors  DATA_LOSS: no message of this peer.
   absl::StatusOr<std::optional<absl::Span<const std::byte>>> received(const Operation& operation, size_t bytes);
-  /// The owner has seen the message: its buffer can receive again.
+  /// Releases a message that the owner has read: its buffer can receive again.
   void release(uint32_t slot) { repost_later({slot, true}); }
   /// A notice took the buffer, as it does where FI_RX_CQ_DATA is.
   void taken(const Operation& operation) { repost_later({operation.slot, false}); }
@@ -62,7 +62,7 @@ class MessageChannel {
   enum class Kind : uint16_t { message = 1, credits = 2 };
   static constexpr size_t kHeaderBytes = 16;
   static constexpr size_t kSlotBytes = kHeaderBytes + kMaxMessageBytes;
-  /// News of credits take no credit: two may be under way, one for each half of the receives.
+  /// Messages of credits take no credit: two may be under way, one for each half of the receives.
   static constexpr uint32_t kCreditSlots = 4;
   /// Notices take buffers too with some providers; the network holds them back when there are none.
   static constexpr uint32_t kNoticeSlots = 92;
@@ -89,9 +89,9 @@ class MessageChannel {
   uint32_t credits_ = 0;   ///< messages that the peer has room for
   uint32_t consumed_ = 0;  ///< messages with buffers that are posted again, not yet reported to the peer
   bool blocked_ = false;
-  bool probe_wanted_ = false;  ///< to be sent: news of credits even if there are none
+  bool probe_wanted_ = false;  ///< a message of credits must be sent even if there are none
   std::vector<Operation> receives_;
-  std::vector<Operation> sends_;  ///< the last kCreditSlots are for news of credits
+  std::vector<Operation> sends_;  ///< the last kCreditSlots are for messages of credits
   std::vector<uint32_t> lengths_;
   std::vector<uint32_t> free_sends_;
   std::vector<uint32_t> free_credit_sends_;

@@ -30,7 +30,7 @@ constexpr std::array<std::string_view, 6> kRdma = {"verbs", "efa", "cxi", "psm3"
 /// Entries of an endpoint's queues: more than one connection can have under way (kPiecesInFlight, kReceives).
 constexpr size_t kQueueEntries = 256;
 constexpr size_t kPiecesInFlight = 128;
-/// Beyond this a longer piece saves nothing, and others wait.
+/// Largest piece. A longer one would save nothing, and other transfers wait for it.
 constexpr size_t kPieceBytes = 64 << 20;
 constexpr uint64_t kOrder = FI_ORDER_SAS | FI_ORDER_WAW;
 
@@ -74,7 +74,7 @@ std::string source_text(const fi_info& info) {
   return text.data();
 }
 
-/// The addresses that a host name stands for; empty where any device will do.
+/// Addresses of a host name; empty if any device is possible.
 std::set<std::string> wanted_addresses(const std::string& host) {
   std::set<std::string> wanted;
   if (host.empty()) return wanted;
@@ -83,7 +83,7 @@ std::set<std::string> wanted_addresses(const std::string& host) {
   for (const NetAddress& address : *found) {
     if (!address.is_loopback() && !address.is_any()) {
       const std::string host_text = address.host();
-      wanted.insert(host_text.substr(0, host_text.find('%')));  // as source_text()
+      wanted.insert(host_text.substr(0, host_text.find('%')));  // format of source_text()
     }
   }
   return wanted;
@@ -91,8 +91,8 @@ std::set<std::string> wanted_addresses(const std::string& host) {
 
 struct Choice {
   const fi_info* best = nullptr;
-  std::set<std::string> others;     ///< providers that are not wanted, for people
-  std::set<std::string> elsewhere;  ///< those that are, with devices that have other addresses
+  std::set<std::string> others;     ///< other providers, for people
+  std::set<std::string> elsewhere;  ///< requested providers with devices that have other addresses
 };
 
 /// verbs connects by itself: of the two ways to it the one with less in between, and without the ends of ofi_rxm.
@@ -123,7 +123,7 @@ bool is_wanted(std::string_view name, const OpenOptions& options) {
   return provider_matches(name, options.ofi_provider);
 }
 
-/// A link-local address needs a scope that a peer cannot know.
+/// Whether an address is link-local: it needs a scope that a peer does not have.
 bool is_link_local(const std::string& source) { return source.starts_with("fe80"); }
 
 /// Devices with an IP address that peers can reach.
@@ -172,7 +172,7 @@ Provider describe(const fi_info& found, bool ordered) {
   provider.device = info.domain_attr->name;
   provider.rdma = is_rdma_provider(provider.name);
   provider.separate_notices = first_part(provider.name) == "tcp";
-  const bool shared_receives = first_part(provider.name) == "tcp";  // theirs are not posted to the endpoint
+  const bool shared_receives = first_part(provider.name) == "tcp";  // shared receives are not posted to the endpoint
   provider.lingers = provider.name == "shm" || (provider.name.find("ofi_rxm") != std::string::npos && !shared_receives);
   provider.connects = info.ep_attr->type == FI_EP_MSG;
   provider.ordered = ordered && info.ep_attr->max_order_waw_size > 0;
@@ -182,7 +182,7 @@ Provider describe(const fi_info& found, bool ordered) {
   provider.virtual_addresses = (mode & FI_MR_VIRT_ADDR) != 0;
   provider.chooses_keys = (mode & FI_MR_PROV_KEY) != 0;
   provider.binds_regions = (mode & FI_MR_ENDPOINT) != 0;
-  // Full keys are a case of their own, because a shift by 64 bits is undefined.
+  // Full keys are a separate case, because a shift by 64 bits is undefined.
   const size_t key_bytes = info.domain_attr->mr_key_size;
   provider.key_mask = key_bytes >= sizeof(uint64_t) ? UINT64_MAX : (uint64_t{1} << (8 * key_bytes)) - 1;
   provider.immediate_bits = static_cast<int>(std::min<size_t>(8 * info.domain_attr->cq_data_size, 64));
@@ -201,7 +201,7 @@ bool is_same_device(const fi_info& one, const fi_info& other) {
          same(one.domain_attr->name, other.domain_attr->name) && source_text(one) == source_text(other);
 }
 
-/// These move GPU memory too, but by copies of CUDA's where they think it better, in the loop that drives them.
+/// Providers that move GPU memory too, but by copies of CUDA's in the loop that drives them, when they choose so.
 constexpr std::array<std::string_view, 4> kCopyGpuMemory = {"shm", "psm2", "psm3", "opx"};
 
 /// Applied afterwards, to the device that was chosen without it. GPU memory never changes the choice of the device, and
@@ -230,7 +230,7 @@ Provider with_gpu_memory(Provider plain, const OpenOptions& options, Attempt att
   return plain;
 }
 
-/// Whether libfabric has the provider that was asked for, whatever it can do.
+/// Whether libfabric has the requested provider, with any features.
 bool is_there(const std::string& name) {
   const Info hints(fi_allocinfo());
   if (name.empty() || hints == nullptr) return false;
@@ -265,7 +265,7 @@ absl::Status nothing(const OpenOptions& options, const Choice& choice) {
 }  // namespace
 
 bool Provider::may_be_used_here() const {
-  static std::atomic<pid_t> first_user = 0;  // of this memory, which a fork copies
+  static std::atomic<pid_t> first_user = 0;  // user of this memory, which a fork copies
   if (!rdma) return true;
   pid_t no_process = 0;
   return first_user.compare_exchange_strong(no_process, getpid()) || no_process == getpid();
@@ -312,7 +312,7 @@ absl::StatusOr<Provider> choose_provider(const OpenOptions& options) {
     seen.others.merge(choice.others);
     seen.elsewhere.merge(choice.elsewhere);
   }
-  if (seen.others.empty() && !options.ofi_provider.empty()) {  // so that the answer says what there is instead
+  if (seen.others.empty() && !options.ofi_provider.empty()) {  // the answer then names the providers of this host
     const absl::StatusOr<Info> list = ask({}, {FI_EP_RDM, true});
     if (list.ok()) seen.others = choose(list->get(), options, FI_EP_RDM).others;
   }

@@ -11,16 +11,16 @@
 
 namespace gradrail::transport::ofi {
 
-/// Why a provider that has FI_HMEM takes no GPU memory all the same.
+/// Reason why a provider that has FI_HMEM takes no GPU memory.
 inline constexpr char kWouldCopy[] =
     "moves host memory only: libfabric's provider {} would copy GPU memory through the host";
 
-/// One way of libfabric to reach peers, and what it asks of us.
+/// A way of libfabric to reach peers, and its requirements.
 struct Provider {
   std::string name;    ///< "verbs;ofi_rxm"
   std::string device;  ///< "rxe0"
   bool rdma = false;
-  /// FI_EP_MSG: endpoints have connections of their own, else any endpoint reaches any other.
+  /// FI_EP_MSG: each endpoint has its own connection, otherwise any endpoint reaches any other.
   bool connects = false;
   bool ordered = false;            ///< writes land in the order posted; else they are made to by waiting for each
   bool needs_descriptors = false;  ///< FI_MR_LOCAL: local memory is registered too
@@ -32,8 +32,8 @@ struct Provider {
   /// A notice must not travel with bytes. The tcp provider 1.17 may close an endpoint in the middle of such a write;
   /// ofi_rxm then interprets data as a pointer.
   bool separate_notices = false;
-  /// A write is done when the peer's side has confirmed it. This serves providers without an order of their own, and
-  /// those that report a write as done although the peer refused it.
+  /// A write is done when the peer's side has confirmed it. This serves providers that do not order writes, and those
+  /// that report a write as done although the peer refused it.
   bool confirms_writes = false;
   bool notices_take_receives = false;  ///< FI_RX_CQ_DATA
   bool binds_regions = false;          ///< FI_MR_ENDPOINT: a region belongs to one endpoint
@@ -45,14 +45,15 @@ struct Provider {
   GpuTransferSupport gpu;
   Info info;
 
-  /// Not in a child of a process that has used RDMA devices: libfabric keeps them open, and they are its parent's.
+  /// Whether it may be used in this process, which is not a child of one that has used RDMA devices: libfabric keeps
+  /// them open, and they are its parent's.
   bool may_be_used_here() const;
 };
 
 /// Sets variables that libfabric reads from the environment at its first use, where the user has not set them. They set
 /// queues and buffers for endpoints with one peer each (provider.cc).
 /// FI_UNIVERSE_SIZE sets the size of completion queues; soft-RoCE's limit is 32,767 entries.
-/// FI_HMEM_CUDA_USE_DMABUF=0: libfabric 2 would use a dma-buf of its own for memory registered by address.
+/// FI_HMEM_CUDA_USE_DMABUF=0: libfabric 2 would create another dma-buf for memory registered by address.
 /// FI_MR_CACHE_MONITOR=disabled: the verbs provider's cache opens every region to remote writes and keeps it open after
 /// its end.
 void prepare_environment();
@@ -63,9 +64,9 @@ void prepare_environment();
 /// Errors  UNAVAILABLE: none; the message lists the available ones.
 absl::StatusOr<Provider> choose_provider(const OpenOptions& options);
 
-/// The rank of providers that are only used when asked for by name.
+/// Rank of providers that are used only when requested by name.
 inline constexpr int kOnlyByName = 100;
-/// Smaller is better; RDMA providers come before all others.
+/// Rank of a provider: smaller is better; RDMA providers precede all others.
 int provider_rank(std::string_view name);
 bool is_rdma_provider(std::string_view name);
 /// Whether the provider `name` answers to what the user wrote: "tcp" means "tcp;ofi_rxm" too.

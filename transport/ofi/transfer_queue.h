@@ -10,11 +10,11 @@
 
 namespace gradrail::transport::ofi {
 
-/// A put or get. Pieces of it are posted as the provider takes them; the immediate goes with the last.
+/// A put or get. Pieces of it are posted as the provider takes them; the immediate leaves with the last.
 struct Transfer {
   std::byte* local = nullptr;
   void* descriptor = nullptr;
-  uint64_t remote = 0;  ///< as the provider counts addresses
+  uint64_t remote = 0;  ///< address in the counting of the provider
   uint64_t key = 0;
   uint64_t bytes = 0;
   std::optional<uint64_t> immediate;
@@ -28,23 +28,23 @@ struct Transfer {
 ///             2. A piece is either in free_ or posted.
 class TransferQueue {
  public:
-  /// `confirmed`: puts count as finished when they can be seen by the peer.
+  /// `confirmed`: puts count as finished when they are visible to the peer.
   TransferQueue(Operation::Kind kind, size_t capacity, size_t pieces, size_t piece_bytes, bool confirmed = false);
 
   size_t room() const { return entries_.size() - (end_ - done_); }
-  /// There is something to post, and no transfer is in flight that would wake it up.
+  /// Whether something waits to be posted, and no transfer is in flight that would wake it up.
   bool stuck() const { return next_ < end_ && free_.size() == operations_.size(); }
 
   /// Whether the provider has something of ours, and how much that is at most.
   bool under_way() const { return free_.size() < operations_.size(); }
   uint64_t bytes_under_way();
-  /// How many pieces have been finished so far.
+  /// Number of finished pieces.
   uint64_t finished_count() const { return finished_count_; }
 
-  void push(const Transfer& transfer);  ///< not without room
+  void push(const Transfer& transfer);  ///< not called without room
   /// Posts what the provider takes now.
   absl::Status pump(const Endpoint& endpoint);
-  /// One piece is finished. The transfer's tag when that was its last.
+  /// Records one finished piece. Returns the transfer's tag if that was its last.
   std::optional<uint64_t> finished(const Operation& operation);
 
  private:
@@ -52,7 +52,7 @@ class TransferQueue {
     Transfer transfer;
     uint64_t posted_bytes = 0;
     uint32_t pieces_under_way = 0;
-    bool posted = false;  ///< to the end
+    bool posted = false;  ///< posted to the end
   };
   Entry& at(uint64_t number) { return entries_[number & (entries_.size() - 1)]; }
   ssize_t post_confirmed(const Endpoint& endpoint, const Transfer& piece, Operation& operation) const;

@@ -24,7 +24,7 @@ absl::StatusOr<Transfer> local_part(const Link& link, const LocalSlice& slice) {
 
 Transfers::Transfers(const Provider& provider)
     : provider_(provider),
-      // Without an order of the provider's, one write at a time keeps the order of the puts.
+      // One write at a time keeps the order of the puts if the provider has no order.
       puts_(Operation::Kind::put, kMaxPuts, provider.ordered ? provider.pieces_in_flight : 1, provider.piece_bytes,
             provider.confirms_writes),
       gets_(Operation::Kind::get, kMaxGets, kGetPieces, provider.piece_bytes) {}
@@ -43,12 +43,12 @@ absl::Status Transfers::check_room(const TransferQueue& queue) {
 absl::Status Transfers::put(Link& link, const LocalSlice& source, const Import* target, uint64_t offset,
                             const PutOptions& options) {
   if (source.bytes == 0) {
-    GRADRAIL_CHECK(options.immediate.has_value());  // a put of no bytes that notifies of nothing is done at once
+    GRADRAIL_CHECK(options.immediate.has_value());  // a put of no bytes without a notice is done immediately
     puts_.push(notice(link, *options.immediate, options.tag));
     return absl::OkStatus();
   }
   GRADRAIL_ASSIGN_OR_RETURN(Transfer transfer, local_part(link, source));
-  GRADRAIL_CHECK(target != nullptr && target->granted);  // the device key comes with the grant
+  GRADRAIL_CHECK(target != nullptr && target->granted);  // the grant contains the device key
   transfer.remote = target->base + offset;
   transfer.key = target->device_key;
   // The tag stays with the bytes, also beside a separate notice: put_done frees their source.

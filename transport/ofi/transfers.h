@@ -17,7 +17,7 @@ class Transfers {
  public:
   explicit Transfers(const Provider& provider);
 
-  /// Where notices without bytes go: a place in the peer's memory.
+  /// Sets the place in the peer's memory for notices without bytes.
   void set_mailbox(uint64_t key, uint64_t base);
 
   /// Errors  RESOURCE_EXHAUSTED: the queue is full.
@@ -30,7 +30,7 @@ class Transfers {
 
   /// Posts what the provider takes now.
   absl::Status pump(const Endpoint& endpoint);
-  /// One piece is finished. The tag of the transfer after its last piece.
+  /// Records one finished piece. Returns the tag of the transfer after its last piece.
   std::optional<uint64_t> put_finished(const Operation& operation) { return puts_.finished(operation); }
   std::optional<uint64_t> get_finished(const Operation& operation) { return gets_.finished(operation); }
 

@@ -13,7 +13,7 @@
 namespace gradrail::transport::rails {
 namespace {
 
-/// Beyond, a put finds no room. An exchange posts two puts for each bucket.
+/// Maximum number of waiting puts; a further put finds no room. An exchange posts two puts for each bucket.
 constexpr size_t kMaxWaiting = 4096;
 constexpr size_t kMaxUnsent = 64;
 
@@ -115,7 +115,7 @@ absl::Status BundleConnection::put(LocalSlice source, RemoteSlice target, PutOpt
     if (!posted.ok() && begins) open_lane_.reset();
     return posted;
   }
-  // Behind groups that wait, and behind the rest of one (invariant 1).
+  // The put waits behind groups that wait, and behind the rest of one (invariant 1).
   if (waiting_.empty() && is_welcome_) {
     if (open_lane_) return post(*open_lane_, put);
     if (const std::optional<size_t> lane = choice_.choose(source.bytes, source.bytes)) {

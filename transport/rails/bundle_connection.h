@@ -19,25 +19,25 @@ namespace gradrail::transport::rails {
 class BundleConnection;
 class BundleContext;
 
-/// One connection of a child context. Its user_data points to it.
+/// A connection of a child context. Its user_data points to it.
 struct Lane {
   Connection* connection = nullptr;
   size_t child = 0;                    ///< index of its context
   std::string host;                    ///< the host of its rail, for people
-  uint32_t number = 0;                 ///< in its bundle
-  RailBytes* bytes = nullptr;          ///< those of its rail; null: no greeting named its lanes
+  uint32_t number = 0;                 ///< index in its bundle
+  RailBytes* bytes = nullptr;          ///< counters of its rail; null: no greeting named its lanes
   BundleConnection* bundle = nullptr;  ///< null: accepted, and not all lanes of its bundle have arrived
 
-  // While it is accepted and `bundle` is null.
+  // These members are used while it is accepted and `bundle` is null.
   TimePoint deadline;
   std::optional<Greeting> greeting;  ///< absent: not received yet
   bool dropped = false;              ///< is closed at the end of the poll
 
   // Used in bundles with several lanes.
-  struct Group {  ///< a put that asked the lane for put_done
+  struct Group {  ///< a put with a put_done requested from the lane
     uint64_t number = 0;
-    uint64_t bytes = 0;  ///< that its end takes from under_way
-    uint64_t tag = 0;    ///< of the owner; 0: it did not ask
+    uint64_t bytes = 0;  ///< bytes that its end subtracts from under_way
+    uint64_t tag = 0;    ///< tag of the owner; 0: none requested
   };
   std::deque<Group> groups;
   uint64_t last_number = 0;
@@ -49,7 +49,7 @@ struct Lane {
 ///             2. Each group that a lane has taken is in the lane's `groups` until its put_done.
 class BundleConnection final : public Connection {
  public:
-  /// `left_out`: the rails that could not be reached, with reasons. `is_welcome`: posts are possible at once.
+  /// `left_out`: the rails that could not be reached, with reasons. `is_welcome`: posts are possible immediately.
   BundleConnection(BundleContext& context, std::vector<std::unique_ptr<Lane>> lanes,
                    const std::vector<uint32_t>& mbit_per_s, size_t rails_left_out, std::string left_out,
                    bool is_welcome);
@@ -67,13 +67,13 @@ class BundleConnection final : public Connection {
   bool uses_rdma() const override;
   void count_received(uint32_t lane, uint64_t bytes) override;
 
-  // For the context.
+  // The context uses these functions.
   const std::vector<std::unique_ptr<Lane>>& all_lanes() const { return lanes_; }
   bool is_single() const { return lanes_.size() == 1; }
   bool has_waiting() const { return !waiting_.empty() || !unsent_.empty(); }
   /// Sends messages that wait, and posts groups that wait to lanes with room.
   void post_waiting();
-  /// The tag of the owner behind a lane's put_done; 0: the owner asked for none.
+  /// Tag of the owner behind a lane's put_done; 0: the owner requested none.
   uint64_t put_done(Lane& lane, uint64_t number);
   void set_lost() { lost_ = true; }
   bool lost() const { return lost_; }
@@ -100,9 +100,9 @@ class BundleConnection final : public Connection {
   std::string path_;
 
   LaneChoice choice_;
-  std::vector<std::vector<RemoteRegion>> imported_;  ///< by RemoteRegion, then by lane
+  std::vector<std::vector<RemoteRegion>> imported_;  ///< indexed by RemoteRegion, then by lane
   std::optional<size_t> open_lane_;                  ///< invariant 1
-  uint64_t open_bytes_ = 0;                          ///< of the group on open_lane_ so far
+  uint64_t open_bytes_ = 0;                          ///< bytes of the group on open_lane_ until now
   std::deque<Put> waiting_;
   std::deque<std::string> unsent_;  ///< messages that wait for the welcome
   uint64_t waiting_bytes_ = 0;

@@ -159,7 +159,7 @@ absl::StatusOr<BundleContext::OpenRail> BundleContext::open_rail(const std::stri
 absl::StatusOr<Connection*> BundleContext::connect(const std::string& address, TimePoint deadline) {
   if (!address.starts_with(kLanesPrefix)) return connect_plain(address, deadline);
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<std::string> rails, split(address));
-  // Another attempt would have the same numbers. With this code, callers do not repeat it.
+  // Another attempt would have the same numbers. The code makes callers not repeat it.
   if (const absl::Status fits = check_lanes(rails.size(), streams_); !fits.ok())
     return absl::FailedPreconditionError(fits.message());
   const auto most_streams = static_cast<uint32_t>(kMaxLanes / rails.size());
@@ -249,7 +249,7 @@ void BundleContext::lose(BundleConnection* connection, const absl::Status& cause
 
 bool BundleContext::arm() {
   bool may_block = ready_.empty();
-  // Each one: a child that is not armed would not wake the owner.
+  // Each child is armed: one that is not armed would not wake the owner.
   for (const auto& child : children_) may_block = child->arm() && may_block;
   return may_block;
 }

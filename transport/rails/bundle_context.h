@@ -24,21 +24,22 @@ std::string address_of_lanes(const std::string& rails, bool several, uint32_t st
 
 /// Limits that tests change.
 struct Limits {
-  Duration join = std::chrono::seconds(10);  ///< until the greetings of all lanes of a bundle
+  Duration join = std::chrono::seconds(10);  ///< time limit for the greetings of all lanes of a bundle
   size_t joining = 256;                      ///< lanes without their bundle; beyond, the oldest is closed
 };
 
 /// Connections of several lanes over one or more contexts of one transport. A rail is an address of the peer.
 ///
 ///   one child     each rail is an address at which it listens, or that it reaches (tcp)
-///   one per rail  each one is bound to the device of its rail (ucx, ofi)
+///   one per rail  each one uses the device of its rail (ucx, ofi)
 ///
 /// An address of rails is a list: "lanes:10.0.0.1:4000,10.1.0.1:4001". An accepted bundle is reported when the
 /// greeting of each lane has arrived. Other addresses are those of the first child. A connection there has one lane and
 /// no greeting. Only a context with one child listens there: a peer without bundles reads the key of one context.
 /// Invariants  1. user_data of each child's connection is its Lane. A lane is in `joining_` or `dropped_`, or it
 ///                belongs to a bundle.
-///             2. The completions of a lane leave in their order. While `ready_` holds some, later ones go behind them.
+///             2. The completions of a lane leave in their order. While `ready_` contains some, later ones are
+///                appended.
 class BundleContext final : public Context {
  public:
   /// `streams`: connections on each rail that this side opens; 0: by the speed of the link.
@@ -62,7 +63,7 @@ class BundleContext final : public Context {
   bool arm() override;
   RailTraffic rail_traffic() const override { return rail_traffic_; }
 
-  // For connections.
+  // Connections use these functions.
   const MemoryRegion* part_of(const MemoryRegion* region, size_t child) const;
   /// The peer's context behind a lane that this side opened: the peer has one for each rail of its address.
   uint32_t peer_child_of(size_t child) const { return rails_.empty() ? 0 : static_cast<uint32_t>(rails_[child]); }
@@ -72,7 +73,7 @@ class BundleContext final : public Context {
  private:
   struct OpenRail {
     std::vector<std::unique_ptr<Lane>> lanes;
-    uint32_t mbit_per_s = 0;  ///< of each lane
+    uint32_t mbit_per_s = 0;  ///< speed of each lane
   };
   absl::StatusOr<Connection*> connect_plain(const std::string& address, TimePoint deadline);
   absl::StatusOr<OpenRail> open_rail(const std::string& address, size_t number, uint32_t most_streams,
@@ -99,28 +100,28 @@ class BundleContext final : public Context {
 
   // Set once.
   const std::vector<std::unique_ptr<Context>> children_;
-  const std::vector<size_t> rails_;              ///< by child: its rail; empty: the one child reaches all of them
-  const std::map<size_t, std::string> refused_;  ///< by rail without a child
+  const std::vector<size_t> rails_;              ///< rail of each child; empty: the one child reaches all of them
+  const std::map<size_t, std::string> refused_;  ///< reasons, indexed by rails without a child
   const uint32_t streams_;
   const Limits limits_;
-  const FileDescriptor epoll_;  ///< of several children
+  const FileDescriptor epoll_;  ///< events of several children
 
   // Owner thread.
   struct Place {
     std::string host;
-    bool is_plain = false;  ///< its connections say no greeting
+    bool is_plain = false;  ///< its connections send no greeting
   };
-  std::vector<Place> places_;  ///< by number of a listen() of one child, or by child
+  std::vector<Place> places_;  ///< indexed by listen() of one child, or by child
   RailTraffic rail_traffic_;   ///< lanes point to its entries, which never move
   std::vector<std::unique_ptr<BundleConnection>> connections_;
   std::deque<std::unique_ptr<Lane>> joining_;  ///< oldest first
   /// Completions of the current poll may still point to these.
   std::vector<std::unique_ptr<Lane>> dropped_;
-  std::vector<BundleConnection*> waiting_;  ///< with groups that wait for a lane
-  std::set<std::string> failed_rails_;      ///< not reached by the last connect(): the next one tries them last
+  std::vector<BundleConnection*> waiting_;  ///< connections with groups that wait for a lane
+  std::set<std::string> failed_rails_;      ///< rails that the last connect() did not reach: last in the next one
   common::CompletionQueue<std::unique_ptr<std::string>> ready_;
   RateLimitedLog rate_limited_log_;
-  size_t first_child_ = 0;  ///< of the next poll: no child starves another
+  size_t first_child_ = 0;  ///< first child of the next poll: no child starves another
 };
 
 }  // namespace gradrail::transport::rails

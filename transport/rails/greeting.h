@@ -9,7 +9,7 @@
 
 namespace gradrail::transport::rails {
 
-/// Before the list of rails in an address.
+/// Prefix of the list of rails in an address.
 inline constexpr std::string_view kLanesPrefix = "lanes:";
 inline constexpr uint32_t kMaxLanes = 64;
 inline constexpr uint32_t kMaxRails = 16;
@@ -21,7 +21,7 @@ inline constexpr std::string_view kWelcome = "GRbundle";
 /// The first message on each lane, from the connecting side. docs/design/wire-formats.md draws its bytes.
 struct Greeting {
   std::string id;           ///< [kBundleIdBytes], random: the same on all lanes of a bundle
-  uint32_t lane = 0;        ///< below `lanes`
+  uint32_t lane = 0;        ///< index, less than `lanes`
   uint32_t lanes = 1;       ///< 1 to kMaxLanes
   uint32_t child = 0;       ///< the sender's context: its part of a region key counts on this lane; below kMaxRails
   uint32_t mbit_per_s = 0;  ///< the sender's share of its link for this lane; 0: unknown

@@ -10,7 +10,7 @@ namespace gradrail::transport::rails {
 
 /// The network interface of this host that reaches an address, or has it.
 struct Link {
-  std::string local_host;   ///< this host's address there; "": no route, or not an IP address
+  std::string local_host;   ///< this host's address on the link; "": no route, or not an IP address
   std::string interface;    ///< "eth0"; may be empty
   uint32_t mbit_per_s = 0;  ///< 0: unknown, as for virtual interfaces
 };
@@ -29,7 +29,7 @@ std::vector<LinkAddress> link_addresses();
 /// Megabits per second of an interface; 0: unknown, or the link is down.
 uint32_t speed_of(const std::string& interface, const std::string& sys);
 
-/// Asks the kernel's routing table; sends nothing. `address`: "10.0.0.1:4000" or "[fd00::1]:4000".
+/// Queries the kernel's routing table; sends nothing. `address`: "10.0.0.1:4000" or "[fd00::1]:4000".
 /// Threads  Any.
 Link link_towards(const std::string& address, const std::string& sys = "/sys");
 

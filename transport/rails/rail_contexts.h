@@ -12,11 +12,11 @@
 
 namespace gradrail::transport::rails {
 
-/// One context for each rail, for a transport that binds a context to a device (ucx, ofi).
+/// Contexts for a transport that binds a context to a device (ucx, ofi), one for each rail.
 struct RailContexts {
   std::vector<std::unique_ptr<Context>> contexts;
-  std::vector<size_t> rails;              ///< by context: number of its rail
-  std::map<size_t, std::string> refused;  ///< by number of a rail without a context: why it has none
+  std::vector<size_t> rails;              ///< number of the rail of each context
+  std::map<size_t, std::string> refused;  ///< reason for each rail without a context
 };
 
 /// Opens `transport` once for each of `hosts`: addresses of this host, "" for a rail without a route. A rail without a

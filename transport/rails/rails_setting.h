@@ -12,7 +12,7 @@ namespace gradrail::transport::rails {
 
 /// Value of --rails.
 struct RailsSetting {
-  bool off = false;                ///< one address
+  bool off = false;                ///< one address is used
   std::vector<std::string> hosts;  ///< IP addresses; empty and not off: auto
 };
 
@@ -45,7 +45,7 @@ std::vector<PhysicalLink> physical_links(int family, const std::string& sys = "/
 /// is half to twice the speed of its link. Empty: one rail is all there is. Pure.
 std::vector<std::string> choose_rails(const std::string& host, const std::vector<PhysicalLink>& links);
 
-/// One line for each link: the rails of a ps that is reached there, or why it has one. Pure.
+/// Describes each link in a line: the rails of a ps that is reached there, or the reason for a single one. Pure.
 std::vector<std::string> explain_rails(const std::vector<PhysicalLink>& links);
 
 /// The addresses at which a ps listens. `host`: of its control plane; `is_bound`: it was named by --bind. Empty: `host`

@@ -39,7 +39,7 @@ ShmConnection::ShmConnection(ConnectionParts parts)
       consumer_(consumed_ring(rings_, side_)),
       channel_(std::move(parts.channel)),
       peer_bell_(std::move(parts.peer_bell)) {
-  // The welcome, which brings the bell to a connector, is still to come.
+  // The welcome, which brings the bell to a connector, has not arrived yet.
   GRADRAIL_CHECK(static_cast<bool>(peer_bell_) == (side_ == ConnectionParts::Side::acceptor));
   // The connector receives its connection as the result of connect() instead.
   if (side_ == ConnectionParts::Side::acceptor) local_.push_back({.kind = Completion::Kind::connected});
@@ -57,7 +57,7 @@ absl::StatusOr<RemoteRegion> ShmConnection::import(std::string_view key_bytes) {
     if (imported_[i].key == *key) return RemoteRegion(i);
   }
   if (!cause_.ok()) return lost_error();
-  // A local region is never asked for: every post to it is refused here.
+  // No peer requests a local region: every post to it is refused here.
   if (key->access != static_cast<uint8_t>(Access::local)) GRADRAIL_RETURN_IF_ERROR(request(*key));
   imported_.push_back({.key = *key, .mapping = {}});
   return RemoteRegion(imported_.size() - 1);
@@ -111,7 +111,7 @@ absl::Status ShmConnection::handle_welcome(Packet& packet) {
   if (peer_bell_ || packet.descriptors.size() != 1) return absl::InvalidArgumentError("shm: broken welcome from peer");
   GRADRAIL_RETURN_IF_ERROR(check_bell(packet.descriptors[0].get()));
   peer_bell_ = std::move(packet.descriptors[0]);
-  wake_peer();  // for whatever was posted before there was a bell
+  wake_peer();  // wakes it for earlier posts without a bell
   return absl::OkStatus();
 }
 
@@ -133,7 +133,7 @@ absl::Status ShmConnection::answer_fetch(const RegionKey& key, int fd) {
 absl::Status ShmConnection::handle_region(Packet& packet) {
   for (ImportedRegion& region : imported_) {
     if (!(region.key == packet.message.key) || region.data() != nullptr) continue;
-    // import() asks for no local region, so an answer would decrease a count that is 0.
+    // import() requests no local region, so an answer would decrease a count that is 0.
     if (region.access() == Access::local) continue;
     if (packet.descriptors.size() != 1) break;
     const bool writable = allows(region.access(), Access::remote_write);

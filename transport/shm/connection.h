@@ -46,16 +46,16 @@ struct ConnectionParts {
   Side side = Side::connector;
   ControlChannel channel;
   Mapping rings;
-  FileDescriptor peer_bell;  ///< a connector learns it with the welcome
+  FileDescriptor peer_bell;  ///< a connector receives it with the welcome
   const common::RegionTable* regions = nullptr;
-  RateLimitedLog* log = nullptr;  ///< of the context
+  RateLimitedLog* log = nullptr;  ///< log of the context
   pid_t peer_pid = 0;
   std::string address;
 };
 
 /// Invariants
-///   1. cause_ is set once, by lose(); from then on the channel is closed and posts are refused.
-///   2. peer_lost is reported after everything that the peer published before it went (drain_), and last.
+///   1. cause_ is set once, by lose(); afterwards the channel is closed and posts are refused.
+///   2. peer_lost is reported after everything that the peer published before its end (drain_), and last.
 class ShmConnection final : public transport::Connection {
  public:
   explicit ShmConnection(ConnectionParts parts);
@@ -111,7 +111,7 @@ class ShmConnection final : public transport::Connection {
   const ConnectionParts::Side side_;
   const Mapping rings_;
   const common::RegionTable* const regions_;
-  RateLimitedLog& rate_limited_log_;  ///< of the context
+  RateLimitedLog& rate_limited_log_;  ///< log of the context
   const pid_t peer_pid_;
   const std::string address_;
 

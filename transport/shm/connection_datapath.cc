@@ -19,7 +19,7 @@ absl::StatusOr<std::byte*> ShmConnection::locate(RemoteSlice slice, size_t bytes
   if (index >= imported_.size()) return absl::InvalidArgumentError("shm: not an imported region");
   const ImportedRegion& region = imported_[index];
   GRADRAIL_RETURN_IF_ERROR(common::check_remote("shm", slice, bytes, region.key.bytes));
-  // Permanent errors come before the temporary one: a caller must not repeat a post that never succeeds.
+  // Permanent errors precede the temporary one: a caller must not repeat a post that never succeeds.
   if (!allows(region.access(), wanted)) return absl::PermissionDeniedError("shm: the region's key does not allow this");
   if (region.data() == nullptr) {
     return absl::ResourceExhaustedError("shm: region is being mapped: poll and try again");
@@ -98,7 +98,7 @@ absl::StatusOr<std::byte*> ShmConnection::map(RemoteRegion region) {
   if (!cause_.ok()) return lost_error();
   const auto index = static_cast<size_t>(region);
   if (index < imported_.size() && imported_[index].access() == Access::local) {
-    return absl::PermissionDeniedError("shm: the peer does not share this region");  // never asked for, never mapped
+    return absl::PermissionDeniedError("shm: the peer does not share this region");  // never requested, never mapped
   }
   // Access::local passes every check of rights: the page protection of the mapping enforces the rights of the key.
   return locate({.region = region, .offset = 0}, 0, Access::local);
@@ -108,7 +108,8 @@ void ShmConnection::wake_peer() {
   if (!producer_.consumer_sleeps()) [[likely]] {
     return;
   }
-  // A peer that sleeps has sent its bell before; it may only not have been read yet. (Reading it comes back here.)
+  // A peer that sleeps has sent its bell before; it may only not have been read yet. (Its reading calls this function
+  // again.)
   if (!peer_bell_) return service_channel();
   ring_bell(peer_bell_.get());
 }
@@ -137,7 +138,7 @@ size_t ShmConnection::poll_ring(absl::Span<Completion> out, MessageArena& arena)
         break;
       case RingConsumer::Taken::Kind::broken:
         refuse(absl::DataLossError("shm: peer wrote a ring entry that cannot be"), Drain::no);
-        drain_ = false;  // also when the peer was lost already
+        drain_ = false;  // also if the peer was lost already
         return count;
     }
   }
@@ -156,7 +157,7 @@ size_t ShmConnection::poll(absl::Span<Completion> out, MessageArena& arena) {
   if (cause_.ok() || lost_reported_) [[likely]] {
     return count;
   }
-  // Entries that found no room in this poll come before peer_lost (invariant 2).
+  // Entries that found no room in this poll precede peer_lost (invariant 2).
   if (count == out.size() || (drain_ && !consumer_.empty())) return count;
   out[count++] = {.kind = Completion::Kind::peer_lost, .connection = this, .cause = cause_};
   lost_reported_ = true;

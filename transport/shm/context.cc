@@ -17,11 +17,11 @@
 namespace gradrail::transport::shm {
 namespace {
 
-/// A look at the sockets costs about as much as 20 polls: this often it cannot be felt, and a lost peer is noticed
-/// soon.
+/// Polls between two looks at the sockets. A look costs about as much as 20 polls: at this interval the cost is
+/// negligible, and a lost peer is noticed soon.
 constexpr uint32_t kPollsPerLook = 1024;
 constexpr auto kTimePerLook = std::chrono::milliseconds(1);
-/// Reading the clock costs as much as a poll.
+/// Polls between two readings of the clock, which costs as much as a poll.
 constexpr uint32_t kPollsPerClock = 16;
 /// A peer sends its hello in the same call that connects; this one is broken or hostile.
 constexpr auto kHelloTimeout = std::chrono::seconds(10);
@@ -43,7 +43,7 @@ absl::StatusOr<std::unique_ptr<Context>> ShmContext::create() {
 }
 
 ShmContext::~ShmContext() {
-  // The peers receive a reason; a socket that only closes looks like a process that ended.
+  // The peers receive a reason; a socket that only closes would be taken for a process that ended.
   for (const auto& connection : connections_) connection->send_disconnect();
   GRADRAIL_CHECK(regions_.empty());  // a region must not outlive its Context
 }
@@ -121,7 +121,7 @@ void ShmContext::accept_peers() {
     const int error = errno;
     // The first is an empty queue; the others concern one attempt (accept(2)), and epoll reports the listener again.
     const bool quiet = error == EAGAIN || error == ECONNABORTED || error == EINTR;
-    // Without free descriptors the listener stays readable, and each look would write a line.
+    // The listener stays readable without free descriptors, and each look would write a line.
     if (!quiet) rate_limited_log_.write(from_errno(error, "accept a peer").ToString());
     return;
   }
@@ -229,7 +229,7 @@ bool ShmContext::arm() {
   for (const auto& connection : connections_) connection->announce_sleep();
   armed_ = true;
   const bool busy = std::any_of(connections_.begin(), connections_.end(), [](const auto& c) { return c->has_work(); });
-  // Producers would otherwise pay a system call to wake a thread that is awake.
+  // Producers would otherwise pay a system call to wake a running thread.
   if (busy) disarm();
   return !busy;
 }

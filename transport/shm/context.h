@@ -32,7 +32,7 @@ class ShmContext final : public Context {
   bool arm() override;
 
  private:
-  /// An accepted socket without a hello so far.
+  /// An accepted socket that has not sent a hello yet.
   struct PendingConnection {
     ControlChannel channel;
     pid_t pid = 0;
@@ -56,7 +56,7 @@ class ShmContext final : public Context {
 
   // Set once.
   FileDescriptor epoll_;  ///< bell, listener, and the socket of each connection
-  FileDescriptor bell_;   ///< peers ring it when we sleep
+  FileDescriptor bell_;   ///< peers ring it while this side sleeps
   FileDescriptor listener_;
   std::string address_;
   RateLimitedLog rate_limited_log_;
@@ -64,7 +64,7 @@ class ShmContext final : public Context {
   // Owner thread.
   common::RegionTable regions_;
   std::vector<std::unique_ptr<ShmConnection>> connections_;
-  std::unordered_map<int, PendingConnection> pending_connections_;  ///< by socket
+  std::unordered_map<int, PendingConnection> pending_connections_;  ///< indexed by socket
   MessageArena arena_;
   size_t next_ = 0;  ///< round robin: no peer starves another
   bool armed_ = false;

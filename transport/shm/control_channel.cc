@@ -34,7 +34,7 @@ absl::Status ControlChannel::send(const ControlMessage& message, absl::Span<cons
   }
   Waiting waiting{.message = message, .descriptors = {}};
   for (const int fd : descriptors) {
-    // A copy: the region may be gone before the packet leaves.
+    // The packet holds a copy: the region may be destroyed before the packet leaves.
     waiting.descriptors.emplace_back(fcntl(fd, F_DUPFD_CLOEXEC, 0));
     if (!waiting.descriptors.back()) return from_errno(errno, "keep a descriptor for the peer");
   }
@@ -56,14 +56,14 @@ absl::Status ControlChannel::send_backlog() {
 
 void ControlChannel::close_with(const absl::Status& why) {
   if (!open()) return;
-  // Without room for it the peer still sees the socket close.
+  // The peer detects the close of the socket if there is no room for the message.
   (void)send_packet(socket_.get(), make_disconnect(why), {}).ok();
   close();
 }
 
 void ControlChannel::close() {
   if (!open()) return;
-  // Not left to close(2): a forked child may hold a copy that would keep the registration alive.
+  // The removal is not left to close(2): a forked child may hold a copy that would keep the registration.
   epoll_ctl(epoll_, EPOLL_CTL_DEL, socket_.get(), nullptr);
   socket_.reset();
   backlog_.clear();

@@ -10,7 +10,7 @@
 namespace gradrail::transport::shm {
 
 /// A connection's Unix socket, watched by the Context's epoll set. Packets without room in the socket wait here. While
-/// packets wait, has_backlog() asks the owner to read no further requests, which bounds the backlog.
+/// packets wait, has_backlog() stops the owner from reading further requests, which bounds the backlog.
 class ControlChannel {
  public:
   ControlChannel() = default;

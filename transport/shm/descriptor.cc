@@ -76,7 +76,7 @@ absl::StatusOr<FileDescriptor> create_sealed(const char* name, size_t bytes) {
   FileDescriptor file(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file) return from_errno(errno, "memfd_create");
   if (ftruncate(file.get(), static_cast<off_t>(bytes)) != 0) return from_errno(errno, "ftruncate");
-  // F_SEAL_SEAL: a peer that holds the descriptor can add no seal of its own, such as one against writing.
+  // F_SEAL_SEAL: a peer that holds the descriptor can add no seal, such as one against writing.
   if (fcntl(file.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) return from_errno(errno, "seal");
   return file;
 }

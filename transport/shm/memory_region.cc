@@ -66,8 +66,8 @@ RegionKey key_of(const MemorySpan& span, Access access, const common::RegionId& 
 absl::StatusOr<int> find_descriptor(const common::RegionTable& table, const RegionKey& shown) {
   const absl::StatusOr<const MemoryRegion*> region =
       table.find("fetch", {static_cast<uint32_t>(shown.id), static_cast<uint32_t>(shown.id >> 32), shown.token});
-  // One answer for every reason: a guesser learns nothing.
-  // The whole key is compared: a holder must not raise the access or the size in it.
+  // Every reason gets the same answer: a guesser gains no information. The whole key is compared: a holder must not
+  // raise the access or the size in it.
   if (!region.ok() || (*region)->key() != encode(shown)) {
     return absl::PermissionDeniedError(fmt::format("shm: wrong or withdrawn key of region {}", shown.id));
   }

@@ -11,10 +11,10 @@
 namespace gradrail::transport::shm {
 
 /// The descriptor behind a key that a peer shows.
-/// Errors  PERMISSION_DENIED: not exactly a key that this table gave out, or the region is local or gone.
+/// Errors  PERMISSION_DENIED: not exactly a key that this table gave out, or the region is local or has ended.
 absl::StatusOr<int> find_descriptor(const common::RegionTable& table, const RegionKey& shown);
 
-/// Registration costs nothing here: the memory becomes reachable when a peer asks for it with the key.
+/// A region whose registration costs nothing: the memory becomes reachable when a peer requests it with the key.
 class ShmRegion final : public MemoryRegion {
  public:
   /// Errors  INVALID_ARGUMENT: memory that cannot be passed to another process, with the remedy.

@@ -12,7 +12,7 @@ RingProducer::Room RingProducer::look_again(size_t entries) {
   GRADRAIL_CHECK(known_head_ <= tail_ && entries <= kRingEntries);
   // Pairs with release(): the consumer has finished with the entries that are written next.
   const uint64_t head = ring_->head.load(std::memory_order_acquire);
-  // A head that goes back, or beyond the published entries, would let the producer overwrite unread entries.
+  // A head that decreases, or exceeds the published entries, would let the producer overwrite unread entries.
   if (head < known_head_ || head > tail_) return Room::broken;
   known_head_ = head;
   return tail_ + entries - known_head_ <= kRingEntries ? Room::available : Room::full;
@@ -22,8 +22,8 @@ void RingProducer::publish(EntryKind kind, size_t bytes) {
   RingEntry& first = entry(tail_);
   // Relaxed, because the store of the sequence below publishes header and body.
   first.header.store(static_cast<uint64_t>(kind) | (static_cast<uint64_t>(bytes) << 32), std::memory_order_relaxed);
-  // Sequentially consistent together with consumer_sleeps(), against announce_sleep() and empty_after_announcing():
-  // one of the two sides must see the other's store, else a wake-up is lost.
+  // The order is sequentially consistent together with consumer_sleeps(), against announce_sleep() and
+  // empty_after_announcing(): one of the two sides must read the other's store, otherwise a wake-up is lost.
   first.sequence.store(tail_ + 1, std::memory_order_seq_cst);
 }
 
@@ -46,12 +46,12 @@ void RingProducer::publish_message(absl::Span<const std::byte> message) {
 }
 
 RingConsumer::Taken RingConsumer::take(absl::Span<std::byte> message) {
-  assert(message.size() >= kMaxMessageBytes);  // else a valid message would count as broken
+  assert(message.size() >= kMaxMessageBytes);  // otherwise a valid message would count as broken
   const uint64_t sequence = next_sequence(std::memory_order_acquire);
   if (sequence < head_ + 1) return {};
   // An entry can only hold the number of this lap or of an earlier one.
   if (sequence > head_ + 1) return {.kind = Taken::Kind::broken};
-  // One load: a hostile producer could change the value between two of them, after the check.
+  // The value is loaded once: a hostile producer could change it between two loads, after the check.
   const uint64_t header = entry(head_).header.load(std::memory_order_relaxed);
   switch (static_cast<EntryKind>(header & 0xff)) {
     case EntryKind::immediate: {
@@ -81,7 +81,7 @@ void RingConsumer::copy_message(absl::Span<std::byte> message) const {
 
 void RingConsumer::release(size_t entries) {
   head_ += entries;
-  // The copies out of the entries are complete before the producer sees them as free.
+  // The copies out of the entries are complete before the entries are free for the producer.
   ring_->head.store(head_, std::memory_order_release);
 }
 

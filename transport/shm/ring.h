@@ -9,7 +9,7 @@
 
 /// One direction of a connection: a single-producer, single-consumer ring in memory shared by two processes.
 ///
-///   line 0        head      u64  entries consumed so far                      written by the consumer
+///   line 0        head      u64  number of consumed entries                   written by the consumer
 ///   line 1        sleeping  u32  the consumer is about to block: ring its bell  written by the consumer
 ///   lines 2…      entries   kRingEntries lines of                             written by the producer
 ///                   0  sequence u64   n + 1 once entry n is published
@@ -20,15 +20,15 @@
 /// necessary. Only its first entry gets a sequence number, written last: a producer that fails half-way publishes
 /// nothing.
 ///
-/// The sequence number is in the entry. So a consumer touches one cache line per entry, and the producer reads `head`
-/// only when the ring seems full. There is no lock: a killed peer leaves nothing locked.
+/// The sequence number is in the entry. A consumer therefore touches one cache line per entry, and the producer reads
+/// `head` only when the ring seems full. There is no lock: a killed peer leaves nothing locked.
 ///
 /// Either side may be hostile. Positions are kept in private memory; each value from the ring is read once and checked.
 namespace gradrail::transport::shm {
 
 /// 128 KiB per direction: stays in a level 2 cache, and holds a notice for every 1 MiB bucket of 2 GiB.
 inline constexpr size_t kRingEntries = 2048;
-/// One page: larger things belong into puts.
+/// Size of one page: puts are for larger data.
 inline constexpr size_t kMaxMessageBytes = 4096;
 inline constexpr size_t kEntryBodyBytes = 48;
 
@@ -80,7 +80,8 @@ class RingProducer {
     return look_again(entries);
   }
 
-  /// Both need room_for() to have answered available. The entry is visible when they return.
+  /// Publishes an entry. Both functions need room_for() to have answered available. The entry is visible when they
+  /// return.
   void publish_immediate(uint64_t immediate);
   void publish_message(absl::Span<const std::byte> message);
 
@@ -115,7 +116,7 @@ class RingConsumer {
 
   bool empty() const { return next_sequence(std::memory_order_acquire) < head_ + 1; }
 
-  /// Asks the producer to ring. Look at empty() afterwards: what was published before is not rung for.
+  /// Requests a ring from the producer. The caller checks empty() afterwards: earlier entries cause no ring.
   void announce_sleep() { ring_->sleeping.store(1, std::memory_order_seq_cst); }
   void announce_awake() { ring_->sleeping.store(0, std::memory_order_relaxed); }
   /// empty(), ordered after announce_sleep().

@@ -52,7 +52,7 @@ absl::StatusOr<FileDescriptor> open_socket(int flags) {
   return socket_fd;
 }
 
-/// How long connect() may wait in a full queue. Zero would mean for ever.
+/// Limits the wait of connect() in a full queue. Zero would mean no limit.
 absl::Status limit_wait(int socket, TimePoint deadline) {
   const auto left = std::chrono::duration_cast<std::chrono::microseconds>(deadline - Clock::now()).count();
   if (left <= 0) return absl::DeadlineExceededError("shm: connect: the deadline has passed");
@@ -139,7 +139,7 @@ absl::StatusOr<Sent> send_packet(int socket, const ControlMessage& message, absl
     part->cmsg_len = CMSG_LEN(sizeof(int) * descriptors.size());
     std::memcpy(CMSG_DATA(part), descriptors.data(), sizeof(int) * descriptors.size());
   }
-  // A SOCK_SEQPACKET socket takes a packet whole or not at all, so no rest is left to be sent.
+  // A SOCK_SEQPACKET socket takes a packet whole or not, so no rest is left to send.
   while (sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
     if (errno == EINTR) continue;
     if (errno == EAGAIN) return Sent::would_block;

@@ -30,7 +30,7 @@ absl::StatusOr<FileDescriptor> connect_to(const std::string& address, TimePoint 
 absl::StatusOr<pid_t> check_peer(int socket);
 
 enum class Sent { yes, would_block };
-/// Never blocks. A peer that is gone counts as sent: reading reports it.
+/// Sends a packet and never blocks. A peer that has disconnected counts as sent: reading reports it.
 absl::StatusOr<Sent> send_packet(int socket, const ControlMessage& message, absl::Span<const int> descriptors);
 
 struct Packet {
@@ -39,7 +39,8 @@ struct Packet {
   ControlMessage message;
   std::vector<FileDescriptor> descriptors;
 };
-/// Never blocks. INVALID_ARGUMENT: not a ControlMessage of our magic number, or descriptors that did not fit.
+/// Receives a packet and never blocks. INVALID_ARGUMENT: not a ControlMessage of our magic number, or descriptors that
+/// did not fit.
 absl::StatusOr<Packet> receive_packet(int socket);
 
 }  // namespace gradrail::transport::shm

@@ -16,19 +16,19 @@
 ///     hello   {bytes = sizeof(RingPair)}  + ring memfd, connector's bell ──▶
 ///     ◀── welcome                         + acceptor's bell
 ///   then from either side:
-///     fetch   {key}  ──▶                  asks for a region by its key
+///     fetch   {key}  ──▶                  requests a region by its key
 ///     ◀── region {key} + memfd            opened read-only unless the key grants remote_write
 ///     disconnect {code, text}             the last message; also the answer to a wrong key or a refused hello
 ///
 ///    0 magic u32 │ 4 version u16 │ 6 kind u8 │ 7 code u8 │ 8 key (32; bytes at 24) │ 40 text (216, zero padded)
 ///
-/// magic, version, kind, code and text stay where they are in every later version: a refusal must be readable.
+/// magic, version, kind, code and text keep their places in every later version: a refusal must be readable.
 namespace gradrail::transport::shm {
 
 inline constexpr uint32_t kMagic = 0x53525247;  // "GRRS" in memory
 inline constexpr uint16_t kVersion = 1;
 
-/// A region as its owner hands it out (MemoryRegion::key) and as the peer asks for it.
+/// A region in the form that its owner publishes (MemoryRegion::key) and that the peer requests.
 struct RegionKey {
   uint32_t magic = kMagic;
   uint16_t version = kVersion;

@@ -12,7 +12,8 @@
 namespace gradrail::transport::tcp {
 namespace {
 
-/// A stopped peer may have sent a part of a record. It gets longer than a host that does not answer at all.
+/// Factor of the time limit of a record. A stopped peer may have sent a part of it, and gets longer than a host that
+/// does not answer.
 constexpr int kStallFactor = 4;
 
 }  // namespace
@@ -110,10 +111,10 @@ void TcpConnection::hand_over(std::string final_bytes) {
 void TcpConnection::close_silently() {
   if (state_ == State::lost) return;
   GRADRAIL_CHECK(state_ == State::open);  // a pending connection is unknown to the owner (invariant 2)
-  // May still report put_done or a loss: TcpContext::close() forgets these completions afterwards.
+  // The call may still report put_done or a loss: TcpContext::close() removes these completions afterwards.
   flush();
   state_ = State::lost;
-  // Not a plain close: unread input would turn it into a reset, which overtakes bytes that are still in flight.
+  // A plain close is wrong here: unread input would make it a reset, which overtakes bytes that are still in flight.
   // Otherwise the last record would be incomplete.
   hand_over(seal_ == nullptr ? "" : seal_->final_bytes(""));
 }
@@ -126,7 +127,7 @@ void TcpConnection::lose(absl::Status cause, bool altered) {
   set_blocked(false);
   if (fd_) context_.unwatch(fd_.get());
   fd_.reset();
-  // These operations end without completions of their own; peer_lost stands for all of them.
+  // These operations end without separate completions; peer_lost represents all of them.
   queue_.clear();
   gets_.clear();
   // The owner has not received a pending connection, so it gets no peer_lost for it (invariant 2).

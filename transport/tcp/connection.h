@@ -18,7 +18,7 @@
 
 namespace gradrail::transport::tcp {
 
-/// One socket and its data.
+/// A socket and its data.
 /// Invariants  1. A payload is only read to the place that its header was permitted to name, and only while that region
 ///             exists.
 ///             2. peer_lost is reported once, after all earlier arrivals. A pending connection (accepted, no hello yet)
@@ -39,24 +39,24 @@ class TcpConnection final : public Connection, public EventSource {
   std::string describe() const override;
   std::string path() const override { return seal_ == nullptr ? "tcp" : "tcp encrypted"; }
 
-  // For the context.
+  // The context uses these functions.
   void start_handshake();
   void read();
   void flush();
   void writable();
-  /// Called now and then; gives up a peer that has been silent at each call for so long. A silence before a suspension
-  /// of this process does not count: answers may wait in its socket.
+  /// Closes the connection to a peer that has been silent at each call for this time; called at intervals. A silence
+  /// before a suspension of this process does not count: answers may wait in its socket.
   void check_alive(TimePoint now, Duration timeout, bool was_suspended);
   bool lost() const { return state_ == State::lost; }
   bool sendable() const {
     const bool is_queued = !queue_.empty() && (seal_ == nullptr || seal_->agreed());
     return !lost() && (is_queued || (seal_ != nullptr && seal_->has_unsent())) && !blocked_ && send_error_.ok();
   }
-  bool flush_listed = false;  ///< in the context's list of connections to flush
-  bool read_listed = false;   ///< in the context's list of connections that hold received frames
+  bool flush_listed = false;  ///< listed in the context's connections to flush
+  bool read_listed = false;   ///< listed in the context's connections with received frames
   TimePoint hello_deadline{};
-  uint64_t listener_index = 0;  ///< of an accepted connection
-  /// Gives the socket up without a report: the owner said close, or the context ends.
+  uint64_t listener_index = 0;  ///< listener of an accepted connection
+  /// Closes the socket without a report: the owner has closed it, or the context ends.
   void close_silently();
   void lose(absl::Status cause, bool altered = false);
 
@@ -72,7 +72,7 @@ class TcpConnection final : public Connection, public EventSource {
   /// copied once more. This saved 2 us of a 21 us round trip of 4 KiB. Larger payloads are read to their place.
   static constexpr size_t kFewAheadBytes = 8 * 1024;
   static constexpr size_t kAheadBytes = 32 * 1024;
-  static constexpr size_t kMostAheadPayload = kAheadBytes - kFewAheadBytes;  ///< with the headers around it
+  static constexpr size_t kMostAheadPayload = kAheadBytes - kFewAheadBytes;  ///< payload together with its headers
 
   struct PendingGet {
     uint64_t number = 0;
@@ -128,22 +128,23 @@ class TcpConnection final : public Connection, public EventSource {
 
   const std::unique_ptr<seal::SealedStream> seal_;  ///< null without encryption
   SendQueue queue_;
-  std::deque<PendingGet> gets_;  ///< in the order asked, which is the order answered
+  std::deque<PendingGet> gets_;  ///< sorted by request, which is the order of the answers
   uint64_t next_get_ = 0;
   bool blocked_ = false;
   TimePoint unanswered_since_ = TimePoint::max();
-  absl::Status send_error_;  ///< sending is over; reading continues for what the peer said before
+  absl::Status send_error_;  ///< sending has ended; reading continues for earlier frames of the peer
 
-  /// With encryption it grows for the rest of a header and one record as soon as the peer has proven its keys.
+  /// Buffer of received bytes. It grows with encryption for the rest of a header and one record as soon as the peer has
+  /// proven its keys.
   std::unique_ptr<std::byte[]> ahead_ = std::make_unique_for_overwrite<std::byte[]>(kAheadBytes);
   size_t ahead_limit_ = kFewAheadBytes;  ///< bytes of ahead_ in use: kAheadBytes while payloads fit there
   size_t ahead_begin_ = 0;
   size_t ahead_end_ = 0;
   FrameHeader frame_;
   bool in_payload_ = false;
-  std::byte* target_ = nullptr;  ///< where the rest of the payload goes
+  std::byte* target_ = nullptr;  ///< destination of the rest of the payload
   uint64_t target_bytes_ = 0;
-  common::MessageBuffer body_;  ///< of a message or refusal being received
+  common::MessageBuffer body_;  ///< body of a message or refusal being received
 };
 
 }  // namespace gradrail::transport::tcp

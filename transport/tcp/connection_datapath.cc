@@ -47,7 +47,7 @@ absl::Status TcpConnection::put(LocalSlice source, RemoteSlice target, PutOption
   GRADRAIL_RETURN_IF_ERROR(check_post());
   GRADRAIL_RETURN_IF_ERROR(common::check_local("tcp", source));
   GRADRAIL_ASSIGN_OR_RETURN(const RegionKey* const key, remote(target, source.bytes));
-  // Without an immediate the put waits in the queue and shares a sendmsg with the next one (connection.h permits it).
+  // A put without an immediate waits in the queue and shares a sendmsg with the next one (connection.h permits it).
   post({.header = {.type = FrameType::put,
                    .notify = options.immediate.has_value(),
                    .region = key->region,
@@ -117,7 +117,7 @@ void TcpConnection::writable() {
 }
 
 bool TcpConnection::send_once(uint64_t& budget_bytes) {
-  // This side may unregister a region while the peer still waits for its bytes. gather() hands out pointers into it, so
+  // This side may unregister a region while the peer still waits for its bytes. gather() returns pointers into it, so
   // the check precedes each sendmsg.
   if (!answers_alive()) {
     refuse(absl::PermissionDeniedError("get from a region that is no longer registered"));
@@ -193,7 +193,7 @@ void TcpConnection::read() {
   if (waits_to_agree) return context_.read_later(this);
   uint64_t budget_bytes = kTurnBytes;
   bool dry = false;
-  // All buffered headers come before the next readv, which needs the target of the current payload.
+  // All buffered headers are read before the next readv, which needs the target of the current payload.
   while (consume_ahead() && !dry) {
     // The socket may hold more: arm() answers false, and the next poll continues.
     if (budget_bytes == 0) {
@@ -220,7 +220,7 @@ TcpConnection::ReadResult TcpConnection::read_once(uint64_t& budget_bytes) {
   std::copy(&ahead_[ahead_begin_], &ahead_[ahead_end_], ahead_.get());  // less than a header is left
   ahead_end_ -= std::exchange(ahead_begin_, 0);
   if (seal_ != nullptr && seal_->agreed()) return read_sealed(budget_bytes);
-  // One call takes the rest of a payload to its place, and the next headers with what is small.
+  // One call takes the rest of a payload to its place, and the next headers with small payloads.
   const iovec ahead = {&ahead_[ahead_end_], ahead_limit_ - ahead_end_};
   const uint64_t wanted = (in_payload_ ? target_bytes_ : 0) + ahead.iov_len;
   ssize_t result = 0;
@@ -304,7 +304,7 @@ bool TcpConnection::consume_ahead() {
 }
 
 bool TcpConnection::not_a_peer() {
-  // Judged before a whole header is there: other protocols' banners are shorter.
+  // The check does not wait for a whole header: other protocols' banners are shorter.
   if (handshake_done_ || starts_frame({&ahead_[ahead_begin_], ahead_end_ - ahead_begin_})) return false;
   lose(absl::DataLossError(fmt::format("{}: not a gradrail peer", name_)));
   return true;
@@ -328,8 +328,8 @@ void TcpConnection::header_complete(const HeaderBytes& header) {
   absl::Status status = frame.status();
   if (status.ok()) status = begin_frame(*frame);
   if (status.ok()) return;
-  // Without a hello the other end speaks another protocol and cannot read a refusal. A peer of another version can: the
-  // layout of both frames is the same in every version.
+  // The other end uses another protocol if there was no hello, and cannot read a refusal. A peer of another version
+  // can: the layout of both frames is the same in every version.
   if (!handshake_done_ && status.code() == absl::StatusCode::kDataLoss) {
     lose({status.code(), fmt::format("{}: not a gradrail peer: {}", name_, message_of(status))});
   } else {

@@ -20,9 +20,10 @@ namespace {
 
 /// Last words need one round trip; a peer that takes longer than this has stopped reading.
 constexpr Duration kLingerTime = std::chrono::seconds(2);
-/// Enough for every connection to be refused at once by a restarted peer, without keeping descriptors for long.
+/// Number of lingering closes: enough for a restarted peer to refuse every connection at the same time, without keeping
+/// descriptors for long.
 constexpr size_t kMaxLingeringCloses = 64;
-/// Kept for reuse: what one poll of a usual caller can deliver.
+/// Number of buffers for reuse: what one poll of a usual caller can deliver.
 constexpr size_t kSpareBuffers = 64;
 static_assert(kMaxRefusalBytes <= kMaxMessageBytes);  // one size of buffers for both
 
@@ -67,7 +68,7 @@ TcpContext::TcpContext(std::vector<Address> sources, const Tuning& tuning, std::
 }
 
 TcpContext::~TcpContext() {
-  connections_.clear();  // they still use what is declared after them
+  connections_.clear();  // they still use members that are declared after them
   pending_connections_.clear();
   GRADRAIL_CHECK(blocked_count_ == 0);
   GRADRAIL_CHECK(regions_.empty());  // a region must not outlive its Context
@@ -122,7 +123,7 @@ absl::StatusOr<FileDescriptor> TcpContext::connect_any(const std::vector<Address
   return status;
 }
 
-/// A side that encrypts never falls back to plain data, whatever an address says.
+/// Checks the encryption of an address. A side that encrypts never uses plain data, whatever the address contains.
 absl::Status TcpContext::check_encryption(const std::string& address, bool peer_encrypts) const {
   if (peer_encrypts == seal_.has_value()) return absl::OkStatus();
   return absl::FailedPreconditionError(
@@ -157,7 +158,7 @@ void TcpContext::close(Connection* connection) {
   const auto place =
       std::find_if(connections_.begin(), connections_.end(), [&](const auto& each) { return each.get() == peer; });
   GRADRAIL_CHECK(place != connections_.end());
-  // First: its last flush may report completions, which forget() then removes (invariant 3).
+  // The call is first: its last flush may report completions, which forget() then removes (invariant 3).
   peer->close_silently();
   ready_.forget(connection);
   std::erase(to_flush_, peer);

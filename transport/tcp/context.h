@@ -46,13 +46,13 @@ struct Tuning {
 absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options);
 absl::StatusOr<std::unique_ptr<Context>> open_tuned(const OpenOptions& options, const Tuning& tuning);
 
-/// One address at which a context accepts peers.
+/// An address at which a context accepts peers.
 struct Listener final : EventSource {
   Listener(FileDescriptor socket, std::string address, uint64_t listener_index)
       : EventSource(Kind::listener), fd(std::move(socket)), text(std::move(address)), index(listener_index) {}
   const FileDescriptor fd;
   const std::string text;
-  const uint64_t index;  ///< in the order of listen()
+  const uint64_t index;  ///< sorted by listen()
 };
 
 /// The transport that needs only a network: sockets under epoll, payloads read straight into their region.
@@ -77,7 +77,7 @@ class TcpContext final : public Context {
   int wait_fd() const override { return epoll_.get(); }
   bool arm() override;
 
-  // For connections.
+  // Connections use these functions.
   common::RegionTable& regions() { return regions_; }
   common::MessageBuffers& buffers() { return buffers_; }
   /// `body` is the memory of completion.message.
@@ -86,7 +86,7 @@ class TcpContext final : public Context {
     ready_.push(std::move(completion), std::move(body));
   }
   bool has_room() const { return ready_.size() < room_; }
-  /// There is something to send that the next poll should send.
+  /// Lists a connection with data that the next poll should send.
   void flush_later(TcpConnection* connection);
   /// Frames are received and wait for room.
   void read_later(TcpConnection* connection);
@@ -103,7 +103,7 @@ class TcpContext final : public Context {
   void on_handshake_done(TcpConnection* pending);
   void close_pending(TcpConnection* pending, std::string_view why);
 
-  /// For lines about peers that have proven nothing to the owner.
+  /// The log for lines about peers that have proven nothing to the owner.
   RateLimitedLog& rate_limited_log() { return rate_limited_log_; }
 
  private:
@@ -136,7 +136,7 @@ class TcpContext final : public Context {
   const std::vector<Address> sources_;
   const Tuning tuning_;
   const std::optional<seal::StreamOptions> seal_;   ///< absent: data is not encrypted
-  const std::optional<seal::KeyPair> static_pair_;  ///< of the listener; erased with the context
+  const std::optional<seal::KeyPair> static_pair_;  ///< keys of the listener; erased with the context
   const FileDescriptor epoll_;
   const FileDescriptor timer_;
   EventSource timer_source_{EventSource::Kind::timer};
@@ -159,11 +159,11 @@ class TcpContext final : public Context {
   std::vector<TcpConnection*> to_read_;
   int blocked_count_ = 0;  ///< connections that wait for EPOLLOUT
   bool more_to_read_ = false;
-  size_t agreed_count_ = 0;  ///< in this poll
+  size_t agreed_count_ = 0;  ///< number of agreements in this poll
   bool armed_ = false;
   bool accepting_paused_ = false;
   TimePoint next_timer_ = TimePoint::max();
-  TimePoint next_check_ = TimePoint::max();  ///< of vanished hosts, while there are connections
+  TimePoint next_check_ = TimePoint::max();  ///< time of the check for vanished hosts, while there are connections
   uint32_t turn_ = 0;
 };
 

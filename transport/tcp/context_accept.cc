@@ -18,7 +18,8 @@ namespace {
 
 /// A flood of connections must not keep the poll from the peers.
 constexpr int kAcceptsPerPoll = 16;
-/// Without free descriptors the listener stays readable: check again when a descriptor may have been closed.
+/// Pause of the accept. The listener stays readable without free descriptors: it is checked again when a descriptor may
+/// have been closed.
 constexpr Duration kAcceptPause = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -35,7 +36,7 @@ void TcpContext::accept_some(const Listener& listener) {
     if (errno == EAGAIN) return;
     const bool exhausted = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
     if (exhausted) return pause_accepting(listener, errno);
-    // Anything else is about the one connection that is gone already (accept(2)): take the next.
+    // Any other error concerns a connection that has ended already (accept(2)): the loop takes the next.
   }
 }
 
@@ -81,7 +82,7 @@ std::unique_ptr<TcpConnection> TcpContext::take_pending(TcpConnection* pending) 
 }
 
 void TcpContext::on_handshake_done(TcpConnection* pending) {
-  // Its own read() is running: ownership moves, the object stays at its address.
+  // Its read() is running: ownership moves, the object stays at its address.
   connections_.push_back(take_pending(pending));
   watch_peers();
   Completion connected;
@@ -97,7 +98,7 @@ void TcpContext::close_pending(TcpConnection* pending, std::string_view why) {
   GRADRAIL_CHECK(pending->lost());  // the loops over pending_connections_ end because lose() takes one away
   std::erase(to_flush_, pending);
   std::erase(to_read_, pending);
-  // Its own read() may be running, and later events of the batch may point to it: it is destroyed after the poll.
+  // Its read() may be running, and later events of the batch may point to it: it is destroyed after the poll.
   to_reap_.push_back(take_pending(pending));
 }
 
@@ -132,10 +133,10 @@ void TcpContext::watch_peers() {
 
 void TcpContext::check_alive(TimePoint now) {
   if (next_check_ > now) return;
-  // A busy owner polls late, but not by so much.
+  // A busy owner polls late, but not as late as this.
   const bool was_suspended = now - std::exchange(next_check_, TimePoint::max()) > check_interval();
   for (const auto& connection : connections_) {
-    // A quarter went by before the first look.
+    // A quarter of the time passes before the first look.
     connection->check_alive(now, tuning_.socket.vanish_timeout * 3 / 4, was_suspended);
   }
   if (!connections_.empty()) watch_peers();

@@ -12,9 +12,9 @@
 namespace gradrail::transport::tcp {
 namespace {
 
-/// Up to here asking each socket costs less than asking epoll and then the socket.
+/// Number of connections up to which polls of each socket cost less than epoll and a poll of the socket.
 constexpr size_t kFewConnections = 4;
-/// While sockets are asked directly, epoll (listener, timer) is asked every so many polls.
+/// Number of polls of the sockets for each call of epoll (listener, timer).
 constexpr uint32_t kEpollEvery = 32;
 constexpr int kEventsPerPoll = 64;
 
@@ -36,7 +36,7 @@ void TcpContext::progress() {
   ++turn_;
   flush_pending();
   // The first reader may fill the caller's span. Connections with buffered frames and connections with frames in the
-  // kernel take turns.
+  // kernel alternate.
   const bool in_hand_first = turn_ % 2 == 0;
   if (in_hand_first) read_pending();
   // poll_directly() reads sockets only. After arm() the event may be the listener's or the timer's, and a blocked
@@ -117,7 +117,7 @@ void TcpContext::handle(const epoll_event& event) {
   }
   auto* const connection = static_cast<TcpConnection*>(source);
   if ((event.events & EPOLLOUT) != 0) connection->writable();
-  // EPOLLERR and EPOLLHUP come without being requested; read() finds their cause.
+  // EPOLLERR and EPOLLHUP arrive without a request; read() finds their cause.
   if ((event.events & ~EPOLLOUT) != 0) connection->read();
 }
 

@@ -55,7 +55,7 @@ HeaderBytes encode(const FrameHeader& header) {
 }
 
 absl::StatusOr<FrameHeader> decode(const HeaderBytes& bytes) {
-  // Magic and crc come first: the other fields of a damaged header state nothing.
+  // Magic and crc are checked first: the other fields of a damaged header state nothing.
   if (load_le<uint16_t>(&bytes[0]) != kMagic) return absl::DataLossError("no frame of gradrail");
   if (load_le<uint32_t>(&bytes[kCrcAt]) != header_crc(bytes)) return absl::DataLossError("damaged frame header (crc)");
   const uint8_t type = load_le<uint8_t>(&bytes[2]);

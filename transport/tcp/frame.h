@@ -22,7 +22,7 @@ namespace gradrail::transport::tcp {
 //   hello        token = kHelloMagic    0                    0                  version         -
 //   put          the target's key       in the region        of the payload     immediate       bytes for the region
 //   message      0                      0                    of the payload     0               the message
-//   get_request  the source's key       in the region        wanted             get number      -
+//   get_request  the source's key       in the region        requested          get number      -
 //   get_data     0                      in the answer        of the payload     get number      bytes of the region
 //   refusal      0                      0                    of the payload     1: altered      why, for people
 //   seal         region = cipher,       0                    32                 version         public key, seal/keys.h

@@ -23,7 +23,7 @@ bool LingeringClose::write_rest() {
 bool LingeringClose::drop_incoming() {
   char nowhere[16 * 1024];  // MSG_TRUNC: TCP drops the bytes without copying them here
   constexpr int kReadsPerTurn = 32;
-  // At most 512 KiB, as for a connection in one poll: a peer that never stops sending must not hold the poll.
+  // The limit is 512 KiB, as for a connection in one poll: a peer that never stops sending must not hold the poll.
   for (int i = 0; i < kReadsPerTurn; ++i) {
     const ssize_t got = recv(fd_.get(), nowhere, sizeof(nowhere), MSG_TRUNC | MSG_DONTWAIT);
     if (got < 0) return errno == EAGAIN || errno == EINTR;

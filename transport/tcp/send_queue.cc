@@ -30,7 +30,7 @@ bool SendQueue::next_frame(Cursor& at, Frame& frame) {
   frame.lane = at.lane;
   frame.last = at.sent_bytes + frame.payload_bytes == op.header.payload_bytes();
   if (frame.payload_bytes > 0) frame.payload += at.sent_bytes;
-  // A get_request has no payload: its length is that of the wanted bytes, and it is never split.
+  // A get_request has no payload: its length is that of the requested bytes, and it is never split.
   if (header.type != FrameType::get_request) {
     header.length = frame.payload_bytes;
     header.offset += at.sent_bytes;

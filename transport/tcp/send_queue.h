@@ -16,15 +16,15 @@ namespace gradrail::transport::tcp {
 
 /// Something to send: one frame, or for puts and get answers as many as its bytes need.
 struct SendOp {
-  FrameHeader header;  ///< of the whole operation: `length` is all its bytes, `offset` where they begin
+  FrameHeader header;  ///< header of the whole operation: `length` is all its bytes, `offset` their begin
   const std::byte* source = nullptr;
   uint64_t sent_bytes = 0;
   uint64_t tag = 0;
-  std::string body;  ///< of a message: owned, unlike a put's source
+  std::string body;  ///< body of a message: owned, unlike a put's source
 };
 
-/// Frames that one connection still has to send, in three lanes. Control (hello, messages, get requests) goes before
-/// all else at every frame boundary. Answers to gets and puts take turns. Independent of sockets.
+/// Frames that one connection still has to send, in three lanes. Control (hello, messages, get requests) precedes all
+/// else at every frame boundary. Answers to gets and puts alternate. Independent of sockets.
 ///
 /// Invariants  1. The first frame of the batch may be partly on the wire (begun_bytes_ > 0); then it stays the first.
 ///             2. An operation leaves its lane only when its last frame is fully consumed: payload pointers stay valid.
@@ -73,7 +73,7 @@ class SendQueue {
     Lane* lane = nullptr;
     bool last = false;
   };
-  /// How far a batch being gathered has come in one lane.
+  /// Position in one lane of a batch being gathered.
   struct Cursor {
     Lane* lane;
     size_t index = 0;

@@ -25,7 +25,8 @@ constexpr int kMaxUnsentBytes = 256 * 1024;
 /// Round trips within a site are shorter, also through several switches. The handshake has measured it.
 constexpr uint32_t kLongPathUs = 5000;
 
-/// Up to here one copy costs less than the gathering of the pieces in the kernel, which takes 0.25 us for four pieces.
+/// Size up to which one copy costs less than the gathering of the pieces in the kernel, which takes 0.25 us for four
+/// pieces.
 constexpr size_t kJoinedBytes = 1024;
 
 void set(int fd, int level, int option, int value) { setsockopt(fd, level, option, &value, sizeof(value)); }
@@ -36,7 +37,7 @@ absl::StatusOr<HostPort> parse_host_port(std::string_view text) {
   const auto bad = [&](std::string_view why) {
     return absl::InvalidArgumentError(fmt::format("tcp: '{}' is not host:port or [v6]:port ({})", text, why));
   };
-  // The last one: an IPv6 address has colons of its own.
+  // The last colon counts: an IPv6 address contains colons.
   const size_t colon = text.rfind(':');
   if (colon == std::string_view::npos) return bad("no port");
   std::string_view host = text.substr(0, colon);
@@ -62,9 +63,9 @@ void tune(int fd, const SocketOptions& options) {
   // SendQueue gathers small frames already. Nagle's algorithm would hold the last one back until the peer acknowledges.
   set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
   set(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, kMaxUnsentBytes);
-  // A host that vanishes says nothing: an idle connection is probed, so that there is something to acknowledge. Not
-  // TCP_USER_TIMEOUT: Linux also ends by it a peer that acknowledges but has not read for so long (a checkpoint, a
-  // debugger); see unanswered().
+  // A host that vanishes sends nothing: an idle connection is probed, so that there is something to acknowledge.
+  // TCP_USER_TIMEOUT is not suitable: Linux also ends by it a peer that acknowledges but has not read for this time (a
+  // checkpoint, a debugger); unanswered() describes it.
   const auto timeout = std::chrono::ceil<std::chrono::milliseconds>(options.vanish_timeout);
   set(fd, SOL_SOCKET, SO_KEEPALIVE, 1);
   set(fd, IPPROTO_TCP, TCP_KEEPIDLE, std::max(1, static_cast<int>(timeout.count() / 2000)));
@@ -99,7 +100,7 @@ bool unanswered(int fd) {
   tcp_info info{};
   socklen_t bytes = sizeof(info);
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &bytes) != 0) return false;
-  // One may be on its way; of two the first has had the time to be answered. An answer sets both back to 0.
+  // One of them may be under way; of two the first has had the time to be answered. An answer sets both back to 0.
   return info.tcpi_retransmits >= 2 || info.tcpi_probes >= 2;
 }
 
@@ -134,7 +135,7 @@ absl::StatusOr<FileDescriptor> connect_to(const Address& address, const Address*
   std::string doing = fmt::format("connect to {}", address.text());
   FileDescriptor fd(socket(address.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) return native_error(doing, errno);
-  // Before connect(): buffer sizes that are set later have no effect on the connection (tcp(7)).
+  // The call precedes connect(): buffer sizes that are set later have no effect on the connection (tcp(7)).
   tune(fd.get(), options);
   if (source != nullptr) {
     doing += fmt::format(" from {}", source->text());

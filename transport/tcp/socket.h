@@ -26,7 +26,7 @@ struct HostPort {
 /// Errors  INVALID_ARGUMENT: neither "host:port" nor "[v6]:port".
 absl::StatusOr<HostPort> parse_host_port(std::string_view text);
 
-/// As gradrail::resolve(); the error names tcp.
+/// Calls gradrail::resolve(); the error names tcp.
 absl::StatusOr<std::vector<Address>> resolve(const HostPort& where);
 
 struct SocketOptions {

@@ -16,7 +16,7 @@ class Region;
 /// A put on its way into its region.
 struct Arrival {
   enum class State : uint8_t {
-    waiting,  ///< for an earlier put to the same place
+    waiting,  ///< waiting for an earlier put to the same place
     moving,   ///< UCX writes to the target
     moved,    ///< all bytes are there; a check that the sender was still connected is pending
     done
@@ -30,13 +30,14 @@ struct Arrival {
   bool rendezvous = false;
   State state = State::done;
   void* held = nullptr;               ///< UCX's descriptor of a waiting put, ours to release
-  std::unique_ptr<std::byte[]> copy;  ///< its bytes, where UCX would not leave them with us
+  std::unique_ptr<std::byte[]> copy;  ///< copy of its bytes, if UCX does not leave them to us
 
   bool writes() const { return state == State::waiting || state == State::moving; }
 };
 
-/// The puts of one connection that have arrived and are not announced yet, oldest first. Bulk data comes by rendezvous
-/// and may take longer. Later puts continue beside it unless they touch the same bytes, and notices keep the order.
+/// The puts of one connection that have arrived and are not announced yet, oldest first. Bulk data arrives by
+/// rendezvous and may take longer. Later puts continue beside it unless they touch the same bytes, and notices keep the
+/// order.
 /// Bound  The sender has at most kPutWindow puts in flight beyond its oldest unfinished put. Puts reported to it as
 ///        done stay here until the end of one turn of progress.
 class Arrivals {
@@ -47,7 +48,7 @@ class Arrivals {
     GRADRAIL_CHECK(!empty() && front().state == Arrival::State::done);  // UCX may write to any other
     arrivals_.pop_front();
   }
-  /// The new one is the youngest; its address stays. Null: the sender does not keep to the bound.
+  /// Appends the youngest put; its address stays. Null: the sender exceeds the bound.
   Arrival* push();
 
   /// Whether an older put has yet to write where this one will.

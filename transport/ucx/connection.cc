@@ -16,7 +16,7 @@
 namespace gradrail::transport::ucx {
 namespace {
 
-/// UCX cancels at once what it can; a device that does not answer even that is given up.
+/// Time limit of the end. UCX immediately cancels what it can; a device that does not answer even that is abandoned.
 constexpr Duration kEndTime = std::chrono::seconds(1);
 /// The other end's reason travels beside the error that it caused, by another way, and is the better one.
 constexpr Duration kDisconnectTime = std::chrono::milliseconds(100);
@@ -73,7 +73,7 @@ void UcxConnection::handshake_complete() {
     peer_ = *std::move(peer);
     status = endpoint_.open(context_.worker(), peer_.worker_address, endpoint_failed, this);
   }
-  // After the endpoint is open: a peer that cannot be reached gets a refusal as its answer.
+  // The call follows the opening of the endpoint: a peer that cannot be reached gets a refusal as its answer.
   if (status.ok() && side_channel_.accepted()) status = start_handshake();
   if (!status.ok()) return fail({status.code(), fmt::format("{}: {}", describe(), message_of(status))});
   state_ = State::open;
@@ -82,7 +82,7 @@ void UcxConnection::handshake_complete() {
 
 ucs_status_t UcxConnection::arrived(const Header& header, void* data, size_t bytes, const ucp_am_recv_param_t& param) {
   if (header.kind == MessageKind::hello) peer_said_hello_ = true;
-  // Late data of a connection that ends must not reach its regions. In `handshake` the peer may already be ready.
+  // Late data of a connection that ends must not reach its regions. The peer may already be ready in `handshake`.
   if (state_ != State::open && state_ != State::handshake) return UCS_ERR_CANCELED;
   const bool rendezvous = (param.recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0;
   // A peer may send data before our own hello is out. The owner still receives `connected` first.
@@ -110,7 +110,7 @@ ucs_status_t UcxConnection::message_arrived(const Header& header, const void* da
   if (bytes > kMaxMessageBytes || rendezvous) {
     return refuse(absl::DataLossError(fmt::format("message of {} bytes", bytes)));
   }
-  // UCX takes its data back after the callback.
+  // UCX reclaims its data after the callback.
   common::MessageBuffer body = context_.buffers().take();
   if (bytes > 0) std::memcpy(body.get(), data, bytes);
   Completion message{.kind = Completion::Kind::message, .connection = this};
@@ -176,7 +176,7 @@ ucs_status_t UcxConnection::refuse(const absl::Status& why) {
 void UcxConnection::send_reason(FrameKind kind) {
   if (!side_channel_.is_open() || received_disconnect_) return;
   const size_t frame_bytes = context_.side_channels().max_message_bytes();
-  const std::string_view text = message_of(cause_).substr(0, frame_bytes / 2);  // one frame
+  const std::string_view text = message_of(cause_).substr(0, frame_bytes / 2);  // size of one frame
   // The side channel may be full or lost: then the peer gets no reason.
   side_channel_.send(frames_of(kind, text, frame_bytes).front()).IgnoreError();
 }
@@ -193,7 +193,7 @@ void UcxConnection::begin_end() {
 
 void UcxConnection::leave() {
   if (state_ != State::ending) state_ = State::failing;
-  // First: once the peer's device or processor can still read what we may change, its side channel must tell it so.
+  // The close is first: it notifies the peer while its device or processor can still read memory that may change here.
   side_channel_.close();
   close_endpoint();
 }

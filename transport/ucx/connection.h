@@ -32,8 +32,8 @@ class UcxConnection final : public Connection, private common::SideChannelUser {
   enum class State : uint8_t {
     handshake,  ///< no endpoint yet; unknown to the owner unless it connects, and then its messages wait
     open,
-    failing,  ///< to be ended as soon as no callback of UCX's runs
-    ending,   ///< the endpoint is closed; UCX still lets go
+    failing,  ///< ends as soon as no callback of UCX's runs
+    ending,   ///< the endpoint is closed; UCX still releases memory
     lost
   };
 
@@ -49,7 +49,7 @@ class UcxConnection final : public Connection, private common::SideChannelUser {
   std::string path() const override { return "ucx " + endpoint_.lanes().text; }
   bool uses_rdma() const override { return endpoint_.lanes().rdma; }
 
-  // For the context.
+  // The context uses these functions.
   State state() const { return state_; }
   uint32_t number() const { return number_; }
   uint64_t token() const { return token_; }
@@ -59,12 +59,12 @@ class UcxConnection final : public Connection, private common::SideChannelUser {
   /// Whether both directions have been used.
   bool proven() const { return peer_said_hello_ && sender_.hello_sent(); }
   ucs_status_t arrived(const Header& header, void* data, size_t bytes, const ucp_am_recv_param_t& param);
-  /// The side channel was alive after the last bulk had come.
+  /// Records that the side channel answered after the last bulk data had arrived.
   void confirm_alive();
   /// Whether UCX reads from or writes to this region for the peer.
   bool serves_from(const Region& region);
 
-  // For the context: the end.
+  // The context uses these functions for the end.
   /// Ends the connection for this reason, soon; the first reason counts.
   void fail(absl::Status cause);
   /// An endpoint is abandoned when UCX 1.13 would abort the process on its close: before its wire-up messages are out.
@@ -73,9 +73,9 @@ class UcxConnection final : public Connection, private common::SideChannelUser {
   bool abandoned() const { return state_ >= State::ending && !closable(); }
   /// Whether an abandoned connection has ended.
   bool try_release();
-  /// Not in a callback of UCX's. Closes the endpoint.
+  /// Closes the endpoint; not called in a callback of UCX's.
   void begin_end();
-  /// Ends it because the owner wants so, without a message to the peer and without a report.
+  /// Ends the connection on request of the owner, without a message to the peer and without a report.
   void leave();
   /// Whether UCX holds nothing of this connection any more and no better cause can arrive.
   bool ended(TimePoint now) const;
@@ -83,7 +83,7 @@ class UcxConnection final : public Connection, private common::SideChannelUser {
   /// Frees the rest. Only cause() remains.
   void reap();
 
-  // For the parts.
+  // The parts of a connection use these functions.
   ucp_ep_h endpoint() const { return endpoint_.get(); }
   const Handshake& peer() const { return peer_; }
   void on_hello_sent();
@@ -120,7 +120,7 @@ class UcxConnection final : public Connection, private common::SideChannelUser {
   std::string handshake_text_;
   absl::Status cause_;
   bool peer_said_hello_ = false;
-  uint32_t next_message_ = 0;  ///< to arrive
+  uint32_t next_message_ = 0;  ///< number of the next message to arrive
   bool received_disconnect_ = false;
   TimePoint end_deadline_{};
   TimePoint disconnect_deadline_{};

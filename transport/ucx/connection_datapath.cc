@@ -32,7 +32,7 @@ absl::StatusOr<const RegionKey*> UcxConnection::remote(RemoteSlice slice, uint64
   if (key->context != peer_.context) {
     return absl::InvalidArgumentError("ucx: the key of a region that this peer does not own");
   }
-  if (bytes == 0 && wanted == Access::remote_write) return key;  // only notifies
+  if (bytes == 0 && wanted == Access::remote_write) return key;  // a notice without bytes
   if (!allows(key->access, wanted)) {
     return absl::PermissionDeniedError(fmt::format("ucx: the peer's region is not remotely {}",
                                                    wanted == Access::remote_write ? "writable" : "readable"));

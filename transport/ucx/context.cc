@@ -19,14 +19,14 @@
 namespace gradrail::transport::ucx {
 namespace {
 
-/// Kept for reuse: what one poll of a usual caller can deliver.
+/// Number of buffers for reuse: what one poll of a usual caller can deliver.
 constexpr size_t kSpareBuffers = 256;
 
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions& options) {
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<Context> side_channels, tcp::open(options));
-  common::environment_text("UCX_");  // before tame_library() adds to it
+  common::environment_text("UCX_");  // precedes the additions of tame_library()
   absl::StatusOr<Worker> opened = Worker::open(options);
   if (!opened.ok()) return common::with_environment(opened.status(), "UCX_");
   Worker worker = *std::move(opened);
@@ -107,7 +107,7 @@ void UcxContext::close(Connection* connection) {
 }
 
 void UcxContext::remove(UcxConnection* connection) {
-  // After finish(), which runs UCX and may have added completions.
+  // The call follows finish(), which runs UCX and may have added completions.
   ready_.forget(connection);
   std::erase(failing_, connection);
   std::erase(ending_, connection);

@@ -50,7 +50,7 @@ class UcxContext final : public Context {
   int wait_fd() const override { return epoll_.get(); }
   bool arm() override;
 
-  // For connections.
+  // Connections use these functions.
   ucp_worker_h worker() const { return worker_.get(); }
   RegionTable& regions() { return regions_; }
   common::SideChannels& side_channels() { return side_channels_; }
@@ -65,7 +65,7 @@ class UcxContext final : public Context {
   void end_soon(UcxConnection* connection) { failing_.push_back(connection); }
   void confirm_alive_soon(UcxConnection* connection);
   void take_last_messages();
-  /// For lines about peers that have proven nothing to the owner.
+  /// The log for lines about peers that have proven nothing to the owner.
   RateLimitedLog& rate_limited_log() { return rate_limited_log_; }
 
  private:
@@ -101,7 +101,7 @@ class UcxContext final : public Context {
   // Owner thread.
   RateLimitedLog rate_limited_log_;
   RegionTable regions_;
-  std::vector<std::unique_ptr<UcxConnection>> connections_;  ///< by number; null where free
+  std::vector<std::unique_ptr<UcxConnection>> connections_;  ///< indexed by number; null where free
   size_t pending_connections_ = 0;                           ///< accepted connections that have not greeted
   std::vector<UcxConnection*> failing_;
   std::vector<UcxConnection*> ending_;

@@ -1,4 +1,4 @@
-// How connections come about: the side channel, the handshakes on it, and what it says later.
+// Set-up of connections: the side channel, the handshakes on it, and its later messages.
 #include <poll.h>
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 namespace gradrail::transport::ucx {
 namespace {
 
-/// Time that connect() waits for the peer's handshake and then for the path. The handshake comes at once when the peer
-/// polls. Both take milliseconds, and a second in an emulated machine. A peer that does not poll afterwards still
+/// Time that connect() waits for the peer's handshake and then for the path. The handshake arrives immediately if the
+/// peer polls. Both take milliseconds, and a second in an emulated machine. A peer that does not poll afterwards still
 /// receives the data that was sent.
 constexpr Duration kAnswerTime = std::chrono::seconds(2);
 constexpr Duration kPathTime = std::chrono::seconds(10);
@@ -68,8 +68,8 @@ absl::StatusOr<Connection*> UcxContext::connect(const std::string& address, Time
   return absl::Status(cause.code(), fmt::format("ucx: connect to {}: {}", address, message_of(cause)));
 }
 
-// A peer that does not poll now does so later. Until then messages queue, other operations are refused for the moment,
-// and a refusal arrives as peer_lost.
+// A peer that does not poll now does so later. Until then messages queue, other operations are refused, and a refusal
+// arrives as peer_lost.
 void UcxContext::await_path(const UcxConnection& connection, TimePoint deadline) {
   const auto waiting = [&] {
     const auto state = connection.state();

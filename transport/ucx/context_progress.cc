@@ -9,11 +9,12 @@
 namespace gradrail::transport::ucx {
 namespace {
 
-/// Turns of UCX's progress in one poll: enough to drain what came, few enough for the other contexts of the thread.
+/// Turns of UCX's progress in one poll: enough to drain the arrivals, few enough for the other contexts of the thread.
 constexpr int kTurnsPerPoll = 16;
-/// After the loss of a peer its last messages are taken out of the queues, as long as this many turns find some.
+/// Maximum number of turns that take the last messages of a lost peer out of the queues, as long as each finds some.
 constexpr int kLastTurns = 1000;
-/// UCX lets go of a closed endpoint's memory within milliseconds; a device that does not answer may take this long.
+/// Time limit of the release. UCX releases a closed endpoint's memory within milliseconds; a device that does not
+/// answer may take this long.
 constexpr Duration kReleaseTime = std::chrono::seconds(5);
 
 }  // namespace
@@ -38,7 +39,8 @@ void UcxContext::progress_worker() {
   // A transfer that waits for the check of the side channel ends the loop, so that its completion is reported soon.
   for (int turn = 0; turn < kTurnsPerPoll && to_confirm_alive_.empty(); ++turn) {
     if (ucp_worker_progress(worker_.get()) == 0) return;
-    // Arrivals are reported at once: another turn may find nothing and take as long. Over tcp it needs a system call.
+    // Arrivals are reported immediately: another turn may find nothing and take as long. Over tcp it needs a system
+    // call.
     if (!ready_.empty()) return;
   }
 }
@@ -69,7 +71,7 @@ void UcxContext::end_failed() {
 
 void UcxContext::reap_ended() {
   const TimePoint now = Clock::now();
-  poll_side_channels();  // for last words
+  poll_side_channels();  // takes last messages
   for (UcxConnection* connection : std::exchange(ending_, {})) {
     if (!connection->ended(now)) {
       ending_.push_back(connection);

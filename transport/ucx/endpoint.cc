@@ -7,7 +7,8 @@
 namespace gradrail::transport::ucx {
 namespace {
 
-/// UCX reads an address as its own words say, not as its length does: behind the end there is something harmless.
+/// Bytes of padding behind an address. UCX reads it by the lengths inside it, not by its own length: the bytes behind
+/// the end are harmless.
 constexpr size_t kAddressPaddingBytes = 4096;
 
 }  // namespace
@@ -18,7 +19,7 @@ absl::Status Endpoint::open(ucp_worker_h worker, std::string worker_address, ucp
   params.field_mask =
       UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params.address = reinterpret_cast<const ucp_address_t*>(worker_address.data());
-  // In this mode UCX completes every operation also after the loss of the peer, and permits the forced close below.
+  // UCX in this mode completes every operation also after the loss of the peer, and permits the forced close below.
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler = {.cb = failed, .arg = user};
   const ucs_status_t status = ucp_ep_create(worker, &params, &endpoint_);
@@ -34,7 +35,7 @@ void Endpoint::close() {
   if (endpoint_ == nullptr) return;
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
-  // Without FORCE the close flushes first, which a lost peer would never complete.
+  // The close without FORCE flushes first, which a lost peer would never complete.
   param.flags = UCP_EP_CLOSE_FLAG_FORCE;
   const ucs_status_ptr_t request = ucp_ep_close_nbx(std::exchange(endpoint_, nullptr), &param);
   if (UCS_PTR_IS_PTR(request)) close_request_ = request;

@@ -32,7 +32,7 @@ class Endpoint {
  private:
   ucp_ep_h endpoint_ = nullptr;
   void* close_request_ = nullptr;
-  Lanes lanes_{.text = "(not connected yet)", .rdma = false};  ///< as they were chosen, and again once wired up
+  Lanes lanes_{.text = "(not connected yet)", .rdma = false};  ///< chosen lanes, and again the lanes after the wire-up
 };
 
 }  // namespace gradrail::transport::ucx

@@ -19,7 +19,7 @@ namespace gradrail::transport::ucx {
 //
 // handshake: the first frame of each side. Its text (below) spans as many frames as necessary; more = 1 in all but the
 // last.
-// refused: the answer to a handshake that cannot be accepted. disconnect: before a side gives up. Text: the reason, for
+// refused: the answer to a handshake that cannot be accepted. disconnect: before a side closes. Text: the reason, for
 // people.
 //
 //   handshake:  context u64 | connection u32 | token u64 | UCX major u16 | minor u16 | crc32c of all else u32 | worker
@@ -39,7 +39,7 @@ struct Frame {
 
 struct Handshake {
   uint64_t context = 0;     ///< names the sender's Context: keys name their owner
-  uint32_t connection = 0;  ///< what the other end must write into the header of all it sends
+  uint32_t connection = 0;  ///< number that the other end must write into the header of all its messages
   uint64_t token = 0;       ///< the proof that it is the other end
   uint16_t ucx_major = 0;
   uint16_t ucx_minor = 0;
@@ -54,7 +54,9 @@ absl::StatusOr<Frame> parse_frame(std::string_view bytes);
 
 std::string encode(const Handshake& handshake);
 
-/// Errors  DATA_LOSS: cut short, damaged or without an address. FAILED_PRECONDITION: a UCX that cannot talk to ours.
+/// Parses a handshake.
+/// Errors  DATA_LOSS: cut short, damaged or without an address. FAILED_PRECONDITION: a UCX that is incompatible with
+///         ours.
 absl::StatusOr<Handshake> parse_handshake(std::string_view text, uint16_t own_ucx_major, uint16_t own_ucx_minor);
 
 }  // namespace gradrail::transport::ucx

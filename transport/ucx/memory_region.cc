@@ -135,7 +135,7 @@ absl::StatusOr<std::unique_ptr<MemoryRegion>> RegionTable::add(MemorySpan memory
 
 void RegionTable::remove(const Region& region) {
   table_.remove(region.number_);
-  // In this order: no new access, the end of the running ones, then the end of the registration.
+  // The order matters: no new access, the end of the running ones, then the end of the registration.
   before_end_(region);
   if (region.handle_ != nullptr) ucp_mem_unmap(worker_.context(), region.handle_);
 }

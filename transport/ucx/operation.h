@@ -19,9 +19,9 @@ struct Operation {
   MessageKind kind = MessageKind::put;
   uint32_t sequence = 0;
   uint64_t tag = 0;
-  const Region* region = nullptr;  ///< of get_data: what it reads
+  const Region* region = nullptr;  ///< source of get_data
   HeaderBytes header{};
-  common::MessageBuffer body;  ///< of a message
+  common::MessageBuffer body;  ///< body of a message
   Operation* next_free = nullptr;
 };
 
@@ -35,7 +35,7 @@ class OperationPool {
   OperationPool& operator=(const OperationPool&) = delete;
 
   bool empty() const { return free_ == nullptr; }
-  /// Not empty.
+  /// Takes an operation; the queue must not be empty.
   Operation* take() {
     GRADRAIL_CHECK(free_ != nullptr);
     Operation* const taken = free_;

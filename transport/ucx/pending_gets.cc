@@ -21,7 +21,7 @@ absl::Status PendingGets::start(const LocalSlice& target, const RegionKey& sourc
   if (get == gets_.end() || sender.full()) return Sender::full_error();
   GRADRAIL_CHECK(target.region != nullptr && !get->moved);  // null marks a free slot
   const auto* const region = static_cast<const Region*>(target.region);
-  // The number of the slot, with a counter that no late answer matches.
+  // The number consists of that of the slot and a counter, so that no late answer matches.
   const uint64_t number = ++next_ * kMaxGets + static_cast<uint64_t>(get - gets_.begin());
   *get = {.gets = this,
           .target = region->span().data + target.offset,
@@ -57,7 +57,7 @@ ucs_status_t PendingGets::data_arrived(const Header& header, void* data, size_t 
   }
   ++receiving_;
   const ucs_status_ptr_t request = get.region->receive(context_.worker(), data, get.target, bytes, on_moved, &get);
-  // The receive has taken over UCX's descriptor. This is so below as well, where it has ended at once.
+  // The receive has taken over UCX's descriptor. This is so below as well, where it has ended immediately.
   if (UCS_PTR_IS_PTR(request)) return UCS_INPROGRESS;
   --receiving_;
   if (UCS_PTR_STATUS(request) == UCS_OK) {
@@ -94,7 +94,7 @@ void PendingGets::on_moved(void* request, ucs_status_t status, size_t, void* use
   PendingGets& self = *get.gets;
   GRADRAIL_CHECK(self.receiving_ > 0);
   --self.receiving_;
-  // peer_lost stands for the gets of a connection that ends.
+  // peer_lost represents the gets of a connection that ends.
   if (self.connection_.state() != UcxConnection::State::open) return;
   if (status == UCS_OK) return self.moved(get);
   self.connection_.fail_native(kReceiving, status);

@@ -25,7 +25,7 @@ class PendingGets {
   /// Errors  RESOURCE_EXHAUSTED: too many are pending, or the sender is full.
   absl::Status start(const LocalSlice& target, const RegionKey& source, uint64_t offset, uint64_t tag, Sender& sender);
   ucs_status_t data_arrived(const Header& header, void* data, size_t bytes, bool rendezvous);
-  /// The peer was connected after the last bytes came: reports what waits for that.
+  /// Reports the gets that wait for it: the peer was connected after the last bytes arrived.
   void confirm();
   /// No receive of UCX is under way.
   bool idle() const { return receiving_ == 0; }

@@ -94,7 +94,7 @@ void PutReceiver::on_moved(void* request, ucs_status_t status, size_t, void* use
   GRADRAIL_CHECK(self.receiving_ > 0 && arrival.state == Arrival::State::moving);
   --self.receiving_;
   if (status == UCS_OK && receives(self.connection_)) return self.moved(arrival);
-  arrival.state = Arrival::State::moved;  // never to be announced
+  arrival.state = Arrival::State::moved;  // never announced
   // A put that completes while the connection ends is no second cause.
   if (status != UCS_OK) self.connection_.fail_native("receive a put", status);
 }
@@ -140,7 +140,7 @@ void PutReceiver::start_waiting() {
     const std::unique_ptr<std::byte[]> copy = std::move(arrival->copy);
     // The receive takes over the descriptor of a rendezvous; any other is released here.
     const bool release = held != nullptr && !arrival->rendezvous;
-    start(*arrival, held != nullptr ? held : copy.get());  // may announce, after which it is gone
+    start(*arrival, held != nullptr ? held : copy.get());  // may announce, which destroys it
     if (release) ucp_am_data_release(context_.worker(), held);
   }
 }

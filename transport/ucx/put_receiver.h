@@ -21,7 +21,7 @@ class PutReceiver {
   PutReceiver(UcxContext& context, UcxConnection& connection) : context_(context), connection_(connection) {}
 
   ucs_status_t arrived(const Header& header, void* data, size_t bytes, const ucp_am_recv_param_t& param);
-  /// The sender was connected after the last bytes came: announces what waits for that.
+  /// Announces the puts that wait for it: the sender was connected after the last bytes arrived.
   void confirm();
   /// Releases the data of puts that wait for older ones. None of them starts any more.
   void drop_held();

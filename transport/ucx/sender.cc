@@ -14,7 +14,7 @@
 namespace gradrail::transport::ucx {
 namespace {
 
-/// Operations of one connection in UCX's hands: enough to fill a 100 Gb/s link with 4 KiB puts for 40 us.
+/// Operations of one connection that UCX processes: enough to fill a 100 Gb/s link with 4 KiB puts for 40 us.
 constexpr size_t kMaxOperations = 128;
 
 }  // namespace
@@ -23,7 +23,7 @@ Sender::Sender(UcxContext& context, UcxConnection& connection)
     : context_(context),
       connection_(connection),
       operations_(kMaxOperations),
-      answers_(kMaxGets + 1) {}  // and the hello
+      answers_(kMaxGets + 1) {}  // one more for the hello
 
 absl::Status Sender::full_error() {
   return absl::ResourceExhaustedError("ucx: the queue to this peer is full: poll, then try again");
@@ -65,7 +65,7 @@ absl::Status Sender::put(const LocalSlice& source, const RegionKey& target, uint
                          .region_token = target.token,
                          .offset = offset,
                          .value = options.immediate.value_or(0)};
-  // Before the post, which may complete the put at once.
+  // The reset precedes the post, which may complete the put immediately.
   put_done_[next_put_ % kPutWindow] = false;
   ++next_put_;
   const auto* const region = source.bytes == 0 ? nullptr : static_cast<const Region*>(source.region);
@@ -108,7 +108,7 @@ ucs_status_t Sender::answer(const Header& request) {
     // A peer has kMaxGets slots for its gets: one that keeps the protocol never exceeds them.
     return connection_.refuse(absl::ResourceExhaustedError("more gets in flight than permitted"));
   };
-  if (connection_.state() == UcxConnection::State::handshake) {  // there is no endpoint to answer over yet
+  if (connection_.state() == UcxConnection::State::handshake) {  // there is no endpoint for the answer yet
     if (early_requests_.size() == kMaxGets) return refuse_surplus();
     early_requests_.push_back(request);
     return UCS_OK;
@@ -157,7 +157,7 @@ absl::Status Sender::post(Operation* operation, Header header, const std::byte* 
                                                    header.bytes(), data, bytes, &param);
   if (UCS_PTR_IS_PTR(request)) return absl::OkStatus();
   const ucs_status_t status = UCS_PTR_STATUS(request);
-  // UCX makes no callback for an operation that it completes at once.
+  // UCX makes no callback for an operation that it completes immediately.
   if (status == UCS_OK) {
     sent(operation, status);
     return absl::OkStatus();

@@ -29,7 +29,7 @@ class Sender {
   void start();
   absl::Status put(const LocalSlice& source, const RegionKey& target, uint64_t offset, const PutOptions& options);
   absl::Status send(absl::Span<const std::byte> message);
-  /// Asks for the bytes of a get. The header has everything but the peer.
+  /// Requests the bytes of a get. The header has everything but the peer.
   absl::Status request(Header header);
   /// Answers the peer's get. Answers to a peer that was ready first wait for start().
   ucs_status_t answer(const Header& request);
@@ -69,7 +69,7 @@ class Sender {
   OperationPool operations_;
   OperationPool answers_;
   uint32_t next_put_ = 0;
-  uint32_t oldest_put_ = 0;  ///< that UCX has not finished
+  uint32_t oldest_put_ = 0;  ///< oldest put that UCX has not finished
   std::bitset<kPutWindow> put_done_;
   uint32_t next_message_ = 0;
   bool hello_sent_ = false;

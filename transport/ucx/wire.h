@@ -20,7 +20,7 @@ namespace gradrail::transport::ucx {
 //   kind          region, region token   offset           value        payload
 //   put           the target's key       in the region    immediate    bytes for the region
 //   message       0                      0                0            the message
-//   get_request   the source's key       in the region    get number   -            (length: bytes wanted)
+//   get_request   the source's key       in the region    get number   -            (length: of the request)
 //   get_data      0                      0                get number   bytes of the region
 //   hello         0                      0                0            -
 //

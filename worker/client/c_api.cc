@@ -22,8 +22,8 @@ struct gradrail_client {
   bool left = false;
   bool gave_up = false;  ///< left with gradrail_give_up
   gradrail::ps::Layout layout;
-  std::vector<bool> pushed;  ///< per fragment, between exchange and wait
-  std::vector<bool> ready;   ///< per tensor, in the step under way
+  std::vector<bool> pushed;  ///< pushed fragments, between exchange and wait
+  std::vector<bool> ready;   ///< complete tensors of the step under way
   uint32_t task_index = 0;
   std::string stats;  ///< the last text of gradrail_stats_json()
 };
@@ -128,13 +128,13 @@ absl::Status push(std::string_view call, gradrail_client* client, size_t fragmen
 
 absl::Status push_all(std::string_view call, gradrail_client* client) {
   GRADRAIL_RETURN_IF_ERROR(check_client(call, client));
-  // Before the first push: a refused call changes nothing.
+  // This check precedes the first push: a refused call changes nothing.
   for (size_t i = 0; i < client->pushed.size(); ++i) GRADRAIL_RETURN_IF_ERROR(check_may_push(call, client, i));
   for (size_t i = 0; i < client->pushed.size(); ++i) GRADRAIL_RETURN_IF_ERROR(push(call, client, i));
   return absl::OkStatus();
 }
 
-/// After an error the step stays under way: a program that ignores it cannot push again.
+/// Ends the step under way. After an error the step stays open: a program that ignores the error cannot push again.
 absl::Status end_step(std::string_view call, gradrail_client* client, size_t fragment) {
   size_t ready = 0, all = 0;
   for (size_t i = 0; i < client->ready.size(); ++i) {

@@ -61,7 +61,7 @@ absl::Status take_time(std::string_view member, double seconds, std::string_view
   return absl::OkStatus();
 }
 
-/// Where a member or a variable of the environment comes from, for errors.
+/// Origin of a member or of an environment variable, for error messages.
 struct Source {
   std::string_view hosts, task, backups;
 };

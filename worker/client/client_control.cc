@@ -29,7 +29,7 @@ constexpr auto kBetweenCalls = std::chrono::milliseconds(50);
 /// again.
 bool ClientImpl::survives(const absl::Status& call) {
   if (!absl::IsOutOfRange(call) && !is_returnable(call)) return failover_.survives(call);
-  // The error of a disk can have this code too: a ps task is asked.
+  // An error of a disk can have this code too: a call to a ps task decides.
   for (uint32_t i = 0; i < session_.joined_count(); ++i) {
     const absl::Status removed = session_.control(i).why_removed(identity_.member());
     if (!removed.ok()) failure_.fail(removed);
@@ -51,7 +51,7 @@ absl::Status ClientImpl::barrier(const std::string& name, TimePoint absent_until
   while (true) {
     GRADRAIL_RETURN_IF_ERROR(remedy_outside_exchange());
     *request.mutable_member() = identity_.member();
-    // For the first time, or after a rejoin to servers that have started again.
+    // The worker needs a number for its first barrier of this name, and after a rejoin to restarted servers.
     if (generation == 0 || !session_.barrier_generations().contains(name)) generation = session_.next_barrier(name);
     request.set_generation(generation);
     telemetry_.answer_dump();
@@ -96,7 +96,7 @@ absl::Status ClientImpl::begin_checkpoint_when_free(absl::Status begun) {
 
 absl::StatusOr<std::vector<std::string>> ClientImpl::finish_checkpoint() {
   absl::StatusOr<std::vector<std::string>> files = session_.save().finish();
-  while (survives(files.status())) {  // the backup has the state that was to be saved, or a later one
+  while (survives(files.status())) {  // the backup has the requested state or a later one
     GRADRAIL_RETURN_IF_ERROR(begin_checkpoint_when_free(begin_checkpoint()));
     files = session_.save().finish();
   }
@@ -106,7 +106,7 @@ absl::StatusOr<std::vector<std::string>> ClientImpl::finish_checkpoint() {
 
 absl::StatusOr<bool> ClientImpl::leave_unless_last() {
   if (left_ || session_.joined_count() == 0) return true;
-  // The first task decides. The others hear of a worker that has left it.
+  // The first task decides. The others receive the leave of a worker that has left the first one.
   absl::StatusOr<bool> left = session_.control(0).leave_unless_last(identity_.member());
   if (survives(left.status())) left = session_.control(0).leave_unless_last(identity_.member());
   if (left.ok() && !*left) return false;

@@ -71,12 +71,12 @@ absl::Status ClientImpl::join_cluster(TimePoint deadline) {
     options_.bucket_bytes =
         ps::ShardMap::default_bucket_bytes(memory_.layout().elements, static_cast<uint32_t>(paths_.links().size()));
   }
-  // Before the join: a model that cannot be cut must not set the servers up.
+  // The cut precedes the join: a model that cannot be cut must not set the servers up.
   GRADRAIL_RETURN_IF_ERROR(exchange_.cut_model());
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> first_steps, session_.join(deadline, rejoin_.is_under_way()));
   exchange_.set_first_steps(first_steps);
   absl::Status connected = paths_.connect_all(deadline);
-  // At the backup it continues as the same member.
+  // The worker keeps its membership at the backup.
   while (failover_.survives(connected)) connected = paths_.connect_all(deadline);
   GRADRAIL_RETURN_IF_ERROR(connected);
   telemetry_.publish(stats(), Clock::now());
@@ -141,7 +141,7 @@ bool ClientImpl::begin(Exchange::Index fragment, ps::ArrivalKind kind) {
   }
   GRADRAIL_CHECK(!exchange_.is_under_way(fragment));
   const TimePoint now = Clock::now();
-  if (!exchange_.is_under_way()) paths_.maybe_failback(now);  // the moment to change paths
+  if (!exchange_.is_under_way()) paths_.maybe_failback(now);  // paths may change between exchanges only
   telemetry_.answer_dump();
   session_.follow_run_base();
   exchange_.begin(fragment, kind, now);

@@ -107,13 +107,13 @@ class ClientImpl {
   RunFailure failure_;
   Exchange exchange_;
   PathManager paths_;
-  Session session_;  ///< behind all parts that its heartbeats call
+  Session session_;  ///< declared after all parts that its heartbeats call
   Failover failover_;
   Rejoin rejoin_;
 
-  bool started_ = false;  ///< there are parameters to compute gradients on
+  bool started_ = false;  ///< parameters for the computation of gradients exist
   bool left_ = false;
-  TimePoint next_notice_;  ///< when to report the peers that this exchange waits for
+  TimePoint next_notice_;  ///< time of the next report of the peers that this exchange waits for
 };
 
 /// Client::join() with the control connections of a simulation.

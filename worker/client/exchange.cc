@@ -100,7 +100,7 @@ void Exchange::begin(Index index, ps::ArrivalKind kind, TimePoint now) {
   fragment.begun_at = now;
   fragment.under_way = true;
   fragment.kind = kind;
-  // Pulls and offers have no step of their own: the shard only echoes the number.
+  // Pulls and offers have no step number: the shard only echoes the number.
   if (kind == ps::ArrivalKind::push) {
     ++fragment.step;
     fragment.has_pushed = true;
@@ -186,7 +186,7 @@ void Exchange::push_bucket(Shard& shard, uint32_t bucket_index) {
   telemetry_.mark(Mark::Kind::pushed, step(bucket.fragment), shard.link->shard_index, bucket_index);
   if (!shard.link->is_up()) return;  // on_path_lost() repeats it
   const std::optional<uint32_t> before = shard.link->path->bucket_before(bucket_index);
-  if (before.has_value() && shard.buckets[*before].outstanding) return;  // its answer starts this one
+  if (before.has_value() && shard.buckets[*before].outstanding) return;  // its answer starts this bucket
   start_bucket(shard, bucket_index);
 }
 
@@ -224,7 +224,7 @@ bool Exchange::submit_prepared() {
     const Pending next = prepared_.front();
     prepared_.pop_front();
     if (const absl::Status copied = memory_.gpu()->status(); !copied.ok()) {
-      // After the first error no copy and no packing does anything: what would leave is of an earlier step.
+      // Copies and packing have no effect after the first error: the data would belong to an earlier step.
       prepared_.clear();
       failure_.fail(copied);
     } else if (next.shard->link->is_up()) {
@@ -263,7 +263,7 @@ void Exchange::submit(Shard& shard, uint32_t bucket_index) {
   bucket.sent = payload_elements == 0 || path.gradients_mapped() ? Sent::payload : Sent::nothing;
   shard.link->bytes->pushed += payload_bytes + sizeof(header);
   shard.link->bytes->pushed_fp32 += payload_elements * sizeof(float) + sizeof(header);
-  // Behind a backlog it waits, too: invariant 3.
+  // The bucket waits behind an existing backlog: invariant 3.
   if (!backlog_.empty() || !post_bucket(shard, bucket_index)) backlog_.push_back({&shard, bucket_index});
 }
 
@@ -297,8 +297,8 @@ void Exchange::progress() {
 void Exchange::on_answer(ShardLink& link, uint64_t immediate) {
   GRADRAIL_CHECK(link.shard_index < shards_.size());
   Shard& shard = shards_[link.shard_index];
-  // The immediate and the header come from another process. Neither can make this side leave its memory or count a
-  // bucket twice; what does not fit is ignored.
+  // The immediate and the header originate in another process. Neither can make this side access memory out of bounds
+  // or count a bucket twice; invalid ones are ignored.
   if (immediate >= shard.buckets.size()) return;
   const auto bucket_index = static_cast<uint32_t>(immediate);
   Bucket& bucket = shard.buckets[bucket_index];
@@ -323,7 +323,7 @@ void Exchange::on_answer(ShardLink& link, uint64_t immediate) {
   Fragment& fragment = fragments_[bucket.fragment];
   fragment.waited_ns = std::max(fragment.waited_ns, header.waited_ns);
   fragment.dropped = fragment.dropped || header.dropped != 0;
-  // One bucket stands for all: their staleness differs by the few updates that fall between two of them.
+  // One bucket represents all: their staleness differs by the few updates between two of them.
   const bool is_measured = bucket_index == 0 && link.shard_index == 0;
   if (header.dropped != 0 && repeats_late() && bucket.kind == ps::ArrivalKind::push) {
     bucket.is_late = true;
@@ -332,7 +332,7 @@ void Exchange::on_answer(ShardLink& link, uint64_t immediate) {
   } else if (is_measured && bucket.kind == ps::ArrivalKind::push) {
     telemetry_.count_staleness(fragment.late_staleness + header.staleness);
   }
-  // The shard's parameters are as old as its version says, also where our gradient was dropped.
+  // The version in the header is the age of the shard's parameters, also where our gradient was dropped.
   bucket.version = header.version;
   bucket.next_step = header.next_step;
   bucket.outstanding = false;
@@ -346,7 +346,7 @@ void Exchange::on_answer(ShardLink& link, uint64_t immediate) {
   if (fragment.outstanding == 0 && fragment.late_count > 0) repeat_late(bucket.fragment);
 }
 
-/// The late buckets take part in the next step. This worker waits for it, and then has the pace of the others again.
+/// Repeats the late buckets in the next step. This worker waits for that step and then has the pace of the others.
 void Exchange::repeat_late(Index index) {
   Fragment& fragment = fragments_[index];
   fragment.step = std::max(fragment.step, lowest_version(index)) + 1;
@@ -424,7 +424,7 @@ absl::Status Exchange::finish(Index index) {
   if (const absl::Status failed = failure_.status(); !may_be_remedied(failed)) GRADRAIL_RETURN_IF_ERROR(failed);
   GRADRAIL_CHECK(fragment.outstanding == 0);
   if (memory_.gpu() != nullptr) {
-    // Kernels of the next step must see all parameters, on whichever way they came.
+    // Kernels of the next step must read all parameters, whichever way transferred them.
     if (absl::Status finished = memory_.gpu()->finish_transfers(); !finished.ok()) {
       failure_.fail(finished);
       return finished;
@@ -442,7 +442,8 @@ absl::Status Exchange::finish(Index index) {
   return absl::OkStatus();
 }
 
-/// The others have gone on since the join: they wait for this worker from the arrival of its first request on.
+/// Raises the first step to that of the other workers. They have continued since the join: they wait for this worker
+/// from the arrival of its first request on.
 void Exchange::raise_first_step(Index index) {
   uint64_t first = options_.mode.kind == ModeKind::async ? 0 : lowest_version(index) + 1;
   if (options_.mode.kind == ModeKind::ssp) {
@@ -453,7 +454,8 @@ void Exchange::raise_first_step(Index index) {
   if (first != UINT64_MAX && first > 0) fragment.step = std::max(fragment.step, first - 1);
 }
 
-/// Part of this gradient came too late: the other workers are further on (ps/shard/shard_protocol.h, "Joining").
+/// Moves this worker to the step of the others after a part of its gradient was late: they are further on
+/// (ps/shard/shard_protocol.h, "Joining").
 void Exchange::catch_up(Index index) {
   telemetry_.count_dropped();
   // The next step is the smallest that is missing in some bucket. An earlier one would be dropped again.

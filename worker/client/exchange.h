@@ -22,10 +22,10 @@
 
 namespace gradrail::worker {
 
-/// The exchanges of the fragments of a model. In one step of a fragment, each of its buckets goes to its shard once and
-/// is answered once. Fragments count their own steps, and their exchanges may overlap.
+/// The exchanges of the fragments of a model. One step of a fragment sends each of its buckets to its shard once, and
+/// each gets one answer. Fragments count their own steps, and their exchanges may overlap.
 ///
-/// A bucket passes these functions, each with a verb of its own.
+/// A bucket passes these functions in this order.
 ///   Client::ready, exchange    a tensor, or all of them, are complete
 ///   Exchange::push_bucket      all tensors that overlap the bucket are complete
 ///   start_bucket               its place at the shard is free
@@ -37,7 +37,7 @@ namespace gradrail::worker {
 ///   Connection::put            one write into the shard's memory
 /// and its answer Exchange::on_answer.
 ///
-/// In a quorum a gradient may be late in some buckets. The exchange then goes on with a further step, in which these
+/// A gradient may be late in some buckets of a quorum. The exchange then continues with a further step, in which these
 /// buckets are pushed again, and the worker is absent from the others (repeat_late). With several fragments, late
 /// gradients are dropped: workers that wait for each other in different fragments would never continue.
 ///
@@ -55,14 +55,14 @@ class Exchange final : public PathEvents {
   /// Cuts the model into the buckets of the shards that the path manager has links to, and sets the part of each link.
   /// Errors  INVALID_ARGUMENT as ps::ShardMap::cut().
   absl::Status cut_model();
-  /// Forgets the shards and whatever is under way, before this worker joins again.
+  /// Removes the shards and all pending transfers before this worker joins again.
   void clear();
 
   /// The learning rate of the steps from now on, and the weight of their gradients.
   void set_rate(float rate) { rate_ = rate; }
   void set_weight(float weight) { weight_ = weight; }
 
-  /// One index for each fragment of the model, in the order of ps::Layout::fragments.
+  /// Index of a fragment of the model, in the order of ps::Layout::fragments.
   using Index = uint32_t;
   Index fragment_count() const { return static_cast<Index>(fragments_.size()); }
   Index fragment_of(size_t tensor_index) const {
@@ -96,8 +96,8 @@ class Exchange final : public PathEvents {
   }
   /// Whether all gradients of the exchange are complete: only then it ends.
   bool is_declared(Index fragment) const { return fragments_[fragment].undeclared == 0; }
-  /// Whether a gradient that comes too late is pushed again in the next step. With several fragments the worker may be
-  /// expected in another one, while it waits for the further step of this one.
+  /// Whether a late gradient is pushed again in the next step. Another of several fragments may expect the worker while
+  /// it waits for the further step of this one.
   bool repeats_late() const {
     return options_.mode.kind == ModeKind::quorum && !options_.mode.drops_late && fragments_.size() == 1;
   }
@@ -107,7 +107,7 @@ class Exchange final : public PathEvents {
   TimePoint begun_at(Index fragment) const { return fragments_[fragment].begun_at; }
   /// End of the last exchange that pushed gradients.
   TimePoint ended_at() const { return ended_at_; }
-  /// Whether a step's gradients are under way, and nothing of its answer has come. In the first fragment.
+  /// Whether the gradients of a step of the first fragment are under way without any part of the answer.
   bool is_unanswered_push() const;
 
   /// Step of the current or the last exchange; pulls do not count.
@@ -121,7 +121,7 @@ class Exchange final : public PathEvents {
   void lower_first_steps(const std::vector<uint64_t>& first_steps);
   /// Updates applied to the parameters that this worker holds (the first bucket of the fragment).
   uint64_t global_step(Index fragment = 0) const;
-  /// Updates applied to each bucket of a shard, as this worker has seen them.
+  /// Number of updates applied to each bucket of a shard, as of the answers to this worker.
   std::vector<uint64_t> versions(uint32_t shard_index) const;
 
   // PathEvents
@@ -130,19 +130,19 @@ class Exchange final : public PathEvents {
 
  private:
   struct Bucket {
-    ps::ElementRange range;  ///< in the whole model
+    ps::ElementRange range;  ///< range in the whole model
     Index fragment = 0;
     uint32_t tensors = 0;           ///< number of tensors that overlap it
-    uint32_t tensors_missing = 0;   ///< of those, not ready in this exchange
-    uint64_t elements_missing = 0;  ///< not ready in this exchange, by parts
-    float rate = 0.0f;              ///< of this exchange
+    uint32_t tensors_missing = 0;   ///< its tensors that are not ready in this exchange
+    uint64_t elements_missing = 0;  ///< elements not ready in this exchange, by parts
+    float rate = 0.0f;              ///< learning rate of this exchange
     float weight = 1.0f;
-    ps::ArrivalKind kind{};  ///< in this exchange; absent in the further steps of a quorum
+    ps::ArrivalKind kind{};  ///< kind of this exchange; absent in the further steps of a quorum
     bool pushed = false;
     std::optional<gpu::CopyTicket> packed;  ///< end of the packing of this exchange's gradient; none: not begun
     ShardPath::Sent sent = ShardPath::Sent::nothing;
     bool outstanding = false;  ///< no answer yet in this step
-    bool has_pull = false;     ///< it offers initial values, and its pull may still be answered
+    bool has_pull = false;     ///< initial values were offered, and the pull may still be answered
     bool is_late = false;      ///< quorum: its gradient has not been applied
     uint64_t version = 0;
     uint64_t next_step = 0;  ///< ReturnHeader::next_step of the latest answer
@@ -162,16 +162,16 @@ class Exchange final : public PathEvents {
     size_t bucket_count = 0;
     ps::ArrivalKind kind{};
     uint64_t step = 0;
-    uint64_t done_step = 0;   ///< as done_step()
-    bool has_pushed = false;  ///< since set_first_steps()
+    uint64_t done_step = 0;   ///< result of done_step()
+    bool has_pushed = false;  ///< a push has left since set_first_steps()
     bool under_way = false;
     TimePoint begun_at;
     size_t undeclared = 0;        ///< tensors that neither ready() nor push_all() has declared as complete
     size_t outstanding = 0;       ///< invariant 1
     size_t late_count = 0;        ///< quorum: buckets with is_late
-    uint64_t late_staleness = 0;  ///< quorum: up to the step for which the gradient was late
-    bool dropped = false;         ///< part of this gradient came too late to be summed
-    uint64_t waited_ns = 0;       ///< of the bucket that waited longest for other workers
+    uint64_t late_staleness = 0;  ///< quorum: step distance of the late gradient
+    bool dropped = false;         ///< part of this gradient was too late for the sum
+    uint64_t waited_ns = 0;       ///< longest time that a bucket waited for other workers
   };
   /// A bucket on its way to a path.
   struct Pending {
@@ -184,7 +184,7 @@ class Exchange final : public PathEvents {
   template <typename Function>
   void for_each_bucket(Index fragment, Function function);
   uint64_t lowest_version(Index fragment) const;
-  /// How the payload of a bucket leaves: initial values stay exact.
+  /// Format of the payload of a bucket: initial values stay exact.
   PushFormat format(const Bucket& bucket) const {
     return bucket.kind == ps::ArrivalKind::push ? memory_.push_format() : PushFormat::fp32;
   }
@@ -210,12 +210,12 @@ class Exchange final : public PathEvents {
   PathManager& paths_;
 
   // Owner thread. The model, cut into buckets.
-  std::vector<Shard> shards_;                   ///< by shard index; fixed in size while entries are pending
-  std::vector<std::vector<uint32_t>> touched_;  ///< per tensor: shards with buckets that overlap it
+  std::vector<Shard> shards_;                   ///< indexed by shard; fixed in size while entries are pending
+  std::vector<std::vector<uint32_t>> touched_;  ///< shards with buckets that overlap each tensor
 
   // Owner thread. The exchanges.
   std::vector<Fragment> fragments_;
-  std::vector<bool> ready_;  ///< per tensor: reported as complete
+  std::vector<bool> ready_;  ///< tensors reported as complete
   float rate_;
   float weight_ = 1.0f;
   TimePoint ended_at_;

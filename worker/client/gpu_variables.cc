@@ -117,7 +117,7 @@ uint64_t GpuVariables::place_of(ps::ElementRange range) const {
 
 absl::Status GpuVariables::write_check(uint64_t seed) {
   GRADRAIL_RETURN_IF_ERROR(check_block(ps::device_block_bytes(elements_, push_), "a check of the path"));
-  // Both halves: the remains of an earlier check must not pass for the answer to this one.
+  // Both halves are cleared: the remains of an earlier check must not pass for the answer to this one.
   std::vector<std::byte> both(2 * ps::kCheckBytes);
   ps::fill_check(absl::MakeSpan(both).first(ps::kCheckBytes), seed);
   copies_->upload(reinterpret_cast<std::byte*>(device_.parameters) + check_out_offset(), both.data(), both.size());

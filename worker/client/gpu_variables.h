@@ -22,18 +22,18 @@ namespace gradrail::worker {
 /// Threads  Owner thread of the client. The owner of the device does not use it while the client does.
 class GpuVariables {
  public:
-  /// `parameters` and `gradients`: the host's copies, which outlive this. The packed gradients lie behind those in fp32
-  /// (ps/protocol/exchange_layout.h).
+  /// Allocates the variables on the device. The host's copies, `parameters` and `gradients`, outlive this object. The
+  /// packed gradients follow those in fp32 (ps/protocol/exchange_layout.h).
   /// Errors  FAILED_PRECONDITION: the block of the device has no room for packed gradients, or another layout.
   ///         RESOURCE_EXHAUSTED: memory of the device. UNAVAILABLE: the device was lost.
   static absl::StatusOr<std::unique_ptr<GpuVariables>> create(DeviceBlock device, size_t elements, PushFormat push,
                                                               MemorySpan parameters, MemorySpan gradients);
   ~GpuVariables();
 
-  /// All of it, for transports to register in this way.
-  /// Errors  FAILED_PRECONDITION: the device, its driver or a missing kernel module forbid it; says which.
+  /// The whole block, for transports that register it in this way.
+  /// Errors  FAILED_PRECONDITION: the device, its driver or a missing kernel module forbid it; the text names which.
   absl::StatusOr<MemorySpan> block(NicGpuTransfer way);
-  uint64_t gradients_at() const;  ///< bytes into the block; the gradients lie there as in the host's copy
+  uint64_t gradients_at() const;  ///< byte offset of the gradients in the block; laid out as in the host's copy
 
   // Patterns, in the space behind the variables.
   uint64_t check_out_offset() const;
@@ -47,7 +47,7 @@ class GpuVariables {
   gpu::CopyTicket pack(ps::ElementRange range);
 
   // Staging.
-  /// In the format of the push. Another format than fp32 requires pack() before.
+  /// Copies gradients in the format of the push to the host. A format other than fp32 requires pack() before.
   gpu::CopyTicket download_gradients(ps::ElementRange range);
   bool is_done(gpu::CopyTicket ticket) { return copies_->is_done(ticket); }
   void upload_parameters(ps::ElementRange range);
@@ -56,7 +56,7 @@ class GpuVariables {
 
   /// A network device has written parameters.
   void nic_wrote() { unflushed_ = true; }
-  /// Finishes copies and flushes writes of network devices: kernels then see all parameters that have arrived.
+  /// Finishes copies and flushes writes of network devices: later kernels read all parameters that have arrived.
   absl::Status finish_transfers();
 
   // All gradients in fp32, between the device and the host's copy, which an offer of initial values uses.
@@ -78,9 +78,9 @@ class GpuVariables {
   const PushFormat push_;
   const MemorySpan host_parameters_;
   const MemorySpan host_gradients_;
-  std::unique_ptr<GpuMemorySource> sources_[2];  ///< by way; made when first asked for
+  std::unique_ptr<GpuMemorySource> sources_[2];  ///< indexed by way; created on first use
   std::unique_ptr<gpu::Pin> pins_[2];
-  std::unique_ptr<gpu::Memory> rest_;  ///< by element, fp32, on the device: see ModelMemory. Null for a push in fp32
+  std::unique_ptr<gpu::Memory> rest_;  ///< remainder of each element, fp32, on the device (ModelMemory); null: fp32
 
   bool unflushed_ = false;
   uint64_t flushes_ = 0;

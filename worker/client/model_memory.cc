@@ -35,7 +35,7 @@ absl::Status ModelMemory::allocate(const MemoryBinder& place, const DeviceBlock&
   GRADRAIL_ASSIGN_OR_RETURN(SharedMemory parameters, SharedMemory::create("gradrail-parameters", bytes));
   const size_t gradient_bytes = ps::gradient_at(elements(), elements(), push_);
   GRADRAIL_ASSIGN_OR_RETURN(SharedMemory gradients, SharedMemory::create("gradrail-gradients", gradient_bytes));
-  // Before the first write: pages of memory that was touched keep their NUMA node.
+  // Placement precedes the first write: pages of memory that was touched keep their NUMA node.
   if (place) {
     place(parameters.span());
     place(gradients.span());
@@ -96,7 +96,7 @@ absl::Status ModelMemory::begin_offer() {
   const size_t bytes = elements() * sizeof(float);
   if (!is_offering_) {
     if (gpu_ != nullptr) GRADRAIL_RETURN_IF_ERROR(gpu_->fetch_gradients());
-    // Before the first step all gradients are zero: a start needs no memory for a copy.
+    // All gradients are zero before the first step: a start needs no memory for a copy.
     if (!is_zero({gradients_.data(), bytes})) {
       GRADRAIL_ASSIGN_OR_RETURN(kept_gradients_, SharedMemory::create("gradrail-kept-gradients", bytes));
       std::memcpy(kept_gradients_.data(), gradients_.data(), bytes);

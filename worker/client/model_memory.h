@@ -16,8 +16,8 @@ namespace gradrail::worker {
 
 /// The variables of the model: parameters and gradients in host memory, tensor after tensor in the order of the schema.
 /// Where the model computes on a GPU, they are copies of the variables in GPU memory.
-/// Shapes   Both blocks: [elements()], fp32. An element lies at the same offset in both (ps::Layout). With another
-///          format of the push, the packed gradients lie behind the gradients (ps/protocol/exchange_layout.h).
+/// Shapes   Both blocks: [elements()], fp32. An element has the same offset in both (ps::Layout). If the push has
+///          another format, the packed gradients follow the gradients (ps/protocol/exchange_layout.h).
 /// Threads  Owner thread.
 class ModelMemory {
  public:
@@ -40,8 +40,9 @@ class ModelMemory {
   MemorySpan gradient_span() const { return gradients_.span(); }
 
   PushFormat push_format() const { return push_; }
-  /// Packs the gradients of a range in the format of the push. Once for each gradient: the rest of the rounding goes
-  /// into the next one. If the variables are on a GPU, a kernel packs them; gpu()->is_done() reports the end.
+  /// Packs the gradients of a range in the format of the push. Each gradient is packed once: the remainder of the
+  /// rounding is added to the next one. If the variables are on a GPU, a kernel packs them; gpu()->is_done() reports
+  /// the end.
   gpu::CopyTicket pack(ps::ElementRange range);
   /// The place of a range in gradient_span(), in this format.
   MemorySpan payload(ps::ElementRange range, PushFormat format) const;
@@ -74,9 +75,9 @@ class ModelMemory {
   const ps::Layout layout_;
   SharedMemory parameters_;
   SharedMemory gradients_;       ///< [gradients][gap][packed gradients]
-  bool is_offering_ = false;     ///< the initial values are in the place of the gradients
-  SharedMemory kept_gradients_;  ///< during an offer; empty: all of them are zero
-  /// By element, fp32: what the rounding of all gradients so far has left out. Empty with a GPU, which has its own.
+  bool is_offering_ = false;     ///< the memory of the gradients contains the initial values
+  SharedMemory kept_gradients_;  ///< gradients during an offer; empty: all of them are zero
+  /// Sum of the rounding remainders of all gradients by element, fp32. Empty with a GPU, which has its own.
   SharedMemory rest_;
   ReturnDecoder decoder_;
   std::unique_ptr<GpuVariables> gpu_;

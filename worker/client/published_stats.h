@@ -33,7 +33,7 @@ class PublishedStats {
 
  private:
   TimePoint next_;                        ///< owner
-  std::atomic<Duration::rep> begun_ = 0;  ///< when the exchange under way began; 0: none is
+  std::atomic<Duration::rep> begun_ = 0;  ///< begin of the exchange under way; 0: none is
   mutable Mutex mutex_;
   ClientStats stats_ ABSL_GUARDED_BY(mutex_);
   Recent recent_ ABSL_GUARDED_BY(mutex_);

@@ -48,7 +48,7 @@ void RunFailure::lose_server(uint32_t ps_index, absl::Status cause) {
 }
 
 absl::Status RunFailure::status() const {
-  if (!failed()) return absl::OkStatus();  // without the lock: every round of a wait asks
+  if (!failed()) return absl::OkStatus();  // no lock: every round of a wait calls this
   MutexLock lock(mutex_);
   return first_;
 }

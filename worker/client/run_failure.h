@@ -28,7 +28,7 @@ bool may_be_remedied(const absl::Status& cause);
 /// Threads  Any thread, unless stated otherwise.
 class RunFailure {
  public:
-  using LostServers = std::map<uint32_t, absl::Status>;  ///< by ps task, with the cause
+  using LostServers = std::map<uint32_t, absl::Status>;  ///< causes of the losses, by ps task
 
   /// `wake` makes the owner thread return from a blocking wait; it is called from any thread.
   RunFailure(bool has_backups, std::function<void()> wake) : has_backups_(has_backups), wake_(std::move(wake)) {}
@@ -49,7 +49,7 @@ class RunFailure {
   /// Threads  Owner thread.
   void abandon_failover() ABSL_LOCKS_EXCLUDED(mutex_);
 
-  /// Forgets everything, before this worker joins again.
+  /// Removes all errors before this worker joins again.
   /// Threads  Owner thread, without heartbeats.
   void clear() ABSL_LOCKS_EXCLUDED(mutex_);
 

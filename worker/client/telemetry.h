@@ -62,7 +62,7 @@ class Telemetry {
 
   /// Calls ClientOptions::dump when a ps or a signal has requested a dump since the last call.
   void answer_dump();
-  /// Forgets the number of requests that ps task 0 has reported: another process counts from 0.
+  /// Resets the number of requests that ps task 0 has reported: another process counts from 0.
   /// Threads  Any thread.
   void restart_dump_count() { dump_count_seen_ = kNoDumpCount; }
 
@@ -72,7 +72,7 @@ class Telemetry {
 
   // Threads  Any thread.
   void report(ps::proto::Ping& ping) const;
-  /// Takes the number of dumps requested so far from a heartbeat's reply. True when it has grown: the owner thread may
+  /// Takes the number of dumps requested until now from a heartbeat's reply. True if it has grown: the owner thread may
   /// be blocked in wait(), and must be woken.
   bool on_dump_count(uint64_t requested);
   ClientStats published_stats() const { return published_.stats(); }

@@ -48,7 +48,7 @@ BatchLoader::~BatchLoader() = default;
 void BatchLoader::seek(uint64_t step) {
   if (step == step_) return;
   step_ = step;
-  if (ready_) half_ = 1 - half_;  // what was prepared is written over, not what is in use
+  if (ready_) half_ = 1 - half_;  // overwrites the prepared half, not the one in use
   ready_ = false;
 }
 
@@ -80,11 +80,11 @@ absl::StatusOr<SparseBatch> BatchLoader::next_sparse() {
 }
 
 void BatchLoader::shuffle() {
-  // From the identity each time, so that an epoch's order does not depend on the epochs before it.
+  // The order starts from the identity each time, so that an epoch's order does not depend on the epochs before it.
   std::iota(order_.begin(), order_.end(), 0u);
   Random random = epoch_random(seed_, stream_, epoch_);
   if (split_->in_file_order) {
-    // Each example comes from the next `buffer` of the file, as from the tutorials' queue, not from the whole split.
+    // Each example is one of the next `buffer` of the file, as in the tutorials' queue, not of the whole split.
     const size_t buffer = shuffle_buffer(batch_size_);
     for (size_t i = 0; i < order_.size(); ++i) {
       std::swap(order_[i], order_[i + random.below(std::min(buffer, order_.size() - i))]);

@@ -18,7 +18,7 @@ class RecordQueue;
 class RecordSource;
 struct RecordBatch;
 
-/// One IDX file, gzip-packed or plain, uint8 elements.
+/// An IDX file, gzip-packed or plain, uint8 elements.
 struct IdxArray {
   std::vector<uint32_t> shape;
   std::vector<uint8_t> values;
@@ -45,15 +45,15 @@ struct Split {
   size_t pixels = 0;
   std::vector<uint8_t> images;
   std::vector<uint8_t> labels;
-  bool in_file_order = false;  ///< of TFRecord files: shuffled through a buffer, as TensorFlow reads them
+  bool in_file_order = false;  ///< order of TFRecord files: shuffled through a buffer, as in TensorFlow
   ImageSize size = {};
   std::shared_ptr<RecordSource> source = {};  ///< null: the split is in memory
-  double density = 0.0;                       ///< of a split with a source: the share of pixels that are not black
+  double density = 0.0;                       ///< share of pixels that are not black, in a split with a source
 };
 
 struct MnistData {
   Split train;       ///< 55,000: the 60,000 without the first 5,000
-  Split validation;  ///< those 5,000
+  Split validation;  ///< validation images: those 5,000
   Split test;        ///< 10,000
 };
 
@@ -68,8 +68,8 @@ absl::StatusOr<std::string> default_mnist_folder();
 
 /// Batches of one split. Each epoch has its own random order, a function of (seed, stream, epoch). The last, smaller
 /// batch of an epoch is left out, as the tutorials do. A loader makes them in one form; the order is the same in all. A
-/// split in file order is shuffled through a buffer of 1000 + 3 · batch examples: each is drawn from those that come
-/// next. A split with a source has the same order as one in memory.
+/// split in file order is shuffled through a buffer of 1000 + 3 · batch examples: each is drawn from the next ones. A
+/// split with a source has the same order as one in memory.
 /// Threads  One owner.
 class BatchLoader {
  public:
@@ -85,8 +85,8 @@ class BatchLoader {
     size_t count = 1;
   };
 
-  /// The sparse form goes through a split in memory once, here; it takes what fits_sparse(). The split must hold one
-  /// batch for every tower.
+  /// The sparse form reads a split in memory once, here; it takes what fits_sparse(). The split must hold one batch for
+  /// every tower.
   BatchLoader(const Split& split, size_t batch_size, uint64_t seed, uint64_t stream, Form form = Form::kDense)
       : BatchLoader(split, batch_size, seed, stream, form, Turn{}) {}
   BatchLoader(const Split& split, size_t batch_size, uint64_t seed, uint64_t stream, Form form, Turn turn);
@@ -107,15 +107,15 @@ class BatchLoader {
     absl::Span<const uint8_t> labels;  ///< [batch]
   };
   /// The next batch; valid until the call after the next prefetch() or next().
-  /// Errors  of a split with a source: as RecordSequence.
+  /// Errors  Those of RecordSequence, for a split with a source.
   absl::StatusOr<Batch> next();
-  /// Where the images of all batches lie, one after another: for a copy to a device.
+  /// Memory of the images of all batches, which are consecutive: for a copy to a device.
   absl::Span<const float> image_memory() const { return images_; }
   /// next() of a sparse loader; a loader answers to the one of its form only.
   absl::StatusOr<SparseBatch> next_sparse();
 
  private:
-  /// Begins the epoch `epoch_` with an order of its own.
+  /// Begins the epoch `epoch_` with a separate order.
   void shuffle();
   /// Number of the batch of `step_`, counted over all epochs and towers.
   uint64_t number() const { return step_ * turn_.count + turn_.index; }
@@ -135,18 +135,18 @@ class BatchLoader {
   uint64_t stream_;
   Form form_;
   Turn turn_;
-  uint64_t epoch_ = 0;                  ///< that order_ is of
-  uint64_t step_ = 0;                   ///< of the next batch
-  bool ready_ = false;                  ///< it has been prepared
-  std::vector<uint32_t> order_;         // of a split in memory
-  std::shared_ptr<RecordQueue> queue_;  // of a split with a source
+  uint64_t epoch_ = 0;                  ///< epoch of order_
+  uint64_t step_ = 0;                   ///< step of the next batch
+  bool ready_ = false;                  ///< the next batch has been prepared
+  std::vector<uint32_t> order_;         // order of a split in memory
+  std::shared_ptr<RecordQueue> queue_;  // queue of a split with a source
   // Two halves in turn: a prefetched batch must not overwrite the one in use.
   size_t half_ = 0;
   std::vector<float> images_;       // dense, centred
   std::vector<SparseLists> lists_;  // sparse only
   std::vector<uint8_t> labels_;
   std::optional<SparseImages> sparse_images_;  // sparse, of a split in memory
-  std::vector<RecordBatch> taken_;             // by half, of a split with a source
+  std::vector<RecordBatch> taken_;             // batches by half, of a split with a source
 };
 
 }  // namespace gradrail::worker

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kClasses = 10;
 
-// Below the range in which a product of three numbers could wrap around.
+// The limit is below the range in which a product of three numbers could wrap around.
 constexpr int64_t kMaxSide = 1 << 20;
 
 using FeatureMap = google::protobuf::Map<std::string, proto::Feature>;

@@ -48,7 +48,8 @@ class Content {
   /// The file ends inside its packed data.
   bool truncated() const { return packed_ && !broken_ && !member_complete_ && rest_.empty(); }
 
-  /// How much of `target` the content fills; less than all only at its end or where it is damaged.
+  /// Reads the content; returns the size of the filled part of `target`: less than all only at the end or if the
+  /// content is damaged.
   size_t read(absl::Span<uint8_t> target) {
     if (packed_) return inflate_into(target);
     const size_t count = std::min(target.size(), rest_.size());
@@ -122,7 +123,7 @@ absl::StatusOr<std::vector<uint32_t>> read_shape(const std::string& path, Conten
   for (uint32_t& size : shape) {
     uint8_t bytes[4];
     if (content.read(absl::MakeSpan(bytes)) != sizeof bytes) return ended_early(path, content);
-    // By shifts: the result does not depend on the byte order of this machine.
+    // The sum uses shifts: the result does not depend on the byte order of this machine.
     size = uint32_t{bytes[0]} << 24 | uint32_t{bytes[1]} << 16 | uint32_t{bytes[2]} << 8 | bytes[3];
   }
   return shape;
@@ -146,7 +147,7 @@ absl::StatusOr<IdxArray> read_idx(const std::string& path) {
   Content content({reinterpret_cast<const uint8_t*>(file.data()), file.size()});
   GRADRAIL_ASSIGN_OR_RETURN(std::vector<uint32_t> shape, read_shape(path, content));
   GRADRAIL_ASSIGN_OR_RETURN(const uint64_t count, element_count(path, shape));
-  // Before the allocation: the header alone must not decide how much memory is used.
+  // The check precedes the allocation: the header alone must not decide how much memory is used.
   const uint64_t most = file.size() * (content.packed() ? kMaxDeflateRatio : 1);
   if (count > most) {
     return damaged(path, fmt::format("truncated: claims {} elements, {} bytes cannot hold them", count, file.size()));

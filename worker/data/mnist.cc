@@ -111,7 +111,7 @@ absl::StatusOr<std::string> default_mnist_folder() {
     return absl::NotFoundError(
         "no MNIST: /proc/self/exe does not name the folder of this program (is /proc mounted?); "
         "name the folder of MNIST by --data-dir or GRADRAIL_DATA_DIR");
-  // Beside the program, or in an installation or a build tree.
+  // The folders are beside the program, or in an installation or a build tree.
   const std::string candidates[] = {(program / "mnist").string(),
                                     (program.parent_path() / "share/gradrail/mnist").string()};
   for (const std::string& folder : candidates) {

@@ -11,7 +11,7 @@ constexpr float kScale = 1.0f / 255.0f;
 
 GRADRAIL_VECTOR_CLONES
 void scale_pixels(const uint8_t* source, size_t count, float* target) {
-  // Through int: the instruction sets convert signed integers, unsigned ones only the newest.
+  // The conversion is through int: the instruction sets convert signed integers, unsigned ones only the newest.
   for (size_t i = 0; i < count; ++i) target[i] = static_cast<float>(static_cast<int>(source[i])) * kScale;
 }
 

@@ -113,7 +113,7 @@ absl::Status RecordQueue::read(uint64_t number, RecordBatch& batch) {
       records_.seek(number / batches_per_epoch_, number % batches_per_epoch_ * options_.batch_size));
   for (size_t i = 0; i < options_.batch_size; ++i)
     GRADRAIL_RETURN_IF_ERROR(records_.next(batch.images.data() + i * pixels_, batch.labels[i]));
-  // In this thread: a step would wait for it.
+  // This thread makes the form: a step would wait for it.
   if (options_.sparse) batch.sparse.emplace(batch.images, pixels_);
   return absl::OkStatus();
 }

@@ -19,16 +19,16 @@
 
 namespace gradrail::worker {
 
-/// One batch as its files have it.
+/// A batch with the contents of its files.
 struct RecordBatch {
   std::vector<uint8_t> images;         ///< [batch, pixels]
   std::vector<uint8_t> labels;         ///< [batch]
-  std::optional<SparseImages> sparse;  ///< of `images`, if the queue makes it
+  std::optional<SparseImages> sparse;  ///< sparse form of `images`, if the queue makes it
 };
 
 /// The batches of one worker, which a thread reads ahead of the steps. Batches are counted from 0 over all epochs; the
 /// towers of a worker take those of one step.
-/// Errors  as RecordSequence, in the order of the batches.
+/// Errors  Those of RecordSequence, in the order of the batches.
 /// Threads  Any.
 class RecordQueue {
  public:
@@ -41,12 +41,12 @@ class RecordQueue {
 
     bool operator==(const Options&) const = default;
   };
-  /// `on_thread` is called first in the thread that reads.
+  /// Starts the thread that reads; it calls `on_thread` first.
   RecordQueue(const RecordFiles& files, const Options& options, std::function<void()> on_thread);
   ~RecordQueue();
 
   const Options& options() const { return options_; }
-  /// Whether take() would return at once.
+  /// Whether take() would return immediately.
   bool is_ready(uint64_t number);
   /// Waits for a batch and exchanges its memory with that of `batch`. Any order is correct; batches that are not near
   /// the one before cost a search in the files.
@@ -58,21 +58,21 @@ class RecordQueue {
 
   const size_t pixels_;
   const Options options_;
-  const uint64_t batches_per_epoch_;  ///< of all towers
+  const uint64_t batches_per_epoch_;  ///< number of all towers together
   const std::function<void()> on_thread_;
   std::atomic<bool> stop_ = false;
-  ShuffledRecords records_;  ///< of the thread
+  ShuffledRecords records_;  ///< used by the thread
 
   // Held during take(): towers with distant batches must not send the thread back and forth while they wait.
   Mutex turn_ ABSL_ACQUIRED_BEFORE(mutex_);
   Mutex mutex_;
   ConditionVariable changed_;
-  uint64_t next_ ABSL_GUARDED_BY(mutex_) = 0;    ///< that the thread reads now, or next
+  uint64_t next_ ABSL_GUARDED_BY(mutex_) = 0;    ///< batch that the thread reads now, or next
   uint64_t end_ ABSL_GUARDED_BY(mutex_) = 0;     ///< the thread reads no further
   bool jumped_ ABSL_GUARDED_BY(mutex_) = false;  ///< next_ was set while the thread may read another batch
   std::map<uint64_t, RecordBatch> ready_ ABSL_GUARDED_BY(mutex_);
   std::vector<RecordBatch> spare_ ABSL_GUARDED_BY(mutex_);  ///< memory for the next batches
-  absl::Status failure_ ABSL_GUARDED_BY(mutex_);            ///< of batch `next_`
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);            ///< error of batch `next_`
 
   absl::Status thread_failure_;  ///< set once: there is no thread
 

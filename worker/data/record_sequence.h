@@ -20,15 +20,15 @@ class ExampleDecoder;
 struct RecordFiles {
   std::vector<std::string> paths;
   std::vector<uint64_t> counts;  ///< records by file; empty: unknown
-  size_t pixels = 0;             ///< of each image
-  ImageSize size = {};           ///< of each image
+  size_t pixels = 0;             ///< number in each image
+  ImageSize size = {};           ///< size of each image
 
   uint64_t count() const;
 };
 
 /// Reads the images of a split one after another, every checksum verified.
-/// Errors  as TfRecordReader and ExampleDecoder. DATA_LOSS names file, record and cause. Further causes are an image of
-///         another size than those before, and a file with another number of records than in `counts`.
+/// Errors  Those of TfRecordReader and ExampleDecoder. DATA_LOSS names file, record and cause. Further causes are an image
+///         of another size than those before, and a file with another number of records than in `counts`.
 /// Threads  One owner.
 class RecordSequence {
  public:
@@ -46,7 +46,7 @@ class RecordSequence {
   /// The next image is `record`, counted from 0 over all files. Needs the counts.
   absl::Status seek(uint64_t record);
 
-  /// After the end of a first pass: with counts and sizes.
+  /// Files with counts and sizes, after the end of a first pass.
   const RecordFiles& files() const { return files_; }
 
  private:
@@ -57,7 +57,7 @@ class RecordSequence {
   RecordFiles files_;
   const bool has_counts_;
   std::unique_ptr<ExampleDecoder> decoder_;
-  size_t file_ = 0;                       ///< that reader_ reads
+  size_t file_ = 0;                       ///< file that reader_ reads
   std::optional<TfRecordReader> reader_;  ///< empty: the file is not open yet
   std::string record_;
 };

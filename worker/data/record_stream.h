@@ -43,7 +43,7 @@ class RecordStream {
   ps::InputFile file_;
   uint64_t file_rest_;  ///< bytes of the file behind the buffer
   std::vector<uint8_t> buffer_;
-  size_t begin_ = 0, end_ = 0;                     ///< of the unread bytes in the buffer
+  size_t begin_ = 0, end_ = 0;                     ///< range of the unread bytes in the buffer
   std::unique_ptr<z_stream, EndInflate> inflate_;  ///< null: the file has no compression
   bool member_complete_ = false;                   ///< its checksum was read, and was right
 };

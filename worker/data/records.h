@@ -23,15 +23,15 @@ struct RecordLimits {
 
 /// Reads and verifies the three splits; without a `validation.tfrecords` that split is empty. A training split beyond
 /// its limit is only counted: Split::source reads it again during the training.
-/// Errors  as TfRecordReader. DATA_LOSS names file, record and cause: a missing or wrong feature, a label other than 0
-///         to 9, or images of different sizes. `height`, `width` and `depth` must be the size of the image. A missing
-///         shard is also DATA_LOSS. NOT_FOUND: no file of a split. INVALID_ARGUMENT: validation or test exceeds its
-///         limit.
+/// Errors  Those of TfRecordReader. DATA_LOSS names file, record and cause: a missing or wrong feature, a label other
+///         than 0 to 9, or images of different sizes. `height`, `width` and `depth` must be the size of the image. A
+///         missing shard is also DATA_LOSS. NOT_FOUND: no file of a split. INVALID_ARGUMENT: validation or test
+///         exceeds its limit.
 absl::StatusOr<MnistData> load_records(const std::string& folder, RecordLimits limits = {});
 
 /// Writes them, with `height`, `width` and `depth` beside, as the tutorial's converter does. Each file is whole or not
 /// there; the folder is made where it is missing.
-/// Errors  INVALID_ARGUMENT: the number of pixels is not a square. Else as TfRecordWriter.
+/// Errors  INVALID_ARGUMENT: the number of pixels is not a square. Otherwise those of TfRecordWriter.
 absl::Status write_records(const MnistData& data, const std::string& folder);
 
 }  // namespace gradrail::worker

@@ -20,7 +20,7 @@ constexpr size_t kBufferBatches = 3;
 size_t shuffle_buffer(size_t batch_size) { return kBufferExamples + kBufferBatches * batch_size; }
 
 Random epoch_random(uint64_t seed, uint64_t stream, uint64_t epoch) {
-  // A generator of its own for the pair (seed, stream), since neighboring seeds of one generator share part of their
+  // The pair (seed, stream) has a separate generator, since neighboring seeds of one generator share part of their
   // state.
   return Random(Random(seed, stream).next(), epoch);
 }
@@ -36,8 +36,8 @@ ShuffledRecords::ShuffledRecords(const RecordFiles& files, const Order& order, c
       images_(buffer_ * pixels_),
       labels_(buffer_) {}
 
-/// Returns the slot of the image at `position_`. The image that was there takes the place of the one drawn. A list of
-/// all images has the same order, if each place is swapped with one of the next `buffer_` places.
+/// Returns the slot of the image at `position_`. The image that was there replaces the drawn one. A list of all images
+/// has the same order, if each place is swapped with one of the next `buffer_` places.
 size_t ShuffledRecords::draw() {
   GRADRAIL_CHECK(position_ < count_);
   const uint64_t distance = random_->below(std::min<uint64_t>(buffer_, count_ - position_));
@@ -57,7 +57,7 @@ absl::Status ShuffledRecords::load(size_t slot) {
   return absl::OkStatus();
 }
 
-/// The image of the slot has been drawn: the next one of the files takes its place.
+/// Fills the slot of a drawn image with the next one of the files.
 absl::Status ShuffledRecords::refill(size_t slot) {
   if (position_ + buffer_ > count_) return absl::OkStatus();
   const absl::Status loaded = load(slot);
@@ -92,7 +92,7 @@ absl::Status ShuffledRecords::jump(uint64_t epoch, uint64_t position) {
     held[slot].first = position_ - 1 + buffer_;
   }
   std::sort(held.begin(), held.end());
-  const uint64_t end = std::min(position + buffer_, count_);  // of the records in the buffer
+  const uint64_t end = std::min(position + buffer_, count_);  // end of the records in the buffer
   uint64_t record = held.front().first;
   absl::Status loaded = sequence_.seek(record);
   for (auto next = held.begin(); loaded.ok() && record < end; ++record) {

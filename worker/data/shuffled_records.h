@@ -19,7 +19,7 @@ size_t shuffle_buffer(size_t batch_size);
 Random epoch_random(uint64_t seed, uint64_t stream, uint64_t epoch);
 
 /// The images of a split in the order of BatchLoader, with the images of the shuffle buffer in memory and no others.
-/// Errors  as RecordSequence. CANCELLED: `stop` became true.
+/// Errors  Those of RecordSequence. CANCELLED: `stop` became true.
 /// Threads  One owner; `stop`: any.
 class ShuffledRecords {
  public:
@@ -50,7 +50,7 @@ class ShuffledRecords {
   RecordSequence sequence_;
 
   uint64_t epoch_ = 0;
-  uint64_t position_ = 0;         ///< of the next image in the epoch
+  uint64_t position_ = 0;         ///< position of the next image in the epoch
   std::optional<Random> random_;  ///< empty: no epoch has begun, or an error ended it
   std::vector<size_t> ring_;      ///< [position % buffer]: the slot of the image there
   std::vector<uint8_t> images_;   ///< [slot, pixels]

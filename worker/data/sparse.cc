@@ -39,7 +39,7 @@ SparseImages::SparseImages(absl::Span<const uint8_t> images, size_t pixels) {
   for (size_t first = 0; first < images.size(); first += pixels) {
     const uint8_t* const image = images.data() + first;
     for (size_t begin = 0; begin < pixels; begin += kWord) {
-      // Black pixels come in runs.
+      // Black pixels form runs.
       uint64_t word = 0;
       std::memcpy(&word, image + begin, std::min(kWord, pixels - begin));
       if (word == 0) continue;
@@ -54,7 +54,7 @@ SparseImages::SparseImages(absl::Span<const uint8_t> images, size_t pixels) {
 }
 
 void SparseLists::set_image(size_t index, SparseValues values) {
-  // Shuffled images lie anywhere in memory: fetched all at once they cost one wait, not one each.
+  // Shuffled images are anywhere in memory: a fetch of all together costs one wait, not one each.
   constexpr size_t kPerLine = 64 / sizeof(SparseValue);
   for (size_t k = 0; k < values.size(); k += kPerLine) __builtin_prefetch(values.data() + k);
   by_image_[index] = values;
@@ -68,12 +68,13 @@ void SparseLists::transpose() {
     for (const SparseValue& value : image) ++ends_[value.row()];
     count += image.size();
   }
-  // Before the spans below, which point into `values_`. It never shrinks: later batches rarely allocate.
+  // The allocation precedes the spans below, which point into `values_`. It never shrinks: later batches rarely
+  // allocate.
   if (values_.size() < count) values_.resize(count);
   uint32_t begin = 0;
   for (size_t pixel = 0; pixel < ends_.size(); ++pixel) {
     by_pixel_[pixel] = {values_.data() + begin, ends_[pixel]};
-    // From here on the place of the pixel's next value.
+    // The entry is the place of the pixel's next value from here on.
     begin += std::exchange(ends_[pixel], begin);
   }
   for (size_t i = 0; i < by_image_.size(); ++i) {

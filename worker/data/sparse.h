@@ -9,10 +9,10 @@
 namespace gradrail::worker {
 
 // Batches of pictures that are mostly black. A product with such a batch is a sum of few rows of the other matrix.
-// These are rows of the weights for each image, of the hidden gradient for each pixel. Hence each batch comes listed in
-// both orders.
+// These are rows of the weights for each image, of the hidden gradient for each pixel. Each batch is therefore listed
+// in both orders.
 
-/// One pixel that is not black: row() is what it meets in the other matrix, value() is to be divided by 255. In one
+/// A pixel that is not black: row() is its row of the other matrix, value() must be divided by 255. Both are in one
 /// word, since sorting them is a matter of stores.
 class SparseValue {
  public:
@@ -46,11 +46,11 @@ class SparseImages {
   }
 
  private:
-  std::vector<size_t> offsets_;  // one more than images
+  std::vector<size_t> offsets_;  // one entry more than images
   std::vector<SparseValue> values_;
 };
 
-/// One batch in both orders; in each list rows ascend, so that sums over it always run in the same order.
+/// A batch in both orders; in each list rows ascend, so that sums over it always run in the same order.
 struct SparseBatch {
   absl::Span<const SparseValues> by_image;  ///< [batch]: rows are pixels
   absl::Span<const SparseValues> by_pixel;  ///< [pixels]: rows are images of the batch
@@ -76,7 +76,7 @@ class SparseLists {
   std::vector<SparseValues> by_image_;
   std::vector<SparseValues> by_pixel_;
   std::vector<uint32_t> ends_;
-  std::vector<SparseValue> values_;  // grows to the fullest batch seen
+  std::vector<SparseValue> values_;  // grows to the size of the fullest batch
 };
 
 }  // namespace gradrail::worker

@@ -24,7 +24,7 @@ struct RecordHeader {
   uint64_t length;
   uint32_t length_crc;
 };
-constexpr size_t kHeaderBytes = 12;  // on disk, without the struct's padding
+constexpr size_t kHeaderBytes = 12;  // size on disk, without the struct's padding
 // Records of MNIST have less than 1 KiB: a write for each would cost a system call each.
 constexpr size_t kFlushBytes = size_t{1} << 20;
 
@@ -65,7 +65,7 @@ absl::StatusOr<bool> TfRecordReader::next(std::string& record) {
   if (got == 0) return false;
   if (got < kHeaderBytes) return damaged("the file ends within it");
   if (!is_intact(header)) return damaged("the checksum of its length is wrong; is this a TFRecord file?");
-  // Before anything is allocated: nothing but the file's own size says what a length may be.
+  // The check precedes any allocation: only the file's own size limits a length.
   if (header.length > stream_.at_most()) return damaged("the file ends within it");
   record.resize(header.length);
   GRADRAIL_RETURN_IF_ERROR(read(record.data(), record.size()));

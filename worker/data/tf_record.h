@@ -13,7 +13,7 @@
 namespace gradrail::worker {
 
 /// A TFRecord file being read record by record, every checksum verified. It may be compressed by gzip or zlib.
-/// Errors  as RecordStream. DATA_LOSS names the file, the record (from 0) and the cause. Causes are a checksum, a
+/// Errors  Those of RecordStream. DATA_LOSS names the file, the record (from 0) and the cause. Causes are a checksum, a
 ///         length beyond the end of the file, and an end within a record.
 class TfRecordReader {
  public:
@@ -21,7 +21,7 @@ class TfRecordReader {
 
   /// False at the file's end.
   absl::StatusOr<bool> next(std::string& record);
-  uint64_t index() const { return index_; }  ///< of the record that next() returns next
+  uint64_t index() const { return index_; }  ///< index of the record that next() returns next
   const std::string& path() const { return stream_.path(); }
 
  private:
@@ -38,7 +38,7 @@ class TfRecordReader {
 void append_tf_record(std::string& file, std::string_view record);
 
 /// Writes one. The file is there, whole, after commit(), and not before.
-/// Errors  as ps::ReplacementFile.
+/// Errors  Those of ps::ReplacementFile.
 class TfRecordWriter {
  public:
   static absl::StatusOr<TfRecordWriter> create(const std::string& path);

@@ -18,7 +18,7 @@ static float draw(uint64_t* state) {
   return (float)((z ^ (z >> 31)) >> 40) / 8388608.0f - 1.0f;
 }
 
-/* A point, and on which side of a hidden plane it lies. */
+/* Generates a point and its side of a hidden plane. */
 static int next_point(uint64_t* state, float* x) {
   float side = 0.25f;
   for (int k = 0; k < kFeatures; ++k) {

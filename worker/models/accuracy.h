@@ -12,7 +12,7 @@ namespace gradrail::worker {
 using LogitsOf = absl::FunctionRef<const float*(const float* images)>;
 
 struct AccuracyShape {
-  size_t batch = 0;  ///< what the network takes at once; behind a smaller last one it gets rows that do not count
+  size_t batch = 0;  ///< images in one pass of the network; rows after a smaller last batch do not count
   size_t pixels = 0;
   size_t classes = 0;
   void (*scale)(const uint8_t* source, size_t count, float* target) = nullptr;  ///< pixels.h

@@ -32,9 +32,9 @@ enum CnnTensor : size_t {
   kTensorCount
 };
 
-/// How a layer begins.
+/// Initial values of a layer.
 struct Beginning {
-  double deviation;  // of the weights
+  double deviation;  // deviation of the weights
   float bias;
 };
 constexpr Beginning kBeginnings[] = {{0.05, 0.0f}, {0.05, 0.1f}, {0.04, 0.1f}, {0.04, 0.1f}, {1.0 / 192.0, 0.0f}};
@@ -87,8 +87,8 @@ struct Cnn::Impl {
   Layer local3, local4, linear;
   std::vector<float> features, features_gradient;
   std::vector<float> hidden, hidden_gradient;
-  std::vector<float> units, units_gradient;  // of the layer before the last
-  std::vector<float> logits;                 // after the forward pass their gradient
+  std::vector<float> units, units_gradient;  // units of the layer before the last
+  std::vector<float> logits;                 // the gradient of the logits after the forward pass
   size_t correct = 0;                        // images of the last step's batch
 };
 
@@ -158,7 +158,7 @@ void Cnn::Impl::forward(const float* images, Parameters parameters) {
   linear.forward.run(units.data(), at(kLinear), logits.data(), at(kLinearBias));
 }
 
-/// From the gradient of the logits, which `logits` holds, to all others.
+/// Computes all gradients from the gradient of the logits, which `logits` contains.
 void Cnn::Impl::backward(Parameters parameters, Gradients gradients, const GradientReady& ready) {
   const auto at = [&](CnnTensor tensor) { return gradients[tensor].data(); };
   const auto done = [&](CnnTensor weights) {
@@ -166,7 +166,7 @@ void Cnn::Impl::backward(Parameters parameters, Gradients gradients, const Gradi
     ready(weights);
     ready(weights + 1);
   };
-  // In each layer done() follows to_inputs, the last reader of the weights: fresh ones may then replace them.
+  // Each layer calls done() after to_inputs, the last reader of the weights: fresh ones may then replace them.
   linear.to_weights.run(units.data(), logits.data(), at(kLinear));
   sum_rows(logits.data(), shape.batch, shape.classes, at(kLinearBias));
   linear.to_inputs.run(logits.data(), parameters[kLinear].data(), units_gradient.data());

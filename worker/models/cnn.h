@@ -20,13 +20,13 @@ class Cnn {
  public:
   struct Shape {
     size_t batch = 100;
-    size_t side = 28;  ///< of the square images; a multiple of 4
+    size_t side = 28;  ///< length of a side of the square images; a multiple of 4
     size_t first_channels = 32;
     size_t second_channels = 64;
     size_t hidden = 1024;
     size_t classes = 10;
-    /// The tutorial's ReLU on the layer before the last. A unit of it that is negative for every image learns nothing
-    /// any more, and with ten units there are few to spare. False leaves the layer linear.
+    /// Whether the layer before the last has the tutorial's ReLU. One of its ten units that is negative for every image
+    /// is not trained any more. False leaves the layer linear.
     bool logits_relu = true;
   };
   /// INTERNAL: oneDNN refused, with its reason.

@@ -24,7 +24,7 @@ constexpr memory::dim kKernel = 5;
 constexpr memory::dim kPool = 2;
 const memory::dims kOnes = {1, 1};
 const memory::dims kNothing = {0, 0};
-const memory::dims kMargin = {kKernel / 2, kKernel / 2};  // SAME: as much comes out as goes in
+const memory::dims kMargin = {kKernel / 2, kKernel / 2};  // SAME: the output has the size of the input
 const memory::dims kPools = {kPool, kPool};
 
 memory::desc layout(const memory::dims& dims, Tag tag) { return {dims, memory::data_type::f32, tag}; }
@@ -37,7 +37,7 @@ void point(memory& operand, const float* data) {
   GRADRAIL_CHECK(dnnl_memory_set_data_handle(operand.get(), const_cast<float*>(data)) == dnnl_success);
 }
 
-/// One oneDNN primitive with all it reads and writes.
+/// A oneDNN primitive with all its operands.
 class Operation {
  public:
   Operation(dnnl::primitive primitive, std::initializer_list<std::pair<int, memory>> operands)
@@ -58,7 +58,7 @@ class Operation {
 
  private:
   dnnl::primitive primitive_;
-  std::vector<memory> operands_;  // kept alive
+  std::vector<memory> operands_;  // owns the operands
   std::vector<dnnl_exec_arg_t> arguments_;
 };
 using Operations = std::vector<Operation>;
@@ -67,14 +67,14 @@ using Operations = std::vector<Operation>;
 class Workshop {
  public:
   memory room(const memory::desc& description) const { return {description, engine_}; }
-  /// The caller's memory: it says where at each run.
+  /// The caller's memory: each run sets its address.
   memory handle(const memory::dims& dims, Tag tag) const { return {layout(dims, tag), engine_, DNNL_MEMORY_NONE}; }
 
   template <typename Primitive>
   Operation operation(const typename Primitive::primitive_desc& chosen,
                       std::initializer_list<std::pair<int, memory>> operands) const {
     Operation made(Primitive(chosen), operands);
-    // Its own scratch memory, allocated here once instead of at each execution.
+    // The primitive has its own scratch memory, allocated here once instead of at each execution.
     made.add(DNNL_ARG_SCRATCHPAD, room(chosen.scratchpad_desc()));
     return made;
   }
@@ -84,7 +84,7 @@ class Workshop {
     operations.push_back(operation<dnnl::reorder>(chosen, {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}}));
   }
 
-  /// `from` as a primitive wants to read it: itself, or a copy that `operations` makes.
+  /// `from` in the layout that a primitive prefers: itself, or a copy that `operations` makes.
   memory as(const memory& from, const memory::desc& wanted, Operations& operations) const {
     if (from.get_desc() == wanted) return from;
     memory to = room(wanted);
@@ -113,7 +113,7 @@ struct StageShape {
   memory::dims pooled() const { return {batch, outputs, side / kPool, side / kPool}; }
 };
 
-/// Without a branch in the loop, so that the compiler vectorises it.
+/// Whether all numbers are finite. The loop has no branch, so that the compiler vectorises it.
 bool is_finite(const memory& numbers) {
   constexpr uint32_t kExponent = 0x7f800000;  // NaN and infinity have all of its bits
   const float* const each = values(numbers);
@@ -127,7 +127,7 @@ bool is_finite(const memory& numbers) {
 /// Convolution, ReLU, pooling, and the way back.
 class Stage {
  public:
-  /// `source_gradient`: where to put it; null: not wanted.
+  /// `source_gradient` is the destination of the gradient; null: none is computed.
   Stage(const Workshop& workshop, const StageShape& shape, const memory& source, const memory* source_gradient)
       : weights(workshop.handle(shape.kernel(), Tag::hwio)),
         bias(workshop.handle(shape.bias(), Tag::x)),
@@ -143,7 +143,7 @@ class Stage {
   void run_forward(const dnnl::stream& stream) const { run(forward_, stream); }
   bool has_finite_parameters() const { return is_finite(weights) && is_finite(bias); }
 
-  /// From `pooled_gradient` to the gradients of weights and bias.
+  /// Computes the gradients of weights and bias from `pooled_gradient`.
   void run_to_weights(const dnnl::stream& stream) const {
     // Whatever is largest of four and not above zero is zero: ReLU's way back needs to look at pooled values alone.
     relu_backward(values(pooled), values(pooled_gradient), element_count(pooled));
@@ -274,8 +274,8 @@ struct Convolutions::Impl {
   dnnl::stream stream;
   memory images, features, features_gradient;
   Stage first, second;
-  Operations leave;  // from our layout to the caller's
-  Operations enter;  // and back
+  Operations leave;  // conversions from our layout to the caller's
+  Operations enter;  // conversions from the caller's layout to ours
 };
 
 Convolutions::Convolutions(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

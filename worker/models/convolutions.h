@@ -7,8 +7,8 @@
 
 namespace gradrail::worker {
 
-/// The convolutional half of a network. Twice a 5×5 convolution (SAME) with bias, ReLU and 2×2 max-pooling, by oneDNN
-/// in the layouts that it likes best. Only what comes in and goes out is laid out as written here.
+/// The convolutional half of a network: two stages of a 5×5 convolution (SAME) with bias, ReLU and 2×2 max-pooling, by
+/// oneDNN in the layouts that it prefers. Only inputs and outputs have the layouts below.
 /// Shapes   images: [batch, side, side], features: [batch, side/4, side/4, second], weights: [5, 5, inputs, outputs].
 /// Threads  One owner, the same that called limit_product_threads; created under the same limit.
 class Convolutions {

@@ -10,8 +10,8 @@ constexpr size_t kDeviceKernel = 5;
 DeviceDense::DeviceDense(DeviceArena& arena, size_t batch, size_t inputs, size_t outputs, gpu::Activation f)
     : batch_(batch), inputs_(inputs), outputs_(outputs), f_(f) {
   output_ = arena.take<float>(batch * outputs);
-  // Without a function nothing on the way back reads the result once its gradient is written. The softmax writes
-  // the logits' gradient in their place.
+  // No reader in the backward pass needs the result of a layer without a function once its gradient is written. The
+  // softmax overwrites the logits with their gradient.
   output_gradient_ = f == gpu::Activation::none ? output_ : arena.take<float>(batch * outputs);
 }
 

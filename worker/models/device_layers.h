@@ -7,14 +7,14 @@
 
 namespace gradrail::worker {
 
-/// Hands out parts of one piece of device memory; without memory it only counts what would be needed.
+/// Allocates parts of one piece of device memory; without memory it only counts the bytes needed.
 class DeviceArena {
  public:
   explicit DeviceArena(std::byte* memory = nullptr) : memory_(memory) {}
 
   template <typename T>
   T* take(size_t count) {
-    // 256: what devices read fastest from, and libraries ask of operands.
+    // 256: devices read fastest from such addresses, and libraries require them of operands.
     constexpr size_t kLine = 256;
     std::byte* part = memory_ == nullptr ? nullptr : memory_ + used_;
     used_ += (count * sizeof(T) + kLine - 1) / kLine * kLine;
@@ -27,9 +27,8 @@ class DeviceArena {
   size_t used_ = 0;
 };
 
-/// One layer of a network on a gpu::Compute: only enqueues.
-/// The way back: parameter_gradients(), then (except in the first layer) input_gradient(), behind a forward() with the
-/// same input.
+/// A layer of a network on a gpu::Compute. All functions only enqueue. The backward pass is parameter_gradients(), then
+/// (except in the first layer) input_gradient(), after a forward() with the same input.
 class DeviceLayer {
  public:
   virtual ~DeviceLayer() = default;

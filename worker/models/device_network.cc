@@ -20,7 +20,7 @@ DeviceNetwork::DeviceNetwork(NetworkPlan plan, std::unique_ptr<gpu::Compute> dev
     : plan_(std::move(plan)), device_(std::move(device)), host_logits_(plan_.batch * plan_.classes) {}
 
 DeviceNetwork::~DeviceNetwork() {
-  device_->finish().IgnoreError();  // copies under way write into memory that goes now
+  device_->finish().IgnoreError();  // copies under way write into memory that is freed now
 }
 
 absl::StatusOr<std::unique_ptr<DeviceNetwork>> DeviceNetwork::create(NetworkPlan plan,
@@ -55,13 +55,13 @@ absl::Status DeviceNetwork::warm_up() {
 absl::Status DeviceNetwork::allocate() {
   DeviceArena sizes;
   lay_out(sizes);
-  // Parameters and gradients have an allocation of their own: another process may map it.
+  // Parameters and gradients have their own allocation: another process may map it.
   const size_t variable_bytes = gpu::own_allocation(ps::device_block_bytes(elements(), plan_.push));
   absl::StatusOr<std::unique_ptr<gpu::Memory>> memory = device_->allocate(sizes.bytes());
   absl::StatusOr<std::unique_ptr<gpu::Memory>> variables = device_->allocate(variable_bytes);
   const absl::Status& refused = memory.ok() ? variables.status() : memory.status();
   if (!refused.ok()) {
-    // The client's rests of packing come later.
+    // The client allocates its remainders of packing later.
     const size_t rest_bytes = plan_.push == PushFormat::fp32 ? 0 : elements() * sizeof(float);
     const size_t needed = sizes.bytes() + variable_bytes + rest_bytes;
     return absl::Status(refused.code(),
@@ -141,7 +141,7 @@ absl::Status DeviceNetwork::send(const LayerPlan& layer, Gradients gradients) {
   const std::array tensors = {layer.weights, layer.bias};
   if (sum_ == nullptr) {
     for (const size_t tensor : tensors) {
-      // One that stays has no bytes to travel, and the ticket says when it is complete.
+      // A gradient that stays has no bytes to transfer, and the ticket shows when it is complete.
       const size_t bytes = stays_ ? 0 : gradients[tensor].size() * sizeof(float);
       leaving_.push_back({tensor, device_->download(gradients[tensor].data(), gradients_[tensor], bytes)});
     }
@@ -162,9 +162,9 @@ bool DeviceNetwork::has_arrived(const Leaving& gradient) {
   return sum_ == nullptr ? device_->is_done(gradient.ticket) : sum_->is_done(tower_, gradient.ticket);
 }
 
-/// Those that are there, without waiting: their exchange begins while the rest is enqueued.
+/// Reports the gradients that have arrived, without waiting: their exchange begins while the rest is enqueued.
 absl::Status DeviceNetwork::tell_arrived(const GradientReady& ready) {
-  // In the order of sending: one that arrives early waits for those before it.
+  // The order is that of sending: an early gradient waits for those before it.
   while (announced_ < leaving_.size() && has_arrived(leaving_[announced_])) {
     GRADRAIL_RETURN_IF_ERROR(tell_next(ready));
   }
@@ -204,7 +204,8 @@ absl::Status DeviceNetwork::backward(Gradients gradients, const GradientReady& r
   return absl::OkStatus();
 }
 
-/// Only if gradients stay: copies go to memory that may be another one in each step. Towers wait for each other.
+/// Only gradients that stay are recorded: other copies may have another target in each step. Towers wait for each
+/// other.
 absl::Status DeviceNetwork::record() {
   if (!stays_ || sum_ != nullptr || recording_ != nullptr || !why_not_recorded_.empty()) return absl::OkStatus();
   // The error of an upload of this step is not one of the recording.
@@ -262,7 +263,7 @@ absl::Status DeviceNetwork::run(absl::Span<const float> images, Parameters param
   GRADRAIL_RETURN_IF_ERROR(record());
   if (sum_ == nullptr && recording_ != nullptr) return replay(ready);
   costs_of_batch();
-  // Only the costs come back: the kernel has replaced the logits by their gradient.
+  // The host copies the costs only: the kernel has replaced the logits by their gradient.
   const gpu::CopyTicket costs = device_->download(host_costs().data(), costs_, plan_.batch * sizeof(float));
   GRADRAIL_RETURN_IF_ERROR(backward(gradients, ready));
   return device_->wait(costs);
@@ -272,7 +273,7 @@ absl::StatusOr<float> DeviceNetwork::step(absl::Span<const float> images, absl::
                                           Parameters parameters, Gradients gradients, const GradientReady& ready) {
   GRADRAIL_CHECK(images.size() == plan_.batch * plan_.pixels && labels.size() == plan_.batch);
   GRADRAIL_CHECK(gradients.size() == plan_.schema.size());
-  // The device uses each label as an index, without a check of its own.
+  // The device uses each label as an index without its own check.
   GRADRAIL_CHECK(*std::max_element(labels.begin(), labels.end()) < plan_.classes);
   pins_.cover(*device_, absl::MakeSpan(reinterpret_cast<std::byte*>(host_step_.data()), host_step_bytes()));
   if (!stays_) {
@@ -325,7 +326,7 @@ absl::StatusOr<float> DeviceNetwork::accuracy(absl::Span<const uint8_t> images, 
   const float share = worker::accuracy(shape, images, labels, [&](const float* numbers) {
     device_->upload(images_, numbers, plan_.batch * plan_.pixels * sizeof(float));
     forward();
-    // After a failure the remaining batches still run, with old logits; the status below replaces the result.
+    // The remaining batches still run after a failure, with old logits; the status below replaces the result.
     failed.Update(device_->wait(device_->download(host_logits_.data(), logits(), host_logits_.size() * sizeof(float))));
     return host_logits_.data();
   });

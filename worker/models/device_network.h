@@ -85,28 +85,29 @@ class DeviceNetwork final : public Network {
   std::unique_ptr<gpu::Memory> memory_;
   std::unique_ptr<gpu::Memory> variables_;  // parameters, then gradients (ps/protocol/exchange_layout.h)
   bool stays_ = false;
-  const float* parameters_from_ = nullptr;  // another device's, while this one stays; null: they are here
+  const float* parameters_from_ = nullptr;  // memory of another device while this one stays; null: parameters are here
   std::function<void()> meanwhile_;         // null: nothing to do
   std::vector<std::unique_ptr<DeviceLayer>> layers_;
   float* images_ = nullptr;
   uint8_t* labels_ = nullptr;
   float* costs_ = nullptr;
-  std::vector<float*> parameters_, gradients_;  // on the device, by tensor
-  // Costs and labels of a step. Pages of its own, to be pinned: else each step would stop for their copies.
+  std::vector<float*> parameters_, gradients_;  // device memory, by tensor
+  // Costs and labels of a step. The memory has its own pages, so that it can be pinned: otherwise each step would stop
+  // for their copies.
   SharedMemory host_step_;
   std::vector<float> host_logits_;
   bool has_step_ = false;                      // host_labels() are those of the last step
-  std::vector<Leaving> leaving_;               // in this step
-  size_t announced_ = 0;                       // of those
+  std::vector<Leaving> leaving_;               // gradients that leave in this step
+  size_t announced_ = 0;                       // number of them that were announced
   gpu::TowerSum* sum_ = nullptr;               // null: gradients are this tower's own
-  size_t tower_ = 0;                           // within sum_
-  std::unique_ptr<gpu::Recording> recording_;  // of the operations of a step that stays; null: none yet, or refused
-  const float* recorded_to_ = nullptr;         // where recording_ copies the costs
+  size_t tower_ = 0;                           // index within sum_
+  std::unique_ptr<gpu::Recording> recording_;  // recorded operations of a step that stays; null: none yet, or refused
+  const float* recorded_to_ = nullptr;         // destination of the costs in recording_
   std::string why_not_recorded_;               // a recording that was refused is not tried again
-  DevicePins pins_;                            // last: unpinned before the device goes
+  DevicePins pins_;                            // last member: unpinned before the device is destroyed
 };
 
-/// A DeviceNetwork of the sizes that `options` ask for.
+/// Creates a DeviceNetwork of the sizes in `options`.
 absl::StatusOr<std::unique_ptr<Network>> make_device_network(const WorkloadOptions& options,
                                                              std::unique_ptr<gpu::Compute> device);
 

@@ -26,7 +26,7 @@ void DevicePins::pin(gpu::Compute& device, const Run& run) {
   absl::StatusOr<std::unique_ptr<gpu::Pin>> pin = device.pin(run.data, run.bytes);
   // Pinned by another tower serves all.
   if (!pin.ok() && !absl::IsAlreadyExists(pin.status()) && !refused_) {
-    refused_ = true;  // once says it
+    refused_ = true;  // one report is enough
     spdlog::info("host memory is not pinned, so that copies of {} are slower: {}", device.name(),
                  message_of(pin.status()));
   }

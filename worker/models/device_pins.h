@@ -9,8 +9,8 @@
 
 namespace gradrail::worker {
 
-/// Host memory that a device reads and writes by DMA, pinned when it is first seen. It is the narrow way from
-/// variables, which know of no device, to copies at full speed.
+/// Host memory that a device reads and writes by DMA, pinned at its first use. It connects variables, which have no
+/// reference to a device, with copies at full speed.
 /// Threads  Owner of the Compute.
 class DevicePins {
  public:

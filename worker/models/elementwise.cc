@@ -9,7 +9,7 @@
 namespace gradrail::worker {
 namespace {
 
-// Between these, exp and 1 / exp are both normal numbers: a subnormal would slow the loop down a hundredfold.
+// Both exp and 1 / exp are normal numbers between these limits: a subnormal would slow the loop down a hundredfold.
 constexpr float kExpLimit = 87.0f;
 
 [[gnu::always_inline]] inline float exp_one(float x) {
@@ -20,7 +20,7 @@ constexpr float kExpLimit = 87.0f;
   // Adding and taking away 1.5·2²³ rounds to a whole number in every rounding unit, without a call.
   constexpr float kRound = 12582912.0f;
 
-  // In this order of comparison NaN falls through to the result: a diverged model must show.
+  // This order of comparison passes NaN through to the result: a diverged model must show.
   x = x < -kExpLimit ? -kExpLimit : x;
   x = x > kExpLimit ? kExpLimit : x;
   const float shifted = x * kLog2E + kRound;
@@ -47,7 +47,7 @@ constexpr float kExpLimit = 87.0f;
 
 struct ShiftedRows {
   double cost = 0.0;   ///< sum of -log of each label's share, but for the term log Σ exp that is known only afterwards
-  size_t correct = 0;  ///< as SoftmaxLoss
+  size_t correct = 0;  ///< correct rows, as in SoftmaxLoss
 };
 
 /// Takes each row's largest logit away, so that no exponential overflows.
@@ -84,7 +84,7 @@ void sigmoid_backward(const float* hidden, float* gradient, size_t rows, size_t 
 
 GRADRAIL_VECTOR_CLONES
 void relu(float* values, size_t count) {
-  // In this order of comparison NaN falls through: a diverged model must show.
+  // This order of comparison passes NaN through: a diverged model must show.
   for (size_t i = 0; i < count; ++i) values[i] = values[i] < 0.0f ? 0.0f : values[i];
 }
 

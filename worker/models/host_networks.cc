@@ -9,15 +9,16 @@
 namespace gradrail::worker {
 namespace {
 
-// On one core of a Zen 4 a sparse step of 784-100-10 becomes as slow as a dense one at a density of 0.6. With
-// the making of its lists this is 0.5. MNIST has 0.19, Fashion-MNIST 0.5.
+// A sparse step of 784-100-10 on one core of a Zen 4 becomes as slow as a dense one at a density of 0.6. The
+// construction of its lists lowers this to 0.5. MNIST has 0.19, Fashion-MNIST 0.5.
 constexpr double kBreakEvenDensity = 0.5;
 // Well below, since only this one CPU was measured.
 constexpr double kSparseDensity = 0.35;
 
 /// oneDNN divides its work among the threads, the sparse products do not.
 BatchLoader::Form better_form(const Split& train, const WorkloadOptions& options) {
-  // The sparse products use one thread; the dense ones gain from each, so the bound falls with the number of threads.
+  // The sparse products use one thread; the dense ones gain from each, so the bound decreases with the number of
+  // threads.
   const double share = train.source != nullptr ? train.density : density(train.images);
   const bool sparse = fits_sparse(options.batch_size, train.pixels) && share <= kSparseDensity &&
                       share * options.threads <= kBreakEvenDensity;

@@ -7,7 +7,7 @@ namespace gradrail::worker {
 namespace {
 
 enum LinearTensor : size_t { kW, kB, kLinearTensorCount };
-// The points lie on y = 2x + 10, which the model has to find.
+// The points satisfy y = 2x + 10, the result that the model must find.
 constexpr float kTrueW = 2.0f;
 constexpr float kTrueB = 10.0f;
 
@@ -25,7 +25,7 @@ void Linear::initialise(uint64_t seed, Gradients parameters) const {
 }
 
 void Linear::seek(uint64_t step) {
-  // A batch prepared for another step is given up.
+  // A batch prepared for another step is discarded.
   ready_ = ready_ && step == step_;
   step_ = step;
 }

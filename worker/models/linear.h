@@ -9,9 +9,9 @@
 
 namespace gradrail::worker {
 
-/// The smallest workload: learns y = 2x + 10 from generated points; cost is the mean squared error.
-/// With x in [-1, 1) the curvature is at most 2·(1 + 1/3) and the largest stable rate 0.75. A rate of 0.1 converges
-/// even when gradients are a few updates old.
+/// The smallest workload: fits y = 2x + 10 to generated points; cost is the mean squared error. The curvature for x in
+/// [-1, 1) is at most 2·(1 + 1/3) and the largest stable rate 0.75. A rate of 0.1 converges even when gradients are a
+/// few updates old.
 class Linear final : public Workload {
  public:
   Linear(size_t batch_size, uint64_t seed, uint64_t task_index);
@@ -29,8 +29,8 @@ class Linear final : public Workload {
   const Schema schema_;
   const uint64_t seed_;
   std::vector<float> inputs_;
-  uint64_t step_ = 0;   ///< of the next batch
-  bool ready_ = false;  ///< it has been prepared
+  uint64_t step_ = 0;   ///< step of the next batch
+  bool ready_ = false;  ///< the next batch has been prepared
 };
 
 }  // namespace gradrail::worker

@@ -30,7 +30,7 @@ struct Products {
 };
 
 absl::StatusOr<Products> prepare(const Mlp::Shape& s) {
-  // In the order of the fields of Products.
+  // The order is that of the fields of Products.
   const Product::Shape shapes[] = {
       {.m = s.batch, .k = s.inputs, .n = s.hidden, .bias = true},
       {.m = s.batch, .k = s.hidden, .n = s.classes, .bias = true},
@@ -65,7 +65,7 @@ struct Mlp::Impl {
     finish_forward(parameters);
   }
 
-  /// From the hidden layer's sums on.
+  /// Completes the forward pass from the hidden layer's sums on.
   void finish_forward(Parameters parameters) {
     sigmoid(hidden.data(), hidden.size());
     products.to_logits.run(hidden.data(), parameters[kW2].data(), logits.data(), parameters[kB2].data());
@@ -86,7 +86,7 @@ struct Mlp::Impl {
   SparseProduct sparse;
   std::vector<float> hidden;
   std::vector<float> hidden_gradient;
-  std::vector<float> logits;  // after the forward pass their gradient
+  std::vector<float> logits;  // the gradient of the logits after the forward pass
   size_t correct = 0;         // images of the last step's batch
 };
 
@@ -128,7 +128,7 @@ float Mlp::Impl::backward(absl::Span<const uint8_t> labels, Parameters parameter
   const SoftmaxLoss loss = softmax_cross_entropy(logits.data(), labels.data(), shape.batch, shape.classes);
   correct = loss.correct;
   products.to_w2.run(hidden.data(), logits.data(), gradients[kW2].data());
-  // The last reader of W2 comes before done(kW2): after it, fresh parameters may replace W2.
+  // The last reader of W2 precedes done(kW2): after it, fresh parameters may replace W2.
   products.from_logits.run(logits.data(), parameters[kW2].data(), hidden_gradient.data());
   done(kW2);
   sum_rows(logits.data(), shape.batch, shape.classes, gradients[kB2].data());

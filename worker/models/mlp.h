@@ -15,7 +15,7 @@ namespace gradrail::worker {
 /// Reports that the gradient of one tensor (index into the schema) is complete and its parameters were read for the
 /// last time. Its exchange may start, and fresh parameters may arrive at any moment.
 using GradientReady = std::function<void(size_t tensor_index)>;
-/// One span per tensor of the schema.
+/// A span for each tensor of the schema.
 using Parameters = absl::Span<const absl::Span<const float>>;
 using Gradients = absl::Span<const absl::Span<float>>;
 

@@ -9,7 +9,7 @@ namespace gradrail::worker {
 
 /// Mlp or Cnn on MNIST, whichever `options.model` names; `options.data` is there. With a `device` the network computes
 /// there, else by oneDNN.
-/// Errors  INVALID_ARGUMENT: images that the model does not take. Else as DeviceNetwork::create.
+/// Errors  INVALID_ARGUMENT: images that the model does not take. Otherwise those of DeviceNetwork::create.
 absl::StatusOr<std::unique_ptr<Workload>> make_mnist_workload(const WorkloadOptions& options,
                                                               std::unique_ptr<gpu::Compute> device);
 

@@ -24,12 +24,12 @@ class Network {
   /// Takes the next batch of `loader`; else as Workload::step.
   virtual absl::StatusOr<float> step(BatchLoader& loader, Parameters parameters, Gradients gradients,
                                      const GradientReady& ready) = 0;
-  /// As Workload::batch_accuracy.
+  /// Workload::batch_accuracy of this network.
   virtual std::optional<float> batch_accuracy() = 0;
   /// Share of images [n, pixels] with the label as the most likely class, in [0, 1].
   virtual absl::StatusOr<float> accuracy(absl::Span<const uint8_t> images, absl::Span<const uint8_t> labels,
                                          Parameters parameters) = 0;
-  /// As Workload's.
+  /// Workload::device_block of this network.
   virtual DeviceBlock device_block() { return {}; }
   virtual void stay_on_device() {}
   virtual void copy_parameters_from(const float* /*parameters*/) {}
@@ -41,12 +41,12 @@ class Network {
   virtual void release_memory() {}
 };
 
-/// Sizes that options ask for; `options.data` is there, here and below.
-/// INVALID_ARGUMENT: images that are not square, or not of a multiple of 4.
+/// Sizes in the options; `options.data` is required, here and below. INVALID_ARGUMENT: images that are not square, or
+/// not of a multiple of 4.
 Mlp::Shape mlp_shape(const WorkloadOptions& options);
 absl::StatusOr<Cnn::Shape> cnn_shape(const WorkloadOptions& options);
 
-/// By oneDNN on this host.
+/// Creates an MLP that oneDNN computes on this host.
 absl::StatusOr<std::unique_ptr<Network>> make_host_mlp(const WorkloadOptions& options);
 absl::StatusOr<std::unique_ptr<Network>> make_host_cnn(const WorkloadOptions& options);
 

@@ -25,12 +25,12 @@ struct LayerPlan {
   size_t weights = 0, bias = 0;  ///< indices of its tensors
 };
 struct NetworkPlan {
-  std::string name;  ///< for errors: "model cnn, batches of 100"
+  std::string name;  ///< name in errors: "model cnn, batches of 100"
   size_t batch = 0, pixels = 0, classes = 0;
   BatchLoader::Form form = BatchLoader::Form::kDense;
   Schema schema;
   std::vector<LayerPlan> layers;
-  PushFormat push = PushFormat::fp32;  ///< of the gradients: another format needs room behind them
+  PushFormat push = PushFormat::fp32;  ///< format of the gradients: formats except fp32 need room behind them
 };
 NetworkPlan mlp_plan(const Mlp::Shape& shape);
 NetworkPlan cnn_plan(const Cnn::Shape& shape);

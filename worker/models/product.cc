@@ -51,7 +51,7 @@ struct Product::Impl {
         c(handle(engine, matrix(shape.m, shape.n, false))),
         bias(handle(engine, matrix(1, shape.n, false))) {
     dnnl::primitive_attr attributes;
-    // Its own scratch memory, allocated here once instead of at each execution.
+    // The primitive has its own scratch memory, allocated here once instead of at each execution.
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     const auto description = shape.bias ? dnnl::matmul::desc(a.get_desc(), b.get_desc(), bias.get_desc(), c.get_desc())
                                         : dnnl::matmul::desc(a.get_desc(), b.get_desc(), c.get_desc());
@@ -68,7 +68,7 @@ struct Product::Impl {
   }
 
   static memory handle(const dnnl::engine& engine, const memory::desc& description) {
-    // Without memory: run() sets the address of each operand.
+    // The description has no memory: run() sets the address of each operand.
     return {description, engine, DNNL_MEMORY_NONE};
   }
 

@@ -12,7 +12,7 @@ namespace gradrail::worker {
 void limit_product_threads(int threads);
 
 /// One matrix product of fixed shape, prepared once: C [m, n] = A [m, k] · B [k, n] (+ bias [n]), all row-major. A
-/// transposed operand lies in memory the other way round ([k, m], [n, k]).
+/// transposed operand has the reverse order in memory ([k, m], [n, k]).
 /// Threads  One owner, the same that called limit_product_threads; created under the same limit.
 class Product {
  public:

@@ -39,14 +39,14 @@ template <size_t Blocks>
 [[gnu::always_inline]] inline size_t accumulate_panel(const Panel& panel) {
   const auto column = [&panel](size_t block) { return block + 1 < Blocks ? block * kLanes : panel.width - kLanes; };
   Vector sums[Blocks];
-  // Unrolled by hand: left to later passes, the array stays in memory.
+  // The loop is unrolled explicitly: if later passes unroll it, the array stays in memory.
 #pragma GCC unroll 16
   for (size_t b = 0; b < Blocks; ++b) sums[b] = Vector{};
   if (panel.start != nullptr) {
 #pragma GCC unroll 16
     for (size_t b = 0; b < Blocks; ++b) sums[b] = *reinterpret_cast<const Unaligned*>(panel.start + column(b));
   }
-  // Where to stop is found on the way: a branch mispredicted once a list, not twice.
+  // The loop finds its end during the run: one mispredicted branch for each list, not two.
   size_t k = 0;
   for (; k < panel.values.size() && panel.values[k].row() < panel.rows.end_row; ++k) {
     const float factor = panel.scaled[panel.values[k].value()];
@@ -171,7 +171,7 @@ void SparseProduct::forward_tile(const Rows& weights, const float* bias, float* 
 
 void SparseProduct::backward(absl::Span<const SparseValues> by_pixel, const float* dz, float* gradient) {
   GRADRAIL_CHECK(by_pixel.size() == inputs_);
-  // One tile: `packed_` has room for a row of each image of the batch.
+  // One tile is enough: `packed_` has room for a row of each image of the batch.
   const Rows rows = pack(dz, 0, batch_);
   for (const SparseValues& values : by_pixel) {
     accumulate_rows(values, scaled_.data(), rows, width_, nullptr, gradient);

@@ -17,7 +17,7 @@ struct Rows {
 };
 
 /// out[j] = start[j] + Σk scaled[values[k].value()] · rows[values[k].row(), j] for j < width, in the order of k, up to
-/// the first value with a row beyond the end. Returns how many came before it.
+/// the first value with a row beyond the end. Returns the number of values before it.
 /// Shapes   scaled: [256]; start, out: [width], and may be the same; start null: zeros. No row below first_row.
 size_t accumulate_rows(SparseValues values, const float* scaled, const Rows& rows, size_t width, const float* start,
                        float* out);
@@ -48,7 +48,7 @@ class SparseProduct {
   const size_t tile_rows_;
   std::array<float, 256> scaled_;
   std::vector<Line> packed_;
-  std::vector<SparseValues> rest_;  // of each image what forward() has not yet added
+  std::vector<SparseValues> rest_;  // values of each image that forward() has not added yet
 };
 
 }  // namespace gradrail::worker

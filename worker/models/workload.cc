@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<Workload>> make_workload(const WorkloadOptions& o
         fmt::format("model {} computes on CPUs only, not on {}", options.model, device->name()));
   }
   if (options.model == "linear") {
-    // Its points come from a generator: each tower has its own, beyond those of all workers.
+    // A generator creates its points: each tower has its own, beyond those of all workers.
     return std::make_unique<Linear>(options.batch_size, options.seed, options.task_index + (options.tower << 32));
   }
   if (!reads_mnist(options.model)) {

@@ -20,7 +20,7 @@ struct gradrail_publisher {
 
 struct gradrail_subscriber {
   std::unique_ptr<gradrail::publish::Subscriber> subscriber;
-  std::vector<gradrail_tensor> tensors;  ///< of the model, after gradrail_subscriber_connect
+  std::vector<gradrail_tensor> tensors;  ///< tensors of the model, after gradrail_subscriber_connect
   std::string hash;
   std::string stats;
 };
@@ -28,7 +28,7 @@ struct gradrail_subscriber {
 namespace gradrail::publish {
 namespace {
 
-thread_local std::string publisher_stats;  // one per thread: any thread may ask a publisher
+thread_local std::string publisher_stats;  // one per thread: any thread may call a publisher
 
 constexpr double kLongestTimeS = 1e9;  // 64 bits of nanoseconds end at 292 years
 

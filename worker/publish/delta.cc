@@ -11,7 +11,7 @@ namespace {
 enum class Kind : uint32_t { same = 0, gaps = 1, bitmap = 2, raw = 3 };
 
 constexpr uint32_t kKindShift = 30;
-constexpr size_t kMaxVarintBytes = 5;  // of 32 bits
+constexpr size_t kMaxVarintBytes = 5;  // maximum for 32 bits
 constexpr size_t kElementsOfWord = 64;
 
 template <typename T>
@@ -62,7 +62,7 @@ size_t fill_bitmap(absl::Span<const T> before, absl::Span<const T> now, std::vec
   for (size_t word = 0; word < bitmap.size(); ++word) {
     const size_t first = word * kElementsOfWord;
     const size_t count = std::min(kElementsOfWord, now.size() - first);
-    // Most words of a sparse update are equal, and memcmp is several times as fast.
+    // Most 64-element groups of a sparse update are equal, and memcmp is several times as fast.
     const bool same = std::memcmp(&before[first], &now[first], count * sizeof(T)) == 0;
     bitmap[word] = same ? 0 : changes(&before[first], &now[first], count);
     changed += static_cast<size_t>(std::popcount(bitmap[word]));

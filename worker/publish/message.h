@@ -21,12 +21,12 @@ namespace gradrail::publish {
 ///   [version u64][unix ns u64][digest 32][kind u32][body u64][mac 32]
 ///                                     ──version────▶
 ///   body: all bits, or deltas         ────────────▶
-///                                     ◀──request────  the next one only now: this is the flow control
+///                                     ◀──request──── only after a version: this is the flow control
 ///
 /// A frame [type u32][bytes u32] precedes welcome, version, idle (no payload) and end ([code u32][text]). `idle` shows
-/// a reader with a waiting request that the publisher is live. Each end proves that it has the secret, with a key that
-/// both nonces determine. The same key authenticates the header of each version, and with its digest all bits. A job
-/// without a secret has the empty secret. Nothing is encrypted.
+/// a reader with a waiting request that the publisher is running. Each end proves that it has the secret, with a key
+/// that both nonces determine. The same key authenticates the header of each version, and with its digest all bits. A
+/// job without a secret has the empty secret. Nothing is encrypted.
 ///
 /// Source  Bellare and Rogaway 1993 (mutual authentication by nonces and a message authentication code).
 
@@ -77,7 +77,7 @@ std::string frame_text(FrameType type, std::string_view payload);
 absl::StatusOr<Frame> decode_frame(std::string_view text);
 
 std::string encode(const Welcome& welcome);
-/// Errors  of this and the next functions: DATA_LOSS: not such a message.
+/// Errors  DATA_LOSS: not such a message; the next functions have the same error.
 absl::StatusOr<Welcome> decode_welcome(std::string_view payload);
 
 std::string encode(const Request& request);

@@ -52,7 +52,7 @@ class Publisher {
   VersionStore store_;
   std::unique_ptr<Server> server_;
   std::thread encoder_;
-  mutable Mutex publishing_;  ///< one publish() or close() at a time
+  mutable Mutex publishing_;  ///< serializes publish() and close()
   bool closed_ ABSL_GUARDED_BY(publishing_) = false;
 };
 

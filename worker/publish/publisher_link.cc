@@ -104,7 +104,8 @@ absl::StatusOr<size_t> PublisherLink::read_some(std::byte* to, size_t bytes, Tim
 }
 
 absl::Status PublisherLink::fill(size_t bytes, TimePoint deadline) {
-  // In pieces: the length is a claim of the peer, and memory must not be taken before the bytes exist.
+  // The body arrives in pieces: its length is a claim of the peer, and memory must not be allocated before the bytes
+  // exist.
   constexpr size_t kPieceBytes = size_t{64} << 10;
   while (input_.size() < bytes) {
     const size_t had = input_.size();

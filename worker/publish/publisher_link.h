@@ -24,7 +24,7 @@ class PublisherLink {
 
   /// Connects, and authenticates both ends.
   absl::Status greet(TimePoint deadline);
-  /// After greet().
+  /// The message of the publisher; valid after greet().
   const Welcome& welcome() const { return welcome_; }
 
   absl::Status request(const Request& request);

@@ -17,9 +17,9 @@
 namespace gradrail::publish {
 namespace {
 
-// One turn of a reader: long enough to fill a socket buffer, short enough for the next reader.
+// Bytes of one turn of a reader: long enough to fill a socket buffer, short enough for the next reader.
 constexpr size_t kTurnBytes = size_t{1} << 20;
-constexpr Duration kGreetingLimit = std::chrono::seconds(10);  // also for the last message of a connection
+constexpr Duration kGreetingLimit = std::chrono::seconds(10);  // limit also of the last message of a connection
 
 absl::Status lost(const std::string& peer, int error) {
   return absl::UnavailableError(

@@ -23,7 +23,7 @@ struct ReaderTotals {
 };
 
 /// The publisher's end of one connection. It holds at most one version: the one that it sends.
-/// Errors   of all functions: the connection must be closed. UNAVAILABLE: the reader left. DATA_LOSS: not a reader.
+/// Errors   After any error the connection must be closed. UNAVAILABLE: the reader left. DATA_LOSS: not a reader.
 /// Threads  The thread of the server.
 class ReaderLink {
  public:
@@ -38,7 +38,7 @@ class ReaderLink {
 
   /// Reads one message, if it has arrived. `model` is the text of Welcome.
   absl::Status read(uint64_t run, const std::string& model);
-  /// Sends as much as the socket takes, up to a limit, so that all readers progress.
+  /// Sends what the socket takes, up to a limit, so that all readers progress.
   absl::Status write();
   /// Answers the request of a reader that waits, if there is a version for it.
   void answer(const VersionStore& store, ReaderTotals& totals);

@@ -26,9 +26,9 @@ namespace {
 constexpr int kTickMs = 500;                                 // the resolution of the time limits
 constexpr int kLastTickMs = 5;                               // no event shows the acknowledgement of the end
 constexpr Duration kIdleInterval = std::chrono::seconds(5);  // a reader expects a frame within 30 s
-constexpr Duration kLastWords = std::chrono::seconds(1);     // for readers to read the end after the deadline
+constexpr Duration kLastWords = std::chrono::seconds(1);     // time for readers to read the end after the deadline
 
-/// Errors  those of Server::start().
+/// Errors  Those of Server::start().
 absl::StatusOr<FileDescriptor> open_listener(const std::string& address) {
   GRADRAIL_ASSIGN_OR_RETURN(const HostPort place, parse_host_port(address));
   GRADRAIL_ASSIGN_OR_RETURN(std::vector<NetAddress> found, resolve(place.host, place.port));
@@ -131,7 +131,7 @@ void Server::accept_readers() {
     std::string peer = peer_address(socket.get()).text();
     readers_.push_back(std::make_unique<ReaderLink>(std::move(socket), std::move(peer), options_.secret));
     if (readers_.size() <= options_.max_readers) continue;
-    // A connection that has proven nothing does not take the place of a reader.
+    // A connection that has proven nothing does not use the place of a reader.
     const auto unproven =
         std::find_if(readers_.begin(), readers_.end() - 1, [](const auto& one) { return one->is_greeting(); });
     if (unproven != readers_.end() - 1) {

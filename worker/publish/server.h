@@ -24,11 +24,11 @@ struct ServerOptions {
 
 struct ServerStats {
   uint64_t readers = 0;       ///< connected now
-  uint64_t readers_lost = 0;  ///< that were disconnected by the publisher
+  uint64_t readers_lost = 0;  ///< readers that the publisher disconnected
   ReaderTotals sent;
 };
 
-/// Sends the versions of a store to readers, in a thread of its own.
+/// Sends the versions of a store to readers in a dedicated thread.
 /// Threads  Any, but finish() once.
 class Server {
  public:

@@ -121,7 +121,7 @@ absl::Status Subscriber::connect(TimePoint deadline) {
 
 void Subscriber::resume(uint64_t version, absl::Span<const float* const> arrays) {
   if (link_ != nullptr && (link_->has_request() || header_))
-    drop_link();  // it asks for the successor of another version
+    drop_link();  // its pending request is for the successor of another version
   model_->to_bits(arrays, bits_.get());
   chunks_ = chunk_digests(*model_, bits_.get());
   have_ = Have{.version = version, .digest = digest_of(*model_, chunks_)};
@@ -189,7 +189,7 @@ absl::Status Subscriber::finish_body() {
       absl::DataLossError(fmt::format("version {} of the publisher at {} has a wrong hash: it was damaged on its way",
                                       header.version, options_.address));
   if (header.is_delta) {
-    // From here until the comparison the bits are those of no version.
+    // The bits belong to no version from here until the comparison.
     have_.reset();
     if (!apply_deltas().ok() || digest_of(*model_, chunks_) != header.digest) return wrong;
   } else {

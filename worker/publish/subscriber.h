@@ -30,7 +30,7 @@ struct SubscriberStats {
   uint64_t delta_bytes = 0;
   uint64_t connections = 0;
   uint64_t hash_failures = 0;
-  double last_lag_s = 0.0;     ///< from publish() to the verified version, by the clocks of both hosts
+  double last_lag_s = 0.0;     ///< time from publish() to the verified version, by the clocks of both hosts
   double last_verify_s = 0.0;  ///< decoding and hashing after the last byte
 };
 
@@ -44,12 +44,12 @@ class Subscriber {
   static absl::StatusOr<std::unique_ptr<Subscriber>> open(SubscriberOptions options);
 
   /// Waits until the publisher has sent names and shapes. It repeats connections with growing pauses.
-  /// Errors  of this function and of next(): DEADLINE_EXCEEDED names the last cause; call again. ABORTED: the publisher
-  ///         has ended; a further call waits for its next start. FAILED_PRECONDITION: another secret, or a restarted
-  ///         publisher has other tensors. DATA_LOSS: a version has a wrong hash twice. RESOURCE_EXHAUSTED.
+  /// Errors  This function and next() have the same. DEADLINE_EXCEEDED names the last cause; call again. ABORTED: the
+  ///         publisher has ended; a further call waits for its next start. FAILED_PRECONDITION: another secret, or a
+  ///         restarted publisher has other tensors. DATA_LOSS: a version has a wrong hash twice. RESOURCE_EXHAUSTED.
   absl::Status connect(TimePoint deadline);
 
-  /// After connect().
+  /// The model of the publisher; valid after connect().
   const Model& model() const { return *model_; }
   /// The bits of have(); null before connect().
   const std::byte* bits() const { return bits_.get(); }
@@ -92,11 +92,11 @@ class Subscriber {
   uint64_t run_ = 0;
   std::unique_ptr<std::byte[]> bits_;
   std::optional<Have> have_;
-  std::vector<Digest> chunks_;  ///< of bits_
+  std::vector<Digest> chunks_;  ///< digests of the chunks of bits_
 
   // The version under way.
   std::optional<VersionHeader> header_;
-  std::unique_ptr<std::byte[]> incoming_;  ///< null: the body goes to bits_, which have no valid version
+  std::unique_ptr<std::byte[]> incoming_;  ///< null: the body is written to bits_, which have no valid version
   size_t body_read_ = 0;
   std::vector<Digest> incoming_chunks_;
   bool failed_hash_ = false;  ///< the last version had a wrong hash

@@ -117,7 +117,7 @@ void VersionStore::encode(const Version* last, Version& next) {
       chunks_[i] = sha256(now);
   }
   next.digest = digest_of(model_, chunks_);
-  // The vector has grown by doubling, and a kept delta must not hold twice its bytes.
+  // The vector has grown by doubling, and a stored delta must not use twice its bytes.
   std::shared_ptr<std::byte[]> exact(new std::byte[delta.size()]);
   std::copy(delta.begin(), delta.end(), exact.get());
   next.delta = {.bits = std::move(exact), .bytes = delta.size()};

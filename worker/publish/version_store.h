@@ -22,7 +22,7 @@ struct Have {
   Digest digest{};
 };
 
-/// Which version a reader receives next.
+/// Version that a reader receives next.
 enum class Follow : uint32_t { newest = 0, each = 1 };
 
 struct Piece {
@@ -76,7 +76,7 @@ class VersionStore {
   void prepare();
   /// Waits for a version, then makes its delta and its hash. False after stop().
   bool encode_next();
-  /// Whether each version is encoded, at the deadline at the latest.
+  /// Waits until each version is encoded; returns whether this is so at the deadline.
   bool wait_encoded(TimePoint deadline);
   void stop();
 
@@ -92,9 +92,9 @@ class VersionStore {
   struct Version {
     uint64_t number = 0;
     uint64_t published_unix_ns = 0;
-    Bits bits;  ///< of a pending version and of the newest one
+    Bits bits;  ///< bits of a pending version and of the newest one
     Digest digest{};
-    Piece delta;  ///< from the predecessor; null: there is none
+    Piece delta;  ///< delta from the predecessor; null: there is none
   };
 
   /// Completes `next`: the delta from `last`, and the hash. Without the lock: it reads immutable bits only.

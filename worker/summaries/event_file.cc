@@ -18,8 +18,8 @@
 namespace gradrail::worker {
 namespace {
 
-constexpr char kVersion[] = "brain.Event:2";  // what readers ask of a file's first event
-constexpr int kGraphVersion = 1087;           // of TensorFlow 2.9; readers ask for 4 or more
+constexpr char kVersion[] = "brain.Event:2";  // first event of a file that readers require
+constexpr int kGraphVersion = 1087;           // version of TensorFlow 2.9; readers require 4 or more
 constexpr int kFloat = 1;                     // DT_FLOAT
 
 double seconds_since_1970() {
@@ -49,7 +49,7 @@ absl::StatusOr<EventFile> EventFile::create(const std::string& folder) {
   const auto seconds = static_cast<int64_t>(seconds_since_1970());
   // TensorBoard recognizes its files by "tfevents" in the name. Host and process keep the names of a run distinct.
   const std::string path = fmt::format("{}/events.out.tfevents.{:010}.{}.{}", folder, seconds, host_name(), getpid());
-  // Neither a link nor a pipe that a user has placed under this name.
+  // The open refuses a link and a pipe that a user has placed under this name.
   constexpr int kFlags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
   FileDescriptor descriptor(open(path.c_str(), kFlags, 0644));
   if (!descriptor) return failed(path, "open", errno);

@@ -18,9 +18,9 @@ using Scalars = std::vector<std::pair<std::string, double>>;
 /// An operation or a variable of a model.
 struct GraphNode {
   std::string name;                 ///< unique; TensorBoard folds the names with a common part before a slash
-  std::string op;                   ///< as TensorFlow names it: "MatMul"
+  std::string op;                   ///< name in TensorFlow: "MatMul"
   std::vector<std::string> inputs;  ///< names of nodes
-  std::vector<int64_t> shape;       ///< of a variable or a placeholder; empty: another node
+  std::vector<int64_t> shape;       ///< shape of a variable or a placeholder; empty: another node
 };
 
 /// A file of events as TensorBoard reads it, also while it grows: a TFRecord file, in each record an Event.
@@ -33,12 +33,12 @@ class EventFile {
   static absl::StatusOr<EventFile> create(const std::string& folder);
 
   const std::string& path() const { return path_; }
-  /// One event, of now; it is in the file when this returns. After an error the file may end within a record, and
-  /// nothing more must be written.
+  /// Writes one event with the current time; it is in the file when this returns. After an error the file may end
+  /// within a record, and nothing more must be written.
   absl::Status write(int64_t step, const Scalars& scalars);
   /// A run begins here, or begins again: TensorBoard drops what older files, and this one, have of this step and later.
   absl::Status write_start(int64_t step);
-  /// One event with the model, for TensorBoard's tab "Graphs"; once in a file.
+  /// Writes one event with the model, for TensorBoard's tab "Graphs"; once in a file.
   absl::Status write(absl::Span<const GraphNode> nodes);
 
  private:

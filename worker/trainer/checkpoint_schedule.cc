@@ -60,14 +60,14 @@ void CheckpointSchedule::failed(const absl::Status& why) {
   spdlog::warn("a checkpoint failed, training continues: {}", message_of(why));
 }
 
-// Here a failure is the result of the run: no later save could repair it.
+// A failure here is the result of the run: no later save could repair it.
 absl::Status CheckpointSchedule::at_end(bool unchanged) {
   if (pending_) take_outcome();
-  // Asked after the outcome: a save that has failed is repeated.
+  // The check follows the outcome: a save that has failed is repeated.
   if (unchanged && saved_after_ > 0) return absl::OkStatus();
   if (!variables_.saves_checkpoints()) return absl::OkStatus();
   absl::Status begun = variables_.begin_checkpoint();
-  // Another chief's may still be being written, by some of the ps tasks: the others write in vain at each attempt.
+  // Some ps tasks may still write the save of another chief: the others write in vain at each attempt.
   Duration wait = kBetweenAttempts;
   for (const TimePoint deadline = Clock::now() + kWriteDeadline;
        absl::IsAlreadyExists(begun) && Clock::now() < deadline; begun = variables_.begin_checkpoint()) {

@@ -8,15 +8,16 @@
 
 namespace gradrail::worker {
 
-/// How often the chief saves; both count. Zero: not for that reason.
+/// Intervals of the chief's saves; both count. Zero: this interval causes no save.
 struct SaveEvery {
   Duration time = Duration::zero();
-  uint64_t steps = 0;  ///< of the chief
+  uint64_t steps = 0;  ///< steps of the chief
 };
 
-/// When the chief saves. Nothing is waited for but the copies that shards take. A save that comes due while the last
-/// one is still being written is put off until that is done. A save that fails during the run is a warning: the earlier
-/// save is there, and training may yet reach the next one. The last save's failure is the run's.
+/// The times of the chief's saves. The chief waits only for the copies that shards take. A save that is due during the
+/// writing of the last one is delayed until the writing ends. A save that fails during the run is a warning: the
+/// earlier save exists, and training may yet reach the next one. The failure of the last save is the failure of the
+/// run.
 /// Threads  Owner thread of the variables.
 class CheckpointSchedule {
  public:
@@ -43,7 +44,7 @@ class CheckpointSchedule {
   uint64_t next_step_;
   TimePoint next_time_;
   uint64_t saved_after_ = 0;  ///< steps of this worker at the last save that has not failed; 0: there is none
-  bool pending_ = false;      ///< one was begun, and what became of it not yet asked
+  bool pending_ = false;      ///< a save was begun, and its result is not known yet
 };
 
 }  // namespace gradrail::worker

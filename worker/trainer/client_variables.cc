@@ -10,8 +10,8 @@
 namespace gradrail::worker {
 namespace {
 
-/// Workers are started together. One that has not joined when the chief is done may be a slow starter or never come:
-/// starting takes one second.
+/// Time limit for absent workers. Workers are started together. One that has not joined when the chief is done may be a
+/// slow starter or never join: a start takes one second.
 constexpr auto kTimeoutForAbsent = std::chrono::seconds(10);
 
 /// "0: 1204, 1: 96, 2-3: 12, 33+: 2": how many exchanges had which staleness.
@@ -19,7 +19,7 @@ std::string histogram(const ClientStats& stats) {
   const size_t last = stats.staleness.size() - 1;
   std::string text;
   for (size_t from = 0, to = 0; from <= last; from = to + 1) {
-    // Ranges double: 0, 1, 2-3, 4-7. The last cell counts all larger values, so it has a range of its own.
+    // Ranges double: 0, 1, 2-3, 4-7. The last cell counts all larger values, so it has a separate range.
     to = from == last ? last : std::min(std::max(2 * from, size_t{1}) - 1, last - 1);
     const uint64_t count = std::accumulate(stats.staleness.begin() + static_cast<ptrdiff_t>(from),
                                            stats.staleness.begin() + static_cast<ptrdiff_t>(to) + 1, uint64_t{0});
@@ -33,7 +33,7 @@ std::string histogram(const ClientStats& stats) {
 }  // namespace
 
 absl::Status ClientVariables::pull_final() {
-  // The order matters: own steps, then those of all live workers, then the parameters that result.
+  // The order matters: own steps, then those of all running workers, then the parameters that result.
   GRADRAIL_RETURN_IF_ERROR(client_.finish_steps());
   GRADRAIL_RETURN_IF_ERROR(client_.barriers().wait_for_live("training done", kTimeoutForAbsent));
   return client_.pull();
@@ -66,7 +66,7 @@ std::vector<std::string> ClientVariables::summary(bool verbose) const {
                         : fmt::format("Late: {} gradients entered a later step", stats.dropped));
   }
   for (const std::string& path : stats.paths) lines.push_back(fmt::format("Path: {}", path));
-  // One path's bytes are those of the line above.
+  // The bytes of one path are those of the line above.
   for (const ClientStats::PathBytes& bytes : stats.path_bytes) {
     if (stats.path_bytes.size() > 1) {
       lines.push_back(fmt::format("Bytes: {}: {} pushed, {} returned", bytes.path, bytes.pushed, bytes.returned));

@@ -28,7 +28,7 @@ absl::StatusOr<std::unique_ptr<LocalVariables>> LocalVariables::create(Schema sc
     GRADRAIL_ASSIGN_OR_RETURN(SharedMemory created,
                               SharedMemory::create("variables", made->offsets_.back() * sizeof(float)));
     *memory = std::move(created);
-    // Before the first touch, which would fix the NUMA node of each page.
+    // Placement precedes the first touch, which would fix the NUMA node of each page.
     if (place) place(memory->span());
   }
   return made;
@@ -57,7 +57,7 @@ void LocalVariables::ready(size_t tensor_index) {
 
 void LocalVariables::exchange() {
   for (size_t i = 0; i < applied_.size(); ++i) {
-    // A workload may call ready() for no tensor at all: the update still covers each tensor once.
+    // A workload may never call ready() for a tensor: the update still covers each tensor once.
     if (!applied_[i]) ready(i);
   }
   std::fill(applied_.begin(), applied_.end(), false);

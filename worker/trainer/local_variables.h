@@ -12,8 +12,8 @@
 
 namespace gradrail::worker {
 
-/// Variables in this process: no parameter server, no transport; the same optimizer, hence the same bits as one worker
-/// gets from a server.
+/// Variables in this process: no parameter server, no transport. The optimizer is the same, so the bits equal those
+/// that one worker gets from a server.
 class LocalVariables final : public Variables {
  public:
   /// `place` receives all memory before any thread touches it; may be empty.
@@ -25,7 +25,7 @@ class LocalVariables final : public Variables {
   absl::Span<float> parameters(size_t tensor_index) override { return part(parameters_, tensor_index); }
   absl::Span<float> gradients(size_t tensor_index) override { return part(gradients_, tensor_index); }
   absl::Status start() override { return absl::OkStatus(); }
-  /// Applies at once, while the rest of the step is being computed.
+  /// Applies the gradient immediately, while the rest of the step is being computed.
   void ready(size_t tensor_index) override;
   /// Applies what is left.
   void exchange() override;
@@ -52,10 +52,10 @@ class LocalVariables final : public Variables {
 
   const Schema schema_;
   const OptimizerConfig optimizer_;
-  std::vector<size_t> offsets_;  // of each tensor, in elements, and behind the last
+  std::vector<size_t> offsets_;  // offsets of each tensor in elements, and the end of the last one
   SharedMemory parameters_, gradients_;
   std::vector<SharedMemory> state_;
-  std::vector<bool> applied_;  // by tensor, in this step
+  std::vector<bool> applied_;  // tensors applied in this step
   uint64_t step_ = 0;
   Duration applying_ = Duration::zero();
 };

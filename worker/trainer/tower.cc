@@ -21,7 +21,7 @@ constexpr auto kBetweenTurns = std::chrono::microseconds(50);
 
 }  // namespace
 
-/// One thread with its copy of the model; it runs its jobs in order.
+/// A thread with its copy of the model; it runs its jobs in order.
 class Towers::Tower {
  public:
   absl::Status start() {
@@ -33,7 +33,7 @@ class Towers::Tower {
     if (thread_.joinable()) thread_.join();
   }
 
-  /// After all former jobs; no job: the end.
+  /// Queues a job after all former jobs; no job: the end.
   void tell(std::function<void()> job) {
     {
       const MutexLock lock(mutex_);
@@ -46,7 +46,7 @@ class Towers::Tower {
     workload_ = std::move(workload);
     size_t elements = 0;
     for (const Tensor& tensor : workload_->schema()) elements += tensor.elements();
-    // Not touched here but by the first gradient: so it lies where this thread computes.
+    // Only the first gradient touches this memory, so that it is on the node where this thread computes.
     gradients_.reset(new float[elements]);
     float* next = gradients_.get();
     for (const Tensor& tensor : workload_->schema()) {
@@ -74,16 +74,16 @@ class Towers::Tower {
       if (!job) break;
       job();
     }
-    workload_.reset();  // in the thread that made it
+    workload_.reset();  // destroyed in the thread that made it
   }
 
   std::unique_ptr<Workload> workload_;
   std::unique_ptr<float[]> gradients_;
-  std::vector<absl::Span<float>> spans_;  // one per tensor, into gradients_
+  std::vector<absl::Span<float>> spans_;  // a span for each tensor, into gradients_
 
   Mutex mutex_;
   ConditionVariable posted_;
-  std::deque<std::function<void()>> jobs_ ABSL_GUARDED_BY(mutex_);  // at most one, and the end
+  std::deque<std::function<void()>> jobs_ ABSL_GUARDED_BY(mutex_);  // one job at most, and the end
   std::thread thread_;                                              // last: it uses all of the above
 };
 
@@ -105,7 +105,7 @@ absl::StatusOr<std::unique_ptr<Towers>> Towers::create(size_t count, const Make&
       towers->finished();
     });
   }
-  // Before any return: the jobs refer to the arguments of this function.
+  // This wait precedes any return: the jobs refer to the arguments of this function.
   towers->wait_finished(count);
   for (const std::unique_ptr<Tower>& tower : towers->towers_) {
     if (!tower->started.ok()) return tower->started;
@@ -119,8 +119,8 @@ absl::StatusOr<std::unique_ptr<Towers>> Towers::create(size_t count, const Make&
 }
 
 Towers::~Towers() {
-  sum_.reset();     // while what it sums for is there
-  towers_.clear();  // their threads, before what they use here
+  sum_.reset();     // destroyed while the memory of its sums exists
+  towers_.clear();  // joins their threads before the members that they use here are destroyed
 }
 
 const Schema& Towers::schema() const { return towers_[0]->workload().schema(); }
@@ -147,7 +147,7 @@ void Towers::wait_finished(size_t count) {
   done_ = 0;
 }
 
-/// Devices that all towers have average without the host; what else there is meets in the owner's memory.
+/// Chooses the sum: devices that all towers have average without the host; any other sum uses the owner's memory.
 absl::Status Towers::choose_sum(gpu::Reduce reduce) {
   if (reduce == gpu::Reduce::host) return absl::OkStatus();
   std::vector<gpu::Compute*> devices;
@@ -174,13 +174,13 @@ absl::Status Towers::choose_sum(gpu::Reduce reduce) {
 
 void Towers::gradient_ready(size_t tensor) {
   const MutexLock lock(mutex_);
-  // Between devices it is the mean of all already.
+  // A sum between devices is the mean of all already.
   if (++arrived_[tensor] < towers_.size() && sum_ == nullptr) return;
   complete_.push_back(tensor);
   changed_.notify_all();
 }
 
-/// In the tower's thread.
+/// Computes one step in the tower's thread.
 void Towers::compute(size_t index, uint64_t step, Parameters parameters, Gradients gradients) {
   Tower& tower = *towers_[index];
   tower.workload().seek(step);
@@ -200,13 +200,13 @@ void Towers::compute(size_t index, uint64_t step, Parameters parameters, Gradien
 }
 
 void Towers::average_tensor(size_t tensor, absl::Span<float> target) const {
-  // In the order of the towers, so that the sum does not depend on which one was first.
+  // The sources have the order of the towers, so that the sum does not depend on which one was first.
   std::vector<const float*> sources;
   for (const std::unique_ptr<Tower>& tower : towers_) sources.push_back(tower->gradients()[tensor].data());
   average(sources, target.size(), target.data());
 }
 
-/// A tensor that all towers have, to be averaged; none: a tower failed, and no more will come.
+/// Index of a tensor that all towers have, for the average; none: a tower failed, and no more will follow.
 std::optional<size_t> Towers::next_complete() {
   MutexLock lock(mutex_);
   TimePoint turn = Clock::now() + kBetweenTurns;
@@ -279,7 +279,7 @@ std::optional<float> Towers::batch_accuracy() {
 
 absl::StatusOr<Verdict> Towers::verdict(Parameters parameters) {
   absl::StatusOr<Verdict> verdict = Verdict();
-  towers_[0]->tell([&] {  // in its own thread: a copy of the model has one owner
+  towers_[0]->tell([&] {  // runs in its own thread: a copy of the model has one owner
     verdict = towers_[0]->workload().verdict(parameters);
     finished();
   });

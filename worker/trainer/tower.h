@@ -17,16 +17,17 @@
 
 namespace gradrail::worker {
 
-/// Copies of a workload, each on a thread of its own, as one workload. Its batch is theirs together, its gradient the
-/// mean of theirs. The sum has the order of the towers whichever is done first, so that reruns agree bit for bit.
+/// Copies of a workload, each on its own thread, as one workload. Its batch combines their batches, and its gradient is
+/// the mean of theirs. The sum has the order of the towers whichever is first, so that reruns agree bit for bit.
 /// Threads  One owner, which averages each tensor as soon as all towers have it and calls `ready`; the towers compute.
 class Towers final : public Workload {
  public:
   using Make = std::function<absl::StatusOr<std::unique_ptr<Workload>>(size_t tower)>;
 
-  /// Starts `count` threads; each first calls `on_thread` (to be bound, before anything is allocated), then `make`.
-  /// Errors  of `make`, from the first tower that has one; FAILED_PRECONDITION: NCCL was asked for and cannot be had.
-  /// Where all towers have devices of their own these average among themselves, by NCCL, if `reduce` lets them.
+  /// Starts `count` threads; each first calls `on_thread` (to bind it before any allocation), then `make`. Towers with
+  /// their own devices average among themselves by NCCL if `reduce` allows it.
+  /// Errors  The error of `make` from the first tower that has one. FAILED_PRECONDITION: NCCL was requested and is not
+  ///         available.
   static absl::StatusOr<std::unique_ptr<Towers>> create(size_t count, const Make& make,
                                                         const std::function<void(size_t tower)>& on_thread,
                                                         gpu::Reduce reduce = gpu::Reduce::automatic);
@@ -39,7 +40,7 @@ class Towers final : public Workload {
   void seek(uint64_t step) override { step_ = step; }
   /// Each tower does so by itself, as soon as it has computed.
   void prefetch() override {}
-  /// Errors  of the first tower that has one, and its number; the others have ended their step, too.
+  /// Errors  The error of the first tower that has one, with its number; the others have ended their step, too.
   absl::StatusOr<float> step(Parameters parameters, Gradients gradients, const GradientReady& ready) override;
   /// The mean of the towers'.
   std::optional<float> batch_accuracy() override;
@@ -67,15 +68,15 @@ class Towers final : public Workload {
   void average_tensor(size_t tensor, absl::Span<float> target) const;
 
   std::vector<std::unique_ptr<Tower>> towers_;
-  std::unique_ptr<gpu::TowerSum> sum_;  ///< between devices; null: the owner averages
-  std::function<void()> meanwhile_;     ///< of the owner, while it waits
-  uint64_t step_ = 0;                   ///< of the next batch
+  std::unique_ptr<gpu::TowerSum> sum_;  ///< sum between devices; null: the owner averages
+  std::function<void()> meanwhile_;     ///< work of the owner while it waits
+  uint64_t step_ = 0;                   ///< step of the next batch
 
   Mutex mutex_;
   ConditionVariable changed_;
-  std::vector<size_t> arrived_ ABSL_GUARDED_BY(mutex_);  ///< by tensor, towers that have its gradient
+  std::vector<size_t> arrived_ ABSL_GUARDED_BY(mutex_);  ///< number of towers that have the gradient of each tensor
   std::deque<size_t> complete_ ABSL_GUARDED_BY(mutex_);  ///< tensors that all towers have, to be averaged
-  absl::Status failure_ ABSL_GUARDED_BY(mutex_);         ///< of the first tower that failed
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);         ///< error of the first tower that failed
   size_t done_ ABSL_GUARDED_BY(mutex_) = 0;              ///< towers that have finished their jobs
 };
 

@@ -14,7 +14,7 @@
 namespace gradrail::worker {
 namespace {
 
-/// The spans of variables as a workload wants them.
+/// The spans of variables in the form that a workload takes.
 struct Views {
   explicit Views(Variables& variables) {
     for (size_t i = 0; i < variables.schema().size(); ++i) {
@@ -45,7 +45,7 @@ class MemoryLender {
   Workload& workload_;
 };
 
-/// As Python prints datetime.now().
+/// Current time in the format of Python's datetime.now().
 std::string now_text() {
   const auto now = std::chrono::system_clock::now();
   const auto micros = std::chrono::duration_cast<std::chrono::microseconds>(now.time_since_epoch()).count() % 1'000'000;
@@ -57,7 +57,7 @@ std::string now_text() {
   return fmt::format("{}.{:06}", text, micros);
 }
 
-/// One worker's run.
+/// A worker's run.
 class Run {
  public:
   Run(Variables& variables, Workload& workload, const TrainerOptions& options, const TrainerOutput& output,
@@ -103,10 +103,10 @@ class Run {
   CheckpointSchedule checkpoints_;
   float cost_ = 0.0f;
   uint64_t steps_ = 0;
-  uint64_t last_step_ = 0;  ///< global; kept here, because a client that searches for a lost ps forgets it
+  uint64_t last_step_ = 0;  ///< global step; stored here, because a client that searches for a lost ps loses it
   uint64_t steps_since_line_ = 0;
   std::string saved_state_;    ///< state_text() of the last save; empty: none, or an unknown one
-  bool pulled_final_ = false;  ///< by a chief that was not stopped: with the updates of all workers
+  bool pulled_final_ = false;  ///< set by a chief that was not stopped: the parameters have the updates of all workers
   bool has_model_failed_ = false;
   bool is_step_open_ = false;  ///< a stop has ended the wait for it; the servers have its gradient, or a part
   bool is_complete_ = false;   ///< the output is written, and no stop was requested until then
@@ -114,7 +114,7 @@ class Run {
   TimePoint line_start_ = start_;
 };
 
-/// A GPU was lost, a file is damaged, or the like: the others need not wait until we are missed.
+/// Reports a failed model: a GPU was lost, a file is damaged. The other workers need not wait for an expired heartbeat.
 absl::Status Run::model_failed(const absl::Status& why) {
   has_model_failed_ = true;
   variables_.give_up(std::string(message_of(why))).IgnoreError();
@@ -136,7 +136,7 @@ absl::Status Run::step() {
   }
   ++steps_;
   last_step_ = variables_.global_step();
-  // Asked in each step: another worker can become chief when the chief is lost.
+  // The check runs in each step: another worker can become chief when the chief is lost.
   if (variables_.is_chief()) checkpoints_.after_step(steps_);
   return absl::OkStatus();
 }
@@ -157,7 +157,7 @@ void Run::report(uint32_t epoch, size_t batch) {
   // The bar shows each step; the line below only every `log_every` steps.
   if (output_.progress) output_.progress({variables_.global_step(), epoch, options_.epochs, batch, batches, cost_});
   ++steps_since_line_;
-  // A worker that skipped steps may never see a round number.
+  // A worker that skipped steps may never have a round number.
   if (batch % options_.log_every != 0 && batch != batches && steps_since_line_ < options_.log_every) return;
   const double average_ms = seconds_since(line_start_) * 1e3 / static_cast<double>(steps_since_line_);
   if (output_.line) output_.line(step_line(epoch, batch, average_ms));
@@ -165,7 +165,7 @@ void Run::report(uint32_t epoch, size_t batch) {
   line_start_ = Clock::now();
 }
 
-/// As far as the run goes: a worker that comes late, or is led further on, does not make up for what others have done.
+/// Trains to the end of the run: a worker that joins late, or skips steps, does not repeat the steps of the others.
 absl::Status Run::all_epochs() {
   start_ = line_start_ = Clock::now();
   const size_t batches = workload_.batches_per_epoch();
@@ -173,11 +173,11 @@ absl::Status Run::all_epochs() {
     if (stop_.load(std::memory_order_relaxed)) return absl::OkStatus();
     workload_.seek(variables_.position());
     const absl::Status done = step();
-    // The other workers kept this step open for too long: what the run has is saved all the same.
+    // The other workers kept this step open for too long: the state of the run is saved nevertheless.
     is_step_open_ = stopped_waiting(done);
     if (is_step_open_) return absl::OkStatus();
     GRADRAIL_RETURN_IF_ERROR(done);
-    // Not simply the next one: where a ps was lost, or the others went on without us, we are elsewhere by now.
+    // The position may have changed by more than one: a ps was lost, or the others continued without this worker.
     const uint64_t made = variables_.position();
     if (made > 0) report(static_cast<uint32_t>((made - 1) / batches) + 1, (made - 1) % batches + 1);
   }
@@ -249,8 +249,8 @@ absl::Status Run::finish_run() {
     GRADRAIL_RETURN_IF_ERROR(pull_final());
   }
   GRADRAIL_RETURN_IF_ERROR(variables_.fetch());
-  // Before the test of the model, which may take longer than the parameter servers stay after a request to stop.
-  std::string hash;  // of a chief
+  // This precedes the test of the model, which may take longer than the parameter servers stay after a request to stop.
+  std::string hash;  // hash of a chief
   absl::Status saved;
   if (is_chief && stopped) {
     hash = parameter_hash(variables_);
@@ -284,7 +284,7 @@ absl::Status Run::save(const std::string& hash, bool unchanged) {
   return checkpoints_.at_end(unchanged);
 }
 
-/// Another worker may have ended the open step by now, or was lost.
+/// Fetches the parameters now. Another worker may have ended the open step already, or was lost.
 absl::Status Run::pull_now() {
   if (is_step_open_) GRADRAIL_RETURN_IF_ERROR(variables_.wait());
   return variables_.pull();

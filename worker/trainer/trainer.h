@@ -30,20 +30,20 @@ struct TrainerOptions {
   size_t towers = 1;  ///< kRate counts a step as so many batches, as the multi-GPU tutorial does
 };
 
-/// One step of training as a console wants to show it.
+/// State of one step of training for a console.
 struct Progress {
   uint64_t global_step = 0;
-  uint32_t epoch = 0;  ///< from 1
+  uint32_t epoch = 0;  ///< epoch, from 1
   uint32_t epoch_count = 0;
-  size_t batch = 0;  ///< from 1
+  size_t batch = 0;  ///< batch, from 1
   size_t batch_count = 0;
   float cost = 0.0f;
 };
 
-/// Where a trainer writes. Each may be empty.
+/// Outputs of a trainer. Each may be empty.
 struct TrainerOutput {
   std::function<void(const std::string&)> line;
-  std::function<void(const Progress&)> progress;  ///< after every step
+  std::function<void(const Progress&)> progress;  ///< called after every step
   /// The share of the test images, in [0, 1], after the last step; not called for a model without classes.
   std::function<void(uint64_t global_step, float accuracy)> evaluated;
   std::function<std::vector<std::string>()> more;  ///< lines for the end of the summary
@@ -64,8 +64,9 @@ struct TrainerOutput {
 ///
 ///   Done training for 20 epochs, 11000 steps.
 ///
-/// `stop` becoming true ends the run after the step under way; the worker says so and leaves the ps.
-/// Errors   as Client::wait; as Workload::step, which the ps receives: for the others this worker is lost.
+/// A true `stop` ends the run after the step under way; the worker reports this and leaves the ps.
+/// Errors   Those of Client::wait. Those of Workload::step; the ps receives them, and this worker is lost for the
+///          others.
 /// Threads  Owner thread of the variables.
 absl::Status train(Variables& variables, Workload& workload, const TrainerOptions& options, const TrainerOutput& output,
                    const std::atomic<bool>& stop);

@@ -21,7 +21,7 @@ class Variables {
   virtual absl::Span<float> parameters(size_t tensor_index) = 0;
   virtual absl::Span<float> gradients(size_t tensor_index) = 0;
 
-  /// Once, when the chief has written the initial values.
+  /// Starts the steps; called once, when the chief has written the initial values.
   virtual absl::Status start() = 0;
 
   /// A step: ready() for each gradient that is complete (optional), exchange(), wait() for the fresh parameters.
@@ -38,7 +38,7 @@ class Variables {
 
   /// The other workers no longer wait for steps of this one. No step is under way.
   virtual absl::Status finish_steps() = 0;
-  /// For the chief's last report: waits for all workers, then fetches the parameters after their last update.
+  /// Waits for all workers, then fetches the parameters after their last update, for the chief's last report.
   virtual absl::Status pull_final() = 0;
   /// Fetches the parameters of this moment.
   virtual absl::Status pull() = 0;

@@ -13,15 +13,15 @@
 
 namespace gradrail::tree {
 
-/// A gradient of all workers of a node, which lies in the memory of the client.
+/// A gradient of all workers of a node, in the memory of the client.
 struct NodeGradient {
-  ps::ElementRange range;  ///< of the model
-  uint64_t step = 0;       ///< of the bucket, from 1
+  ps::ElementRange range;  ///< range in the model
+  uint64_t step = 0;       ///< step of the bucket, from 1
   float rate = 0.0f;
   float weight = 1.0f;
 };
 
-/// What the store of a shard needs of the connection to the parent. The memory is that of the client.
+/// The part of the connection to the parent that the store of a shard needs. The memory is that of the client.
 /// Shapes   gradients, parameters: [elements of the model].
 /// Threads  Any thread.
 struct Upstream {
@@ -29,7 +29,7 @@ struct Upstream {
   float* parameters = nullptr;
   bool is_started = false;  ///< the parent had parameters when this node joined, and they are here
   std::function<void(const NodeGradient&)> push;
-  /// Initial values of so many elements lie in `parameters`.
+  /// Offers initial values of this number of elements, stored in `parameters`.
   std::function<void(uint64_t count)> offer;
 };
 
@@ -75,7 +75,7 @@ class NodeStore final : public ps::ParameterStore, public ps::LaterResults {
   const Upstream upstream_;
   const std::function<void(NodeStore*)> on_end_;
   Mutex mutex_;
-  std::map<uint64_t, Part> under_way_ ABSL_GUARDED_BY(mutex_);  ///< by the first element of the model
+  std::map<uint64_t, Part> under_way_ ABSL_GUARDED_BY(mutex_);  ///< indexed by the first element in the model
   std::function<void()> wake_ ABSL_GUARDED_BY(mutex_);
 };
 

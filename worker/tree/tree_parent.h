@@ -23,15 +23,15 @@ namespace gradrail::tree {
 /// Errors  DEADLINE_EXCEEDED: not within RecoveryOptions::join_timeout. CANCELLED: ClientHooks::stop.
 absl::Status wait_for_parent(const ClientOptions& options);
 
-/// The parent of a node, over the client library. A thread of its own owns the client, and exchanges with the parent
-/// what the stores of the shards push:
+/// The parent of a node, over the client library. A dedicated thread owns the client, and exchanges the pushes of the
+/// shards' stores with the parent:
 ///
 ///   workers ─ push ─▶ shard ─ NodeStore::update ─▶ push ─▶ thread: Parts::ready, advance ─▶ parent
 ///   workers ◀─ answer ─ shard ◀─ try_end ◀─ wake ◀─ on_arrived ◀──────────────────────────────────┘
 ///
-/// In sync all workers of the node have pushed a bucket before the node does, and all have its answer before the next
-/// step: a bucket has one gradient under way at most.
-/// Threads  As ps::Parent.
+/// All workers of the node in sync push a bucket before the node does, and all have its answer before the next step: a
+/// bucket has one gradient under way at most.
+/// Threads  Those of ps::Parent.
 class TreeParent final : public ps::Parent {
  public:
   /// `options` has the cluster of the parent, the index of this node among the workers there, and all that concerns
@@ -78,7 +78,7 @@ class TreeParent final : public ps::Parent {
   ConditionVariable changed_;
   Client* client_to_wake_ ABSL_GUARDED_BY(mutex_) = nullptr;
   std::vector<NodeStore*> stores_ ABSL_GUARDED_BY(mutex_);
-  std::deque<NodeGradient> gradients_ ABSL_GUARDED_BY(mutex_);  ///< that have not left
+  std::deque<NodeGradient> gradients_ ABSL_GUARDED_BY(mutex_);  ///< gradients that have not left
   uint64_t unoffered_ ABSL_GUARDED_BY(mutex_) = 0;  ///< elements whose initial values the shards do not have yet
   Upstream upstream_ ABSL_GUARDED_BY(mutex_);
   ps::ShardMap map_ ABSL_GUARDED_BY(mutex_);
@@ -87,8 +87,8 @@ class TreeParent final : public ps::Parent {
 
   // The thread of the client.
   ps::Layout layout_;
-  std::vector<uint64_t> versions_;  ///< by fragment: the lowest one of the last pull
-  std::vector<uint64_t> steps_;     ///< by fragment: the step under way; 0: none
+  std::vector<uint64_t> versions_;  ///< lowest version of the last pull, by fragment
+  std::vector<uint64_t> steps_;     ///< step under way, by fragment; 0: none
   std::unique_ptr<Client> client_;
   bool is_exchanging_ = false;  ///< the parent has parameters
 

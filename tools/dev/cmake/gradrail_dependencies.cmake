@@ -37,7 +37,7 @@ endif()
 
 set(mpi_found FALSE)
 if(NOT "${GRADRAIL_MPI}" STREQUAL "OFF")
-  # If mpirun is installed without headers (openmpi-bin of Debian), FindMPI ends the configuration with an error.
+  # FindMPI ends the configuration with an error if mpirun is installed without headers (openmpi-bin of Debian).
   find_program(GRADRAIL_MPICXX NAMES mpicxx mpic++)
   mark_as_advanced(GRADRAIL_MPICXX)
   set(mpi_compiles 1)

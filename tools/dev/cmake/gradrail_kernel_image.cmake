@@ -30,8 +30,8 @@ function(gradrail_kernel_image source)
   set(folder ${CMAKE_CURRENT_SOURCE_DIR})
   # No contraction into FMA: update() gives the bits of ps::apply. Division and square root are exact by default.
   set(flags -std=c++20 -O3 -fmad=false -Xptxas=-v -I${PROJECT_SOURCE_DIR} ${targets})
-  # Drivers load the code of each nvcc of their own major version and of older ones (CUDA Compatibility). All drivers
-  # for CUDA 13 support compression, which reduces each program by 0.8 MB; not all for CUDA 12 do.
+  # Drivers load the code of each nvcc of the same major version and of older ones (CUDA Compatibility). All drivers for
+  # CUDA 13 support compression, which reduces each program by 0.8 MB; not all for CUDA 12 do.
   string(REGEX MATCH "^[0-9]+" nvcc_major "${nvcc_version}")
   math(EXPR version "1000 * ${nvcc_major}")
   if(nvcc_version VERSION_GREATER_EQUAL 13)

@@ -1,12 +1,12 @@
-# The border between the rooms of the source tree: the sources of a room see the headers of the rooms that it may use, and
-# its targets link only targets of these rooms. docs/design/rooms.md draws the order of the rooms.
+# The border between the rooms of the source tree: the sources of a room include headers only of the rooms that it may
+# use, and its targets link only targets of these rooms. docs/design/rooms.md draws the order of the rooms.
 
 # gradrail_room(<folder>…) begins a room in the current folder. Its sources see their own folder, the public headers, and
 # the folders of the list. Subfolders belong to the room, unless they begin a room of their own.
 function(gradrail_room)
   cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE room)
   set(seen ${room} ${ARGN})
-  # A folder of links, one to each folder that the room sees, is the only place where its compiler looks for headers.
+  # The compiler of a room searches for headers only in a folder of links, one to each folder that the room may include.
   string(REPLACE / _ name ${room})
   set(view ${PROJECT_BINARY_DIR}/rooms/${name})
   file(REMOVE_RECURSE ${view})
@@ -22,7 +22,7 @@ function(gradrail_room)
   set_property(GLOBAL PROPERTY GRADRAIL_SEEN_${room} ${seen})
 endfunction()
 
-# gradrail_in_folder(<variable> <path> <folder>…) tells whether the path is one of the folders or in one of them.
+# gradrail_in_folder(<variable> <path> <folder>…) returns whether the path is one of the folders or in one of them.
 function(gradrail_in_folder variable path)
   set(${variable} FALSE PARENT_SCOPE)
   foreach(folder IN LISTS ARGN)
@@ -34,12 +34,12 @@ function(gradrail_in_folder variable path)
 endfunction()
 
 # gradrail_check_links(<folder>) ends the configuration if a target in the folder links a target of a room that its own
-# room does not see.
+# room may not use.
 function(gradrail_check_links folder)
   get_property(rooms GLOBAL PROPERTY GRADRAIL_ROOMS)
   cmake_path(RELATIVE_PATH folder BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE place)
   set(seen "")
-  foreach(room IN LISTS rooms) # a room within a room comes behind it
+  foreach(room IN LISTS rooms) # a room within a room follows it
     gradrail_in_folder(inside ${place} ${room})
     if(inside)
       get_property(seen GLOBAL PROPERTY GRADRAIL_SEEN_${room})

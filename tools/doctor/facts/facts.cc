@@ -10,7 +10,7 @@ namespace gradrail::tools::doctor {
 std::string Facts::fill(const std::string& text) const {
   std::vector<std::pair<std::string, std::string>> replacements;
   for (const auto& [name, value] : values_) replacements.emplace_back(fmt::format("{{{}}}", name), value);
-  // One pass: a brace in a value is not a name.
+  // The replacement is one pass: a brace in a value is not a name.
   return absl::StrReplaceAll(text, replacements);
 }
 

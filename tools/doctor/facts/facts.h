@@ -34,7 +34,7 @@ class Facts {
   std::map<std::string, std::string, std::less<>> values_;
 };
 
-/// All that the checks judge. Each object is read once, so that all checks judge the same values.
+/// The facts for the checks. Each object is read once, so that all checks use the same values.
 struct Machine {
   Facts host;
   std::vector<Facts> rdma_devices;
@@ -43,7 +43,7 @@ struct Machine {
   std::vector<Facts> peer_modules;  ///< kernel modules by which RDMA drivers reach GPU memory
   std::vector<Facts> cards;         ///< PCI functions of the GPUs and RDMA devices
   std::vector<Facts> bridges;       ///< PCI bridges above the cards
-  std::vector<Facts> rdma_limits;   ///< of the cgroups of this process
+  std::vector<Facts> rdma_limits;   ///< limits of the cgroups of this process
   std::vector<Facts> cgroup_limits;
   std::vector<Facts> servers;  ///< the parameter servers of --cluster or --ps_hosts
 };

@@ -52,11 +52,11 @@ std::optional<PciResource> resource_from(const std::string& row) {
 
 struct Bar1 {
   uint64_t bytes = 0;  ///< 0: no address is assigned
-  size_t line = 0;     ///< of the file, from 1
+  size_t line = 0;     ///< line of the file, from 1
 };
 
-/// BAR1 is the window that NICs can reach at once: the first prefetchable BAR behind BAR 0. BAR 0 of an A100 has 32
-/// bits and takes one line. BAR 0 of an H100 has 64 bits and takes two lines.
+/// Finds BAR1, the window that NICs can reach directly: the first prefetchable BAR behind BAR 0. BAR 0 of an A100 has
+/// 32 bits and takes one line. BAR 0 of an H100 has 64 bits and takes two lines.
 std::optional<Bar1> find_bar1(Tree& tree, const std::string& folder) {
   const std::vector<std::string> rows = lines_of(tree.read(folder + "/resource").text);
   bool is_bar0 = true;
@@ -86,7 +86,7 @@ Facts& gpu_at(Machine& machine, const std::string& address) {
   const auto found =
       std::find_if(machine.gpus.begin(), machine.gpus.end(), [&](const Facts& gpu) { return gpu["name"] == address; });
   if (found != machine.gpus.end()) return *found;
-  // In a container CUDA can show a GPU that /sys does not.
+  // CUDA in a container can show a GPU that /sys does not.
   machine.gpus.emplace_back().set("name", address);
   return machine.gpus.back();
 }
@@ -110,7 +110,7 @@ void read_cuda(System& system, Machine& machine) {
     const std::vector<std::string> words = words_of(line);
     if (words.size() == 2 && words[0] == "version")
       set_cuda_version(version_of(words[1]), "libcuda.so.1", machine.host);
-    // The name comes last, since it has spaces.
+    // The name is last, since it has spaces.
     if (words.size() < 5 || words[0] != "gpu") continue;
     Facts& gpu = gpu_at(machine, printable(words[1]));
     if (const std::optional<uint64_t> bytes = number_of(words[2])) {
@@ -122,8 +122,8 @@ void read_cuda(System& system, Machine& machine) {
   }
 }
 
-/// The CUDA version that came with each branch of the driver (CUDA's release notes, table "CUDA Toolkit and
-/// Corresponding Driver Versions").
+/// CUDA version of each branch of the driver (CUDA's release notes, table "CUDA Toolkit and Corresponding Driver
+/// Versions").
 std::optional<Version> cuda_of_branch(int branch) {
   constexpr std::array<std::pair<int, Version>, 21> kBranches = {
       {{580, {13, 0, 0}}, {575, {12, 9, 0}}, {570, {12, 8, 0}}, {565, {12, 7, 0}}, {560, {12, 6, 0}}, {555, {12, 5, 0}},
@@ -183,7 +183,7 @@ void read_gpus(System& system, const std::vector<PciDevice>& functions, Machine&
     add_bar1(system.tree(), device.folder, gpu);
   }
   machine.host.set_if("pci_gpus", !machine.gpus.empty());
-  // In this order: the kernel module gives the CUDA version only where CUDA gave none.
+  // The order matters: the kernel module gives the CUDA version only where CUDA gave none.
   read_cuda(system, machine);
   read_kernel_module(system.tree(), machine.host);
   machine.host.set_if("gpus", !machine.gpus.empty());

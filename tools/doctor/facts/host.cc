@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kNodes = "/sys/devices/system/node";
 constexpr const char* kCpus = "/sys/devices/system/cpu";
 
-/// Names like node0 and cpu12, and not nodes or cpufreq.
+/// Entries with numbered names such as node0 and cpu12, and not nodes or cpufreq.
 std::vector<std::string> numbered(Tree& tree, const std::string& folder, std::string_view prefix) {
   std::vector<std::string> found;
   for (const std::string& name : tree.names(folder))
@@ -118,7 +118,7 @@ void read_process(Tree& tree, Facts& host) {
   host.set("kernel_command_line", tree.line("/proc/cmdline"));
 }
 
-/// Those of base/resource_limits.h, on a machine that may be recorded.
+/// Folders as in base/resource_limits.h, on a machine that may be recorded.
 std::vector<std::string> folders_of(Tree& tree, const std::string& controller) {
   return cgroup_folders(controller, [&](const std::string& path) { return tree.read(path).text; });
 }

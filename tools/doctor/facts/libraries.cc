@@ -21,7 +21,7 @@ std::string file_of(void* function) {
 }
 
 absl::StatusOr<void*> find(const char* library, const char* function) {
-  // Not closed: the path below comes from the loaded library, and the process ends after the answer.
+  // The library is not closed: the path below is that of the loaded library, and the process ends after the answer.
   void* const handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
   if (handle == nullptr) return absl::NotFoundError(dlerror());
   void* const found = dlsym(handle, function);
@@ -64,7 +64,7 @@ absl::StatusOr<std::string> probe_nccl() {
   return library->version;
 }
 
-/// The words of an answer: path, version, support of CUDA. Without an answer, NAME_error has the reason.
+/// Parts of an answer: path, version, support of CUDA. Without an answer, NAME_error has the reason.
 std::vector<std::string> answer_words(System& system, const std::string& name, const System::Ask& ask, Facts& host) {
   const absl::StatusOr<std::string> text = system.observe(name, ask);
   std::vector<std::string> words = text.ok() ? words_of(*text) : std::vector<std::string>{};
@@ -107,10 +107,10 @@ std::string library_version(Tree& tree, const std::string& path) {
   return target.size() > own.size() ? target : own;
 }
 
-/// Of CUDA's runtime libraries, the newest that fits the driver, or else the newest.
+/// Reads the newest of CUDA's runtime libraries that fits the driver, otherwise the newest.
 void read_cudart(Tree& tree, Facts& host) {
   const uint64_t driver = host.number("cuda_major").value_or(0);
-  // Newest first. CUDA 11 kept the file name of its first release; CUDA 10 had a name for each release.
+  // The newest is first. CUDA 11 kept the file name of its first release; CUDA 10 had a name for each release.
   for (const char* name : {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", "libcudart.so.10.2"}) {
     const std::string path = find_library(tree, name);
     const std::optional<Version> version = path.empty() ? std::nullopt : version_of(library_version(tree, path));
@@ -129,7 +129,7 @@ void read_cudart(Tree& tree, Facts& host) {
 
 void read_nccl(System& system, Facts& host) {
   const std::string path = find_library(system.tree(), "libnccl.so.2");
-  // Asked also without a GPU, so that a recording holds the answer.
+  // The observation is made also without a GPU, so that a recording has the answer.
   const absl::StatusOr<std::string> version = system.observe("nccl", probe_nccl);
   host.set("nccl", path);
   host.set("nccl_error", std::string(message_of(version.status())));

@@ -20,7 +20,7 @@ bool is_address(const std::string& text) {
 /// ../../../devices/pci0000:15/0000:15:01.0/0000:16:00.0: the link to a device names all bridges above it.
 std::vector<std::string> bridges_in(const std::string& link) {
   std::vector<std::string> bridges;
-  // The root complex, "pci0000:15", is no bridge with an address of its own.
+  // The root complex, "pci0000:15", is no bridge with an address.
   for (const std::string& part : std::vector<std::string>(absl::StrSplit(link, '/')))
     if (is_address(part)) bridges.push_back(part);
   if (!bridges.empty()) bridges.pop_back();  // itself
@@ -73,10 +73,10 @@ Facts bridge_facts(Tree& tree, const PciDevice& device) {
   bridge.set("address", device.address);
   bridge.set("folder", device.folder);
   const std::string config = tree.read(device.folder + "/config").text;
-  // A user other than root gets 64 bytes; extended capabilities lie behind 256.
+  // A user other than root gets 64 bytes; extended capabilities are behind 256.
   bridge.set_if("config_is_short", config.size() < 0x100);
   const uint32_t control = acs_control(config).value_or(0);
-  // Requests or completions between devices below go up to the root instead of straight across.
+  // The bits send requests or completions between devices below up to the root instead of directly across.
   constexpr uint32_t kRedirects = 0x0c;
   bridge.set("acs_redirects", (control & kRedirects) != 0 ? fmt::format("{:#06x}", control) : "");
   return bridge;

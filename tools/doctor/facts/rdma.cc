@@ -70,7 +70,7 @@ std::string address_on(const std::string& interface, const std::vector<Interface
   return found;
 }
 
-/// The IP address that a RoCE v2 GID stands for, as inet_ntop writes it; "" when it is no GID.
+/// IP address of a RoCE v2 GID in the format of inet_ntop; "" if it is no GID.
 std::string address_of_gid(const std::string& gid) {
   in6_addr bytes{};
   if (inet_pton(AF_INET6, gid.c_str(), &bytes) != 1) return "";
@@ -84,11 +84,11 @@ struct Gid {
   uint64_t index = 0;
   std::string text;       ///< "fe80:0000:…", eight groups of four
   std::string type;       ///< "IB/RoCE v1", "RoCE v2"
-  std::string interface;  ///< of the network it belongs to
+  std::string interface;  ///< interface of the GID's network
   std::string address;
   bool on_interface = false;  ///< an interface of this host has the address
 
-  /// Only RoCE v2 is used. A link-local address works within one network only.
+  /// Rank of a GID. Only RoCE v2 is used. A link-local address works within one network only.
   int rank() const { return type != "RoCE v2" ? 0 : !on_interface ? 1 : is_link_local(address) ? 2 : 3; }
 };
 
@@ -111,7 +111,7 @@ std::vector<Gid> read_gids(Tree& tree, const std::string& port, const std::vecto
     });
     gids.push_back(std::move(gid));
   }
-  // As numbers: the names are sorted as text, where 10 comes before 2.
+  // The sort is by number: the names are sorted as text, where 10 precedes 2.
   std::sort(gids.begin(), gids.end(), [](const Gid& a, const Gid& b) { return a.index < b.index; });
   return gids;
 }
@@ -216,7 +216,7 @@ std::string provider_of(const std::string& driver) {
   return "";
 }
 
-/// Which of /dev/infiniband's files opens a device.
+/// File of /dev/infiniband that opens a device.
 std::string uverbs_of(Tree& tree, const std::string& device) {
   for (const std::string& name : tree.names(kVerbs))
     if (tree.line(fmt::format("{}/{}/ibdev", kVerbs, name)) == device) return printable(name);
@@ -244,7 +244,7 @@ void add_access(System& system, Facts& device) {
   device.set("access_error", std::string(message_of(answer.status())));
 }
 
-/// rdma-core's file that names a provider, and the library that it stands for.
+/// Adds rdma-core's file that names a provider, and the library of the provider.
 void add_provider(Tree& tree, Facts& device) {
   const std::string provider = provider_of(device["driver"]);
   device.set("provider", provider);
@@ -316,7 +316,7 @@ void summarize(const std::vector<PciDevice>& functions, Machine& machine) {
   for (const Facts& port : machine.rdma_ports) {
     if (!port.has("active")) continue;
     host.set("active_port", "yes");
-    // Only Ethernet: the MTU of an InfiniBand network comes from its subnet manager.
+    // Only Ethernet has this fact: the subnet manager of an InfiniBand network sets its MTU.
     if (!port.has("ethernet")) host.set("active_infiniband_port", "yes");
     if (port.has("ethernet") && port.has("mtu")) mtus.insert(port["mtu"]);
   }
@@ -326,7 +326,7 @@ void summarize(const std::vector<PciDevice>& functions, Machine& machine) {
   host.set_if("rdma", !machine.rdma_devices.empty());
   host.set_if("rdma_ports", !machine.rdma_ports.empty());
   if (!machine.rdma_devices.empty()) host.set("first_rdma_folder", machine.rdma_devices.front()["folder"]);
-  // Mellanox cards have both kinds of network class and come without RDMA when half of their driver is not loaded.
+  // Mellanox cards have both kinds of network class, and have no RDMA if half of their driver is not loaded.
   std::vector<std::string> idle;
   constexpr uint32_t kMellanox = 0x15b3;
   for (const PciDevice& each : functions)

@@ -11,7 +11,7 @@
 
 namespace gradrail::tools::doctor {
 
-/// Everything but the servers. Each library and each driver is asked in a process of its own.
+/// Reads everything but the servers. A separate process queries each library and each driver.
 Machine read_machine(System& system);
 
 /// The PCI functions of the kernel's list, in the order of their addresses.
@@ -44,11 +44,11 @@ std::string find_library(Tree& tree, const std::string& name);
 /// The type of gradrail::resolve(), so that a test can give a name several addresses.
 using Resolver = std::function<absl::StatusOr<std::vector<NetAddress>>(const std::string& host, uint16_t port)>;
 
-/// Tries the control port of each parameter server ("host:port") over TCP, at all addresses of the name and all at
-/// once: workers listen nowhere. One address that connects is enough.
+/// Tries the control port of each parameter server ("host:port") over TCP, at all addresses of the name and all at the
+/// same time: workers listen nowhere. One address that connects is enough.
 void read_servers(const std::vector<std::string>& servers, Machine& machine, const Resolver& resolver = resolve);
-/// The facts of one attempt. `error`: its errno; 0: connected; EMSGSIZE: connected, and large packets are lost.
-/// `quick`: the answer came at once.
+/// Facts of one attempt. `error`: its errno; 0: connected; EMSGSIZE: connected, and large packets are lost. `quick`:
+/// the answer arrived immediately.
 Facts server_facts(const std::string& server, int error, bool quick);
 
 }  // namespace gradrail::tools::doctor

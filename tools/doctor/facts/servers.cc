@@ -19,13 +19,14 @@
 namespace gradrail::tools::doctor {
 namespace {
 
-/// A lost SYN is sent again after 1 s and 3 s: by then a running host has answered.
+/// Time limit of a connection. A lost SYN is sent again after 1 s and 3 s: a running host has answered within this
+/// limit.
 constexpr Duration kConnectTime = std::chrono::seconds(4);
 /// A lost packet is sent again after 0.2, 0.6 and 1.4 s.
 constexpr Duration kLargeTime = std::chrono::seconds(3);
 /// A resolver that does not answer takes 10 s for each name.
 constexpr Duration kConnectDeadline = std::chrono::seconds(60);
-/// ARP gives up on a host that is off after 3 s; an answer before that came from another host.
+/// Limit of a quick answer. ARP reports a host that is off after 3 s; an earlier answer is that of another host.
 constexpr Duration kQuick = std::chrono::seconds(2);
 
 /// A connection to one address of a server.
@@ -37,8 +38,8 @@ struct Attempt {
 };
 
 struct Server {
-  std::string unresolved;  ///< why its name has no address
-  bool connected = false;  ///< over one of its addresses
+  std::string unresolved;  ///< reason why its name has no address
+  bool connected = false;  ///< connected over one of its addresses
 };
 
 Attempt begin(const NetAddress& address, size_t server_index) {
@@ -122,7 +123,7 @@ void try_large_packets(std::vector<Attempt>& attempts) {
     if (wait_acknowledged(attempt->socket.get(), deadline) == ETIMEDOUT) attempt->error = EMSGSIZE;
 }
 
-/// One line for each server: "errno quick" or "- reason".
+/// Returns a line for each server: "errno quick" or "- reason".
 absl::StatusOr<std::string> try_all(const std::vector<std::string>& names, const Resolver& resolver) {
   std::vector<Server> servers(names.size());
   std::vector<Attempt> attempts;
@@ -175,7 +176,7 @@ void read_servers(const std::vector<std::string>& servers, Machine& machine, con
   machine.host.set_if("servers", !servers.empty());
   if (servers.empty()) return;
   const absl::StatusOr<std::string> text =
-      // A process of its own: getaddrinfo() has no deadline.
+      // A separate process resolves the names: getaddrinfo() has no deadline.
       run_in_subprocess([&] { return try_all(servers, resolver); }, {.timeout = kConnectDeadline});
   machine.host.set("servers_error", std::string(message_of(text.status())));
   if (!text.ok()) return;

@@ -15,8 +15,8 @@
 namespace gradrail::tools::doctor {
 namespace {
 
-/// libibverbs has kept these since 2005 (symbol versions IBVERBS_1.0 and 1.1). Loaded when asked, so that the program
-/// runs where there is none.
+/// Functions of libibverbs that exist since 2005 (symbol versions IBVERBS_1.0 and 1.1). Loaded on demand, so that the
+/// program runs where there is none.
 struct Verbs {
   void** (*get_device_list)(int*);
   void (*free_device_list)(void**);
@@ -26,7 +26,7 @@ struct Verbs {
   int (*query_port)(void*, uint8_t, void*);
 };
 
-/// How struct ibv_port_attr has begun ever since; what follows is longer in newer ones.
+/// Begin of struct ibv_port_attr in all versions; the following fields are longer in newer ones.
 struct PortAttributes {
   int state;
   int max_mtu;
@@ -35,7 +35,7 @@ struct PortAttributes {
 };
 
 absl::StatusOr<Verbs> load() {
-  // Not linked: a program that links libibverbs does not start on a host without it.
+  // The library is not linked: a program that links libibverbs does not start on a host without it.
   void* const library = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return absl::NotFoundError(dlerror());
   Verbs verbs{};

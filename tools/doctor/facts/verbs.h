@@ -18,7 +18,7 @@ struct VerbsAnswer {
   std::map<std::pair<std::string, int>, Mtu> ports;  ///< (device, port)
 };
 
-/// Errors  as System::observe; NOT_FOUND: no libibverbs.
+/// Errors  Those of System::observe; NOT_FOUND: no libibverbs.
 absl::StatusOr<VerbsAnswer> probe_verbs(System& system);
 
 }  // namespace gradrail::tools::doctor

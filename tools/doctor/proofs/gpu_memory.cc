@@ -35,7 +35,7 @@ class GpuMemory final : public bench::PutMemory {
   }
 
   absl::Status download() override {
-    // The write of a NIC can be announced before it is visible to the GPU; see gpu/direct.
+    // The write of a NIC can be announced before it is visible to the GPU (gpu/direct).
     GRADRAIL_RETURN_IF_ERROR(gpu::flush_nic_writes(*compute_));
     return compute_->wait(compute_->download(host_.data(), memory_->data(), host_.size()));
   }
@@ -51,7 +51,7 @@ class GpuMemory final : public bench::PutMemory {
     return absl::OkStatus();
   }
 
-  // In the order in which they are made; they end in the other.
+  // The order is that of creation; destruction has the reverse order.
   std::vector<std::byte> host_;
   std::unique_ptr<gpu::Compute> compute_;
   std::unique_ptr<gpu::Memory> memory_;
@@ -63,7 +63,7 @@ class GpuMemory final : public bench::PutMemory {
 bench::MakePutMemory gpu_memory(const std::string& pci_address, NicGpuTransfer way) {
   return [pci_address, way](const transport::Context& context,
                             size_t bytes) -> absl::StatusOr<std::unique_ptr<bench::PutMemory>> {
-    // Asked before a GPU is opened: after UNIMPLEMENTED the caller skips the other GPUs.
+    // The check precedes the opening of a GPU: after UNIMPLEMENTED the caller skips the other GPUs.
     if (const std::string why = context.capabilities().gpu.why_not(way); !why.empty())
       return absl::UnimplementedError(fmt::format("{} {}", context.name(), why));
     return GpuMemory::create(pci_address, way, bytes);

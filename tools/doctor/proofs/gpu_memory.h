@@ -8,7 +8,7 @@
 namespace gradrail::tools::doctor {
 
 /// Makes memory of the GPU at a PCI address, which a transport registers in this way. The GPU itself copies it: the
-/// bytes that are compared are the bytes that its kernels see.
+/// compared bytes are those that its kernels read.
 /// Errors  UNIMPLEMENTED: the transport takes memory of no GPU in this way, and why.
 bench::MakePutMemory gpu_memory(const std::string& pci_address, NicGpuTransfer way);
 

@@ -13,15 +13,15 @@ namespace gradrail::tools::doctor {
 namespace {
 
 constexpr size_t kProofBytes = 256 << 10;
-/// Above those of prove_puts(), with time for CUDA to start.
+/// Limit above those of prove_puts(), with time for CUDA to start.
 constexpr Duration kProofDeadline = std::chrono::seconds(60);
 
-/// Where a transport is tried.
+/// A place for a proof of a transport.
 struct Place {
   std::string device;
-  bench::PutTransport open;  ///< without a name
+  bench::PutTransport open;  ///< options without a name
   bool nic = false;          ///< a network device carries the bytes: GPU memory is worth a try
-  std::string why_not;       ///< it cannot even be tried
+  std::string why_not;       ///< reason why it cannot be tried
 };
 
 std::vector<Place> rdma_places(const Machine& machine) {
@@ -37,7 +37,7 @@ std::vector<Place> rdma_places(const Machine& machine) {
           (interface.empty() ? "INTERFACE (IPoIB: modprobe ib_ipoib)" : interface);
     } else {
       place.device += fmt::format(" ({})", address);
-      // rdma_only: a library that falls back to sockets would prove nothing about the device.
+      // rdma_only: a library that uses sockets instead would prove nothing about the device.
       place.open = {.rdma_only = true, .bind_host = address};
     }
     places.push_back(std::move(place));
@@ -48,7 +48,7 @@ std::vector<Place> rdma_places(const Machine& machine) {
 std::vector<Place> places_of(const transport::Transport& transport, const std::vector<Place>& rdma) {
   if (transport.same_host_only) return {{.device = "this host"}};
   Place sockets{.device = "127.0.0.1", .open = {.bind_host = "127.0.0.1"}};
-  // Else it takes an RDMA device for this, too, where there is one.
+  // The provider would otherwise be an RDMA device for this, too, where there is one.
   if (transport.name == "ofi") sockets.open.ofi_provider = "tcp";
   if (!transport.plugin) return {sockets};
   std::vector<Place> places;
@@ -93,7 +93,8 @@ class Prover {
     proofs_.push_back(std::move(proof));
   }
 
-  /// Where host memory was moved. dma-buf first: it needs no module. The other way only where that fails.
+  /// Proves GPU memory where host memory was moved. dma-buf is first: it needs no module. The other way follows only if
+  /// that fails.
   void prove_gpu(const Place& place, const std::string& gpu) {
     // No copy of GPU memory can succeed where host memory failed, and each attempt can take a minute.
     if (takes_none_ || !host_moved_) return;
@@ -125,8 +126,8 @@ class Prover {
   const transport::Transport& transport_;
   const Tell& tell_;
   std::vector<Proof>& proofs_;
-  bool host_moved_ = false;  ///< over the last place
-  bool takes_none_ = false;  ///< the same answer for every GPU and device: said once
+  bool host_moved_ = false;  ///< host memory was moved over the last place
+  bool takes_none_ = false;  ///< same answer for every GPU and device: reported once
 };
 
 }  // namespace

@@ -16,15 +16,14 @@ struct Proof {
   bool gpu = false;
   bool moved = false;
   bool rdma = false;    ///< an RDMA device carried them
-  std::string path;     ///< of those that moved, as the transport names it
-  double millis = 0;    ///< from opening to comparing
-  std::string why_not;  ///< of those that did not
+  std::string path;     ///< path of a successful proof, named by the transport
+  double millis = 0;    ///< time from opening to comparing
+  std::string why_not;  ///< reason of a failed proof
 };
 
-/// For each transport that is built: a put of a pattern both ways between two processes, compared. RDMA runs over each
-/// address of a working RDMA port, sockets and memory on this host. Each in a process of its own.
-/// `machine`: the live one. `tell` hears what is tried next: eight GPUs and eight cards take
-/// minutes.
+/// Proves each transport that is built: a put of a pattern both ways between two processes, compared. RDMA runs over
+/// each address of a working RDMA port, sockets and memory on this host. Each proof runs in a separate process.
+/// `machine`: the live one. `tell` is called with the name of the next proof: eight GPUs and eight cards take minutes.
 std::vector<Proof> prove_all(const Machine& machine, const std::function<void(const std::string&)>& tell);
 
 }  // namespace gradrail::tools::doctor

@@ -1,4 +1,4 @@
-// With headers of libfabric 1.20 and later.
+// This file is built with headers of libfabric 1.20 and later.
 #include "transport/ofi/gpu/dma_buf.h"
 
 namespace gradrail::transport::ofi {

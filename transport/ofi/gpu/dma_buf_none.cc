@@ -1,4 +1,4 @@
-// With headers of libfabric before 1.20.
+// This file is built with headers of libfabric before 1.20.
 #include <rdma/fi_errno.h>
 
 #include "transport/ofi/gpu/dma_buf.h"

@@ -49,7 +49,7 @@ Cipher preferred_cipher();
 bool is_known(uint32_t cipher);
 std::string_view name_of(Cipher cipher);
 
-/// A pseudorandom function of one block: AES-256 with a key of its own.
+/// A pseudorandom function of one block: AES-256 with its own key.
 class BlockFunction {
  public:
   explicit BlockFunction(const Key& key);

@@ -52,7 +52,7 @@ class Key {
 class KeyPair {
  public:
   static KeyPair generate();
-  /// For known answers.
+  /// Key pair for known answers.
   static KeyPair from_private(std::string_view private_key);
 
   const PublicKey& public_key() const { return public_key_; }
@@ -60,7 +60,7 @@ class KeyPair {
   absl::StatusOr<Key> agree(const PublicKey& peer) const;
 
  private:
-  using Handle = std::shared_ptr<evp_pkey_st>;  ///< shared: OpenSSL counts references, and a context hands it out
+  using Handle = std::shared_ptr<evp_pkey_st>;  ///< shared: OpenSSL counts references, and a context passes it on
   explicit KeyPair(Handle pair);
 
   Handle pair_;

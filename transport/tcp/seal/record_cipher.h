@@ -58,7 +58,7 @@ class RecordCipher {
 
   const Cipher cipher_;
   const uint64_t records_per_key_;
-  uint64_t number_ = 0;  ///< of the next record
+  uint64_t number_ = 0;  ///< number of the next record
   Key direction_;        ///< replaced together with the keys below: a leaked key opens no earlier record
   Nonce mask_{};
   std::unique_ptr<Aead> aead_;

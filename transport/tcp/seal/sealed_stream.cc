@@ -85,7 +85,7 @@ absl::Status SealedStream::agree(const FrameHeader& frame, absl::Span<const std:
   const bool is_usable = is_listener_ ? is_known(frame.region) : frame.region == static_cast<uint32_t>(cipher_);
   if (!is_usable) return absl::FailedPreconditionError(fmt::format("unknown cipher {}", frame.region));
   cipher_ = static_cast<Cipher>(frame.region);
-  // Only now on the listening side: a connection that says nothing costs no computation.
+  // The listening side computes the key here: a connection that sends nothing costs no computation.
   if (is_listener_) fresh_pair_ = KeyPair::generate();
   GRADRAIL_CHECK(fresh_pair_.has_value());  // offer() precedes on the connecting side
   PublicKey theirs;

@@ -69,23 +69,23 @@ class SealedStream {
   /// Encrypts bytes from the front of `pieces` as far as the buffer has room, and returns their number.
   uint64_t seal(absl::Span<const iovec> pieces);
   bool has_unsent() const { return outgoing_.used() > 0; }
-  /// As send(2), for the unsent bytes.
+  /// Sends the unsent bytes; returns the result of send(2).
   ssize_t flush(int fd);
   /// The unsent bytes and then `text`, which ends the stream.
   std::string final_bytes(std::string_view text);
 
   // Receiving, after the agreement.
-  /// As recv(2), into the buffer.
+  /// Receives into the buffer; returns the result of recv(2).
   ssize_t receive(int fd);
-  /// True once after a receive() that found fewer bytes than it asked for: another call would find none.
+  /// Whether a receive() found fewer bytes than it requested: another call would find none. Resets the flag.
   bool take_drained() { return std::exchange(drained_, false); }
   bool has_received() const { return incoming_.used() > 0; }
   /// The content of the next record, valid until the next call of this object; empty: incomplete.
   /// Errors  DATA_LOSS: altered.
   absl::StatusOr<absl::Span<const std::byte>> next();
   bool has_verified() const { return receiver_.has_value() && receiver_->record_count() > 0; }
-  /// For how long a record has been incomplete without progress; looked at now and then. After a suspension of this
-  /// process the time counts anew, because the rest of the record may wait in the socket.
+  /// Time for which a record has been incomplete without progress; called at intervals. The time starts anew after a
+  /// suspension of this process, because the rest of the record may wait in the socket.
   Duration stalled(TimePoint now, bool was_suspended);
 
  private:
@@ -97,10 +97,10 @@ class SealedStream {
   const StreamOptions options_;
   const bool is_listener_;
   const PublicKey listener_;
-  const std::optional<KeyPair> static_pair_;  ///< of the listening side
+  const std::optional<KeyPair> static_pair_;  ///< keys of the listening side
 
   // Owner thread.
-  std::optional<KeyPair> fresh_pair_;  ///< until the agreement
+  std::optional<KeyPair> fresh_pair_;  ///< keys until the agreement
   Cipher cipher_;
   std::optional<RecordCipher> sender_;
   std::optional<RecordCipher> receiver_;

@@ -19,14 +19,14 @@ std::string version_text() {
   return fmt::format("UCX {}.{}", major, minor);
 }
 
-/// UCX_CUDA_COPY_DMABUF, by which UCX can be held to one way, came with 1.16.
+/// Whether UCX_CUDA_COPY_DMABUF, which restricts UCX to one way, exists: since 1.16.
 bool can_choose_transfer() {
   unsigned major = 0, minor = 0, release = 0;
   ucp_get_version(&major, &minor, &release);
   return major > 1 || minor >= 16;
 }
 
-/// Dma-bufs alone, as tame_library() or the user has said.
+/// Whether UCX uses dma-bufs only, by the setting of tame_library() or of the user.
 bool uses_dma_bufs() {
   const char* const set = std::getenv("UCX_CUDA_COPY_DMABUF");
   return set != nullptr && std::string_view("yY1").find(set[0]) != std::string_view::npos;

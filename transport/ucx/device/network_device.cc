@@ -35,7 +35,7 @@ std::vector<RdmaPort> rdma_ports(const std::string& root) {
   std::vector<RdmaPort> ports;
   const fs::path devices = fs::path(root) / "class" / "infiniband";
   for (const std::string& device : names_in(devices)) {
-    // rxe is not a device on a bus. It is the only kind with a description that says so.
+    // rxe is not a device on a bus. It is the only kind with this description.
     const bool soft_roce = first_line(devices / device / "node_desc").substr(0, 3) == "rxe";
     const fs::path folder = devices / device / "ports";
     for (const std::string& port : names_in(folder)) {

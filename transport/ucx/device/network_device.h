@@ -8,8 +8,8 @@ namespace gradrail::transport::ucx {
 
 /// An RDMA device's port as the kernel lists it.
 struct RdmaPort {
-  std::string name;       ///< as UCX writes it: "rxe0:1"
-  std::string interface;  ///< of the network beside it, as of its GIDs; "" on InfiniBand without IPoIB
+  std::string name;       ///< name in UCX: "rxe0:1"
+  std::string interface;  ///< interface of the network beside it, as of its GIDs; "" on InfiniBand without IPoIB
   bool soft_roce = false;
 };
 

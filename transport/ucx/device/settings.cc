@@ -35,16 +35,16 @@ std::string Setting::short_name() const {
 
 std::vector<Setting> settings(const OpenOptions& options, const std::vector<RdmaPort>& ports, const GpuHost& gpu) {
   std::vector<Setting> wanted;
-  // Up to 1.18 UCX chooses a RoCE v2 GID of IPv4. Soft-RoCE silently drops the UD packets of that GID, so that no
+  // UCX up to 1.18 chooses a RoCE v2 GID of IPv4. Soft-RoCE silently drops the UD packets of that GID, so that no
   // wire-up succeeds. GID 0 is the link-local one. UCX chooses the GID of real adapters itself.
   const bool all_soft =
       !ports.empty() && std::all_of(ports.begin(), ports.end(), [](auto& port) { return port.soft_roce; });
   if (all_soft) wanted.push_back({"IB_GID_INDEX", "0"});
-  // UCX adds ud for wire-up. As a path of its own it copies, and up to 1.13 an endpoint that ends before its wire-up is
+  // UCX adds ud for wire-up. As a separate path it copies, and up to 1.13 an endpoint that ends before its wire-up is
   // over makes UCX abort.
   // cuda_copy carries no data to peers: it detects GPU memory.
   if (options.rdma_only) wanted.push_back({"TLS", gpu.has_driver ? "rc,dc,cuda_copy" : "rc,dc"});
-  // Else bulk of GPUs may travel in pieces that UCX copies through the host.
+  // Bulk data of GPUs may otherwise travel in pieces that UCX copies through the host.
   if (gpu.has_driver) wanted.push_back({"RNDV_SCHEME", "get_zcopy"});
   if (const std::string devices = devices_of(options.bind_host, ports); !devices.empty()) {
     wanted.push_back({"NET_DEVICES", devices});
@@ -55,7 +55,7 @@ std::vector<Setting> settings(const OpenOptions& options, const std::vector<Rdma
 
 void tame_library(const GpuHost& gpu) {
   static const bool done = [&] {
-    // In 1.13 only the environment can set these variables. They are read when a worker is made, after this.
+    // Only the environment can set these variables in 1.13. They are read when a worker is made, after this.
     // UCX hides shared memory from endpoints that report errors unless this is set. The side channel detects lost
     // peers.
     setenv("UCX_POSIX_ERROR_HANDLING", "y", 0);
@@ -68,7 +68,7 @@ void tame_library(const GpuHost& gpu) {
       setenv((std::string("UCX_") + lane + "_TIMEOUT").c_str(), "250ms", 0);
       setenv((std::string("UCX_") + lane + "_RETRY_COUNT").c_str(), "6", 0);
     }
-    // With both at hand UCX would take a dma-buf where it can and the module where it cannot, and not say which.
+    // UCX with both available would take a dma-buf where it can and the module where it cannot, and not report which.
     if (gpu.has_driver) setenv("UCX_CUDA_COPY_DMABUF", gpu.has_peer_memory_module ? "n" : "y", 0);
     // UCX would log every loss of a peer a second time, and memory that cannot be locked at length. Our errors report
     // both.

@@ -10,7 +10,7 @@
 
 namespace gradrail::transport::ucx {
 
-/// One UCX_<name>=value of ours.
+/// A setting UCX_<name>=value of ours.
 struct Setting {
   std::string name;
   std::string value;
@@ -23,7 +23,7 @@ struct Setting {
 /// way.
 struct GpuHost {
   bool has_driver = false;
-  bool has_peer_memory_module = false;  ///< in the places where UCX looks for it
+  bool has_peer_memory_module = false;  ///< present in the places where UCX searches for it
   static GpuHost look();
 };
 
@@ -34,9 +34,9 @@ std::vector<Setting> settings(const OpenOptions& options, const std::vector<Rdma
 /// with the other is used. `memory_types` is UCX's own answer.
 GpuTransferSupport gpu_transfers(uint64_t memory_types, const GpuHost& gpu);
 
-/// UCX as a guest in this process: quiet, and without its own handlers of SIGSEGV and its like, unless the user's
-/// environment says otherwise. Changes the process's environment, once: as with any setenv, no other thread may be
-/// looking at it just then.
+/// Makes UCX a guest in this process: quiet, and without its own handlers of signals such as SIGSEGV, unless the user's
+/// environment sets them. Changes the process's environment, once: as with any setenv, no other thread may read it at
+/// the same time.
 void tame_library(const GpuHost& gpu = {});
 
 }  // namespace gradrail::transport::ucx

@@ -60,8 +60,8 @@ GpuTransferSupport request_gpu_support(ucp_context_h context, const GpuHost& gpu
       "moves host memory only: UCX uses no RDMA device here, and would copy GPU memory through the host");
 }
 
-// A device's queues are in locked memory. Without enough of it UCX opens all the same and then retries for ever, while
-// no message arrives. The check here reports the cause before that.
+// A device's queues are in locked memory. Without enough of it UCX still opens and then retries without end, while no
+// message arrives. The check here reports the cause before that.
 absl::Status check_locked_memory(ucp_context_h context) {
   constexpr size_t kQueueBytes = 32 << 20;  // ud's receive buffers alone are 20 MiB
   rlimit limit{};
@@ -106,7 +106,7 @@ absl::StatusOr<Worker> Worker::open(const OpenOptions& options) {
 absl::Status Worker::create_worker() {
   ucp_worker_params_t params{};
   params.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
-  // One thread at a time, not always the same one.
+  // One thread runs it at a time, not always the same one.
   params.thread_mode = UCS_THREAD_MODE_SERIALIZED;
   ucs_status_t status = ucp_worker_create(context_, &params, &worker_);
   if (status != UCS_OK) {

@@ -28,7 +28,7 @@ std::string why_not_ipc(const ClientOptions& options, const ps::proto::DescribeR
 /// FAILED_PRECONDITION: every way was refused and staging is forbidden; names each reason.
 absl::Status no_way_left(const ClientOptions& options, const ShardLink& link);
 
-/// One text for each way in use, with the reasons of the first shard on it: those of further shards are alike.
+/// Text for each way in use, with the reasons of the first shard on it: further shards have similar reasons.
 std::string describe_ways(const ClientOptions& options, const std::vector<std::unique_ptr<ShardLink>>& links);
 
 }  // namespace gradrail::worker

@@ -21,7 +21,7 @@ namespace {
 
 using Phase = ShardPath::Phase;
 
-/// One attempt over one transport: connecting, handshake and mapping take milliseconds where they work at all. A large
+/// Time limit of one attempt over one transport: a working connection, handshake and mapping take milliseconds. A large
 /// model gets more time for its memory, and a slow network (path_timeout) gets more time for its messages.
 constexpr auto kConnectDeadline = std::chrono::seconds(10);
 /// Rounds over all candidates begin for so long: the network may be interrupted for a moment.
@@ -43,8 +43,8 @@ std::string advice_against(ShardLink::Obstacle obstacle) {
 
 }  // namespace
 
-/// A failure of the data path alone is final: the next start of this worker meets the same network and the same limits
-/// of the server.
+/// Connects one shard. A failure of the data path alone is final: the next start of this worker has the same network
+/// and the same limits of the server.
 absl::Status PathManager::connect(ShardLink& link, TimePoint deadline) {
   const TimePoint last_round = std::min(deadline, Clock::now() + kConnectLimit);
   const std::vector<transport::Candidate> candidates = link.candidates;
@@ -59,7 +59,7 @@ absl::Status PathManager::connect(ShardLink& link, TimePoint deadline) {
                                                        message_of(connected), link.server,
                                                        advice_against(link.obstacle)));
     }
-    link.candidates = candidates;  // without the reasons of this round
+    link.candidates = candidates;  // candidates without the reasons of this round
     wait_events(Clock::now() + kBetweenConnects);
   }
 }
@@ -80,7 +80,8 @@ absl::Status PathManager::try_candidates(ShardLink& link, TimePoint deadline) {
       const absl::Status connected = try_candidate(link, i, std::min(deadline, Clock::now() + limit));
       if (connected.ok()) return absl::OkStatus();
       GRADRAIL_RETURN_IF_ERROR(failure_.status());
-      // Kept for the texts about the choice, and for probes: a candidate with a reason may be tried again later.
+      // The reason appears in texts about the choice. Probes use it too: a candidate with a reason may be tried again
+      // later.
       candidate.refused = message_of(connected);
       // A limit of this process (RESOURCE_EXHAUSTED) stays what it is.
       may_change = may_change || !(absl::IsFailedPrecondition(connected) || absl::IsResourceExhausted(connected));
@@ -142,7 +143,7 @@ absl::Status PathManager::establish(ShardPath& path, Phase until, TimePoint dead
                                              ? "a transfer to the shard and back did not arrive in time"
                                              : "the shard did not answer in time");
     }
-    // A path without room for its message has no event to announce room: it is asked again every millisecond.
+    // A path without room for its message has no event to announce room: the loop polls it every millisecond.
     const auto timeout = std::chrono::milliseconds(in_need ? 1 : 100);
     wait_events(std::min(deadline, Clock::now() + timeout));
   }
@@ -187,7 +188,7 @@ absl::Status PathManager::try_gpu_transfer(ShardLink& link, size_t candidate, Gp
   const bool crosses_network = !(*transport::find_transport(where.transport))->same_host_only;
   absl::StatusOr<std::unique_ptr<ShardPath>> begun = open_path(link, *context, where.address, way, deadline);
   if (!begun.ok()) {
-    // Else memory or descriptors of this host are missing.
+    // Any other error means that memory or descriptors of this host are missing.
     const bool is_silent = absl::IsUnavailable(begun.status()) || absl::IsDeadlineExceeded(begun.status());
     if (crosses_network) link.obstacle = is_silent ? ShardLink::Obstacle::port : ShardLink::Obstacle::other;
     return begun.status();

@@ -1,4 +1,4 @@
-// After a path was replaced: better candidates are probed beside the path in use, and taken back when they work again.
+// Candidates better than the replacement of a path are probed beside the path in use, and used again when they work.
 #include <algorithm>
 
 #include "base/check.h"
@@ -16,7 +16,7 @@ using Phase = ShardPath::Phase;
 /// A probe may not delay the exchange beside it: connecting is the part that blocks.
 constexpr auto kProbeConnect = std::chrono::milliseconds(300);
 constexpr auto kProbeDeadline = std::chrono::seconds(3);
-/// Both ends have just seen the probe's pattern arrive: the last message takes one round trip.
+/// Time limit of the switch. Both ends have just received the probe's pattern: the last message takes one round trip.
 constexpr auto kSwitchDeadline = std::chrono::seconds(2);
 
 }  // namespace
@@ -37,7 +37,7 @@ void PathManager::failback(TimePoint now) {
 
 void PathManager::switch_to_probe(ShardLink& link, TimePoint deadline) {
   GRADRAIL_CHECK(link.probe.path != nullptr && link.probe.candidate < link.candidates.size());
-  // From Ready on the shard answers on the new path. No exchange is under way, so that no answer is lost by this.
+  // The shard answers on the new path from Ready on. No exchange is under way, so no answer is lost.
   link.probe.path->activate();
   const absl::Status switched = establish(*link.probe.path, Phase::active, deadline);
   if (!switched.ok()) return end_probe(link, std::string(message_of(switched)));
@@ -66,7 +66,7 @@ void PathManager::start_probe(ShardLink& link) {
   const bool has_left_out = link.is_up() && !link.path->left_out_text().empty();
   const size_t count = link.candidate + (has_left_out ? 1 : 0);
   for (size_t tried = 0; tried < count; ++tried) {
-    // From the one after the last that was probed: one that never works again must not hide the next.
+    // The search starts after the last probed candidate: one that never works again must not hide the next.
     const size_t i = link.probe.candidate = (link.probe.candidate + 1) % count;
     if (link.candidates[i].never) continue;
     absl::StatusOr<std::unique_ptr<ShardPath>> path = open_probe(link, i);

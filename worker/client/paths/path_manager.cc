@@ -33,7 +33,7 @@ PathManager::PathManager(const ClientOptions& options, const Identity& identity,
 
 void set_endpoints(ShardLink& link, const ps::proto::JoinReply::Shard& shard) {
   link.endpoints.clear();
-  // The shard does not know by which interface of this host it is reached: as its control plane is.
+  // The shard does not have the interface of this host that reaches it: that of its control plane is used.
   for (const auto& endpoint : shard.endpoints()) {
     link.endpoints.push_back({endpoint.transport(), with_scope_of(link.address, endpoint.address()),
                               with_scope_of(link.address, endpoint.rails())});
@@ -58,14 +58,14 @@ absl::Status PathManager::connect_all(TimePoint deadline) {
   GRADRAIL_RETURN_IF_ERROR(wait_set_.check());
   for (const auto& link : links_) {
     if (link->bucket_count == 0) continue;  // more shards than elements: nothing to exchange with this one
-    if (link->path != nullptr) continue;    // of an attempt that ended at another shard
+    if (link->path != nullptr) continue;    // path of an attempt that ended at another shard
     GRADRAIL_RETURN_IF_ERROR(connect(*link, deadline));
   }
   warn_of_slower_paths();
   return absl::OkStatus();
 }
 
-/// Once for each reason that is a fault. Another host or a missing device is none.
+/// Logs each reason that is a fault once. Another host or a missing device is no fault.
 void PathManager::warn_of_slower_paths() const {
   std::set<std::string> reasons;
   for (const auto& link : links_) {
@@ -116,7 +116,7 @@ absl::StatusOr<OpenContext*> PathManager::open_context(const Target& target) {
   GRADRAIL_RETURN_IF_ERROR(
       register_model(*open, registered_, memory_.parameter_span(), memory_.gradient_span(), shard_on_gpu_));
   contexts_.push_back(std::move(open));
-  // Only now: a context without registered memory must not be polled.
+  // The context is polled from here on only: it needs registered memory first.
   wait_set_.add(contexts_.back()->context.get());
   return contexts_.back().get();
 }
@@ -200,7 +200,7 @@ void PathManager::deliver(const transport::Completion& completion) {
       path_lost_ = path_lost_ || is_active;
       break;
     default:
-      break;  // no put_done or get_done is asked for
+      break;  // no operation requests put_done or get_done
   }
 }
 

@@ -28,7 +28,7 @@ class DescribeReply;
 
 namespace gradrail::worker {
 
-/// The user of the paths: the exchange. All calls come from within PathManager's functions that wait or poll.
+/// The user of the paths: the exchange. PathManager makes all calls within its functions that wait or poll.
 class PathEvents {
  public:
   virtual ~PathEvents() = default;
@@ -40,7 +40,7 @@ class PathEvents {
 };
 
 /// The data connections of a client: one path to each shard. A path is chosen among the candidates, replaced when it is
-/// lost, and given up for a better one that works again.
+/// lost, and closed when a better one works again.
 ///
 /// Source files: path_manager.cc opens contexts and delivers events, path_choice.cc tests candidates, path_recovery.cc
 /// replaces lost paths, path_failback.cc probes better ones.
@@ -59,7 +59,7 @@ class PathManager {
   struct ControlCalls {
     /// Whether the ps has removed this worker from the run, and why (ABORTED). OK: it has not.
     std::function<absl::Status(uint32_t ps_index)> why_removed;
-    /// Whether the ps answers at all. UNAVAILABLE: it was lost.
+    /// Whether the ps answers. UNAVAILABLE: it was lost.
     std::function<absl::Status(uint32_t ps_index)> answers;
   };
 
@@ -77,7 +77,7 @@ class PathManager {
   absl::Status connect_all(TimePoint deadline);
   /// Opens the path to a server that has replaced the link's former one, and reports the former path as lost.
   absl::Status connect_again(ShardLink& link, TimePoint deadline);
-  /// From here on the run has exchanged over these paths: a way that fails now has worked before.
+  /// Marks that the run has exchanged over these paths: a way that fails later has worked before.
   void set_started() { started_ = true; }
   /// Closes all paths and contexts, and with them the registrations of memory, before this worker joins again.
   void clear();
@@ -88,7 +88,7 @@ class PathManager {
   void poll_events();
   /// Blocks until events arrive, wake() or the deadline; returns their number.
   size_t wait_events(TimePoint deadline);
-  /// Whether a shard has said that a lower worker has ended; once. This worker may be the chief now.
+  /// Whether a shard has reported the end of a lower worker; resets the flag. This worker may be the chief now.
   bool take_lower_left() { return std::exchange(lower_left_, false); }
 
   // Loss and return of paths.
@@ -162,17 +162,17 @@ class PathManager {
   // Owner thread. Links before contexts before the wait set: the destructor ends them in reverse order.
   transport::WaitSet wait_set_;
   std::vector<std::unique_ptr<OpenContext>> contexts_;
-  std::map<std::string, ShardLink::Bytes> path_bytes_;  ///< by name of the path; entries never move
+  std::map<std::string, ShardLink::Bytes> path_bytes_;  ///< indexed by the name of the path; entries never move
   transport::RailTraffic closed_rails_;                 ///< bytes of contexts that are closed
   Links links_;
-  /// Events of one poll: more than one exchange mostly has in flight. Kept, because building them costs every wait. No
-  /// receiver of an event polls, so that one buffer is enough.
+  /// Events of one poll: usually more than one exchange has in flight. A member avoids its construction at each wait.
+  /// No receiver of an event polls, so one buffer is enough.
   std::array<transport::Completion, 32> arrived_;
   bool shard_on_gpu_ = false;  ///< at least one shard computes on a GPU
   bool started_ = false;
   bool lower_left_ = false;
   bool path_lost_ = false;                      ///< at least one path in use has failed
-  TimePoint next_failback_ = TimePoint::max();  ///< when to look for better paths again
+  TimePoint next_failback_ = TimePoint::max();  ///< time of the next search for better paths
   RegistrationBudget registered_;
 };
 

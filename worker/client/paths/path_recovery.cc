@@ -9,14 +9,16 @@
 namespace gradrail::worker {
 namespace {
 
-/// Other workers may wait meanwhile: a path that takes longer is skipped, and tested again in the next round.
+/// Time limit of one attempt. Other workers may wait meanwhile: a slower path is skipped, and tested again in the next
+/// round.
 constexpr auto kReplaceAttempt = std::chrono::seconds(2);
-/// After this time the worker gives up. It is shorter than the time for which the shard keeps the worker's place.
+/// Time after which the worker stops the search. It is shorter than the time for which the shard keeps the worker's
+/// place.
 constexpr auto kReplaceDeadline = std::chrono::seconds(20);
 constexpr auto kBetweenRounds = std::chrono::milliseconds(100);
 
-/// The order of attempts: the lost candidate last, because it may take its whole time to fail again. Without fallback
-/// it is the only one.
+/// Order of attempts. The lost candidate is last, because it may take its whole time to fail again. Without fallback it
+/// is the only one.
 std::vector<size_t> order_of_attempts(const ShardLink& link, size_t lost, bool fallback) {
   std::vector<size_t> order;
   for (size_t i = 0; i < link.candidates.size(); ++i) {
@@ -48,7 +50,7 @@ absl::Status PathManager::replace(ShardLink& link) {
   const std::string cause = link.path == nullptr ? "it was not replaced yet" : link.path->why();
   const size_t former = link.candidate;
   GRADRAIL_CHECK(former < link.candidates.size());
-  // Both are closed first: an open path would keep its context open (invariant 3).
+  // Both paths are closed first: an open path would keep its context open (invariant 3).
   link.path.reset();
   link.probe.path.reset();
   close_unused_contexts();
@@ -64,7 +66,8 @@ absl::Status PathManager::replace(ShardLink& link) {
         telemetry_.count_move();
         spdlog::warn("{}: {} was lost ({}); continues over {} after {:.2f} s", where, lost, cause,
                      link.path->describe(), seconds_since(start));
-        // Also if a ps was lost at the same time: this path is in use, so that no later call repeats its pushes.
+        // The call is needed even if a ps was lost at the same time: this path is in use, so no later call repeats its
+        // pushes.
         events_.on_path_lost(link);
         return failure_.status();
       }
@@ -73,7 +76,7 @@ absl::Status PathManager::replace(ShardLink& link) {
       last_error = fmt::format("{}: {}", link.candidates[candidate].name, message_of(replaced));
       if (candidate != former) link.candidates[candidate].refused = message_of(replaced);
     }
-    // A ps that has removed this worker says why, and no path changes its decision.
+    // A ps that has removed this worker reports the reason, and no path changes its decision.
     if (const absl::Status removed = why_removed_(link.ps_index); !removed.ok()) failure_.fail(removed);
     GRADRAIL_RETURN_IF_ERROR(failure_.status());
     if (asked_to_stop(options_)) return absl::CancelledError(fmt::format("stopped while {} was lost", where));

@@ -29,7 +29,7 @@ class ReturnDecoder {
                       absl::Span<float> parameters);
 
  private:
-  SharedMemory held_;  ///< by element, bf16; empty without delta
+  SharedMemory held_;  ///< previous parameters by element, bf16; empty without delta
 };
 
 }  // namespace gradrail::worker

@@ -26,25 +26,25 @@ struct ShardLink {
   uint32_t ps_index = 0;
   uint32_t shard_index = 0;  ///< counted over all ps tasks
   uint32_t bucket_count = 0;
-  ps::ElementRange range;                   ///< in the whole model
+  ps::ElementRange range;                   ///< range in the whole model
   std::shared_ptr<const ps::ShardMap> map;  ///< all links share it
   ReturnFormat returns = ReturnFormat::fp32;
-  std::string server;   ///< for people: "parameter server 0 (10.0.0.1:2222)"
-  std::string address;  ///< of its control plane, "10.0.0.1:2222"
-  std::string token;    ///< from the ps: the key of a data connection derives from it
+  std::string server;   ///< name for people: "parameter server 0 (10.0.0.1:2222)"
+  std::string address;  ///< address of its control plane, "10.0.0.1:2222"
+  std::string token;    ///< token from the ps: the key of a data connection derives from it
   struct Endpoint {
     std::string transport;
     std::string address;
     std::string rails;  ///< the addresses for a connection of several lanes; "": none
   };
-  std::vector<Endpoint> endpoints;  ///< where the shard listens for data connections
+  std::vector<Endpoint> endpoints;  ///< addresses on which the shard listens for data connections
 
   // The choice of a path.
-  std::vector<transport::Candidate> candidates;          ///< in order of preference
-  std::map<GpuTransfer, std::string> transfers_refused;  ///< why the path in use does not take them
+  std::vector<transport::Candidate> candidates;          ///< sorted by preference
+  std::map<GpuTransfer, std::string> transfers_refused;  ///< reasons why the path in use does not take them
   bool host_slots = false;                               ///< the check of a path into the shard's GPU memory has failed
-  std::string ipc_refused;                               ///< for reasons that no choice of path changes
-  /// What the last attempt over a network has met.
+  std::string ipc_refused;                               ///< reasons that no choice of path changes
+  /// Obstacle of the last attempt over a network.
   enum class Obstacle : uint8_t {
     other,
     port,  ///< no connection: its port does not answer, or refuses
@@ -61,7 +61,7 @@ struct ShardLink {
     uint64_t pushed_fp32 = 0;  ///< ClientStats::bytes_pushed_fp32
     uint64_t returned_fp32 = 0;
   };
-  Bytes* bytes = nullptr;  ///< of all paths with the name of the path in use; PathManager owns them
+  Bytes* bytes = nullptr;  ///< bytes of all paths with the name of the path in use; PathManager owns them
 
   /// A better path that is tested beside the one in use.
   struct Probe {

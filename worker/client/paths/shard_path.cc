@@ -74,7 +74,7 @@ ShardPath::Sent ShardPath::send_bucket(uint32_t bucket_index, MemorySpan payload
     const absl::Status taken = connection_->put(gradients(payload), slot(bucket_index), {});
     if (absl::IsResourceExhausted(taken)) return Sent::nothing;
   }
-  // One connection delivers puts in order: the shard sees the header only behind the payload.
+  // One connection delivers puts in order: the shard reads the header only after the payload has arrived.
   const size_t offset = bucket_index * sizeof(ps::SlotHeader);
   const absl::Status taken =
       connection_->put({.region = headers_.region.get(), .offset = offset, .bytes = sizeof(ps::SlotHeader)},
@@ -91,7 +91,8 @@ transport::LocalSlice ShardPath::gradients(MemorySpan payload) const {
 }
 
 ShardPath::~ShardPath() {
-  // Before the memory that the shard may still write is unregistered: members are destroyed after this body.
+  // The connection closes before the memory that the shard may still write is unregistered: members are destroyed after
+  // this body.
   if (connection_ != nullptr) context_.context->close(connection_);
 }
 
@@ -120,7 +121,7 @@ bool ShardPath::advance() {
 }
 
 void ShardPath::note_sent(const absl::Status& taken, std::string_view what) {
-  if (absl::IsResourceExhausted(taken)) return;  // invariant 2: advance() tries again
+  if (absl::IsResourceExhausted(taken)) return;  // invariant 2: advance() repeats it
   to_post_ = false;
   if (!taken.ok()) fail(fmt::format("{}: {}", what, message_of(taken)));
 }
@@ -155,11 +156,12 @@ void ShardPath::on_message(absl::Span<const std::byte> bytes) {
 }
 
 void ShardPath::take_welcome(const ps::proto::Welcome& welcome) {
-  // The keys come from another process: the transport checks their form, the patterns check what they name.
+  // The keys originate in another process: the transport checks their form, the patterns check the memory that they
+  // name.
   const absl::StatusOr<transport::RemoteRegion> slots = connection_->import(welcome.slots_key());
   if (!slots.ok()) return fail(fmt::format("the shard's region key: {}", message_of(slots.status())));
   slots_ = *slots;
-  // A shard with its slots on a GPU has written its pattern there once, with a seed of its own.
+  // A shard with its slots on a GPU has written its pattern there once, with its own seed.
   shared_answer_ = welcome.answer_seed() != 0;
   answer_seed_ = welcome.answer_seed();
   payload_on_gpu_ = !welcome.payload_key().empty();
@@ -215,7 +217,7 @@ const std::byte* ShardPath::packed_parameters(uint32_t bucket_index, ps::Element
 
 void ShardPath::on_check(uint64_t immediate) {
   if (immediate != ps::kCheckImmediate || phase_ != Phase::checking) return fail("the shard sent an unexpected put");
-  // The space holds the headers of answers later: no remains of the pattern may look like one.
+  // The space holds the headers of answers later: no remains of the pattern may be taken for one.
   const absl::Span<std::byte> arrived(returns_.memory.data(), ps::kCheckBytes);
   if (const std::string wrong = compare_check(); !wrong.empty()) return fail(wrong);
   std::fill(arrived.begin(), arrived.end(), std::byte{});
@@ -237,7 +239,7 @@ void ShardPath::on_lost(std::string_view cause) {
 }
 
 void ShardPath::fail(std::string why) {
-  if (phase_ == Phase::failed) return;  // invariant 1: a refusal comes before the loss that follows it
+  if (phase_ == Phase::failed) return;  // invariant 1: a refusal precedes the loss that follows it
   phase_ = Phase::failed;
   to_post_ = false;
   why_ = std::move(why);

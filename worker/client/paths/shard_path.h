@@ -33,17 +33,17 @@ struct OpenContext {
   /// `devices`: one context for each of `hosts`.
   enum class Lanes : uint8_t { one, streams, rails, devices };
   Lanes lanes = Lanes::one;
-  std::vector<std::string> hosts;  ///< of this worker, one for each rail of the shard
+  std::vector<std::string> hosts;  ///< addresses of this worker, one for each rail of the shard
   std::unique_ptr<transport::Context> context;
   std::unique_ptr<transport::MemoryRegion> parameters;
   std::unique_ptr<transport::MemoryRegion> gradients;
-  std::unique_ptr<transport::MemoryRegion> gpu[2];  ///< by NicGpuTransfer: the block of GPU memory; null: not reached
+  std::unique_ptr<transport::MemoryRegion> gpu[2];  ///< GPU block, indexed by NicGpuTransfer; null: not reachable
 };
 
 /// Registers the memory of a model with open.context. `shard_on_gpu`: a GPU of a shard may map the gradients.
-/// Errors  as Context::register_memory().
-absl::Status register_model(OpenContext& open, RegistrationBudget& budget, MemorySpan parameters, MemorySpan gradients,
-                            bool shard_on_gpu);
+/// Errors  Those of Context::register_memory().
+absl::Status register_model(OpenContext& open, RegistrationBudget& budget, MemorySpan parameters,
+                            MemorySpan gradients, bool shard_on_gpu);
 
 /// The GPU memory that a path offers to its shard, and the way on which the shard may reach it.
 struct GpuOffer {
@@ -52,7 +52,7 @@ struct GpuOffer {
   std::string ipc_key;
 };
 
-/// One data connection of a worker to a shard, from connecting to closing. Only open() blocks: PathManager delivers the
+/// A data connection of a worker to a shard, from connecting to closing. Only open() blocks: PathManager delivers the
 /// events of the transport and calls advance(), so that a path can be tested beside the one in use.
 ///
 ///   worker                              shard
@@ -75,7 +75,7 @@ class ShardPath {
     checking,    ///< Welcome has arrived; patterns are on their way
     ready,       ///< both patterns have arrived intact; the shard still uses another path
     activating,  ///< Ready is on its way
-    active,      ///< in use by the exchange
+    active,      ///< the exchange uses this path
     failed,      ///< why() has the cause
   };
 
@@ -100,7 +100,7 @@ class ShardPath {
   void on_check(uint64_t immediate);
   void on_lost(std::string_view cause);
 
-  /// Whether the shard has said that a lower worker has ended; once.
+  /// Whether the shard has reported the end of a lower worker; resets the flag.
   bool take_lower_left() { return std::exchange(lower_left_, false); }
 
   Phase phase() const { return phase_; }
@@ -108,17 +108,17 @@ class ShardPath {
   ShardLink& link() const { return link_; }
   OpenContext& context() const { return context_; }
   transport::Connection& connection() const { return *connection_; }
-  std::string describe() const;         ///< for people, also after the connection has gone
-  std::string connection_path() const;  ///< transport::Connection::path(), also after it has gone
-  std::string shown_path() const;       ///< that, and the way out of GPU memory if it is a direct one
-  std::string name() const;             ///< that, and whether memory is mapped: under which bytes are counted
+  std::string describe() const;         ///< text for people, valid also after the connection has closed
+  std::string connection_path() const;  ///< transport::Connection::path(), valid also after it has closed
+  std::string shown_path() const;       ///< connection_path(), and the way out of GPU memory if it is a direct one
+  std::string name() const;             ///< shown_path(), and whether memory is mapped: bytes are counted by this name
   bool was_welcome() const { return was_welcome_; }
   /// The connection ended while the pattern was under way.
   bool lost_in_check() const { return lost_in_check_; }
   bool slots_on_gpu() const { return payload_on_gpu_; }  ///< the shard's
 
-  // For the exchange, once active.
-  /// How much of a bucket the transport has taken.
+  // The exchange uses these functions once the path is active.
+  /// Part of a bucket that the transport has taken.
   enum class Sent : uint8_t { nothing, payload, all };
   /// Puts the gradients of a range into the shard's memory, then the bucket's header, which announces them. Continues
   /// after `so_far`, and returns less than `all` when the transport has no room: call again after the next events. A
@@ -134,17 +134,17 @@ class ShardPath {
     return uses_places() ? places_.after(bucket_index) : std::nullopt;
   }
   bool gradients_mapped() const { return gradients_mapped_; }
-  /// How its bytes leave and reach GPU memory; staged as well where there is none.
+  /// Way of its bytes out of and into GPU memory; staged also where no GPU is used.
   GpuTransfer way() const { return way_; }
   bool writes_by_nic() const { return nic_region() != nullptr; }
   std::string left_out_text() const;  ///< "; left out: …": rails that could not be reached; may be empty
-  std::string mapped_text() const;    ///< for people, behind describe(); may be empty
+  std::string mapped_text() const;    ///< text for people that follows describe(); may be empty
   const std::string& device_refused() const { return device_refused_; }
   ps::SlotHeader* slot_headers() const { return reinterpret_cast<ps::SlotHeader*>(headers_.memory.data()); }
   const ps::ReturnHeader* return_headers() const {
     return reinterpret_cast<const ps::ReturnHeader*>(returns_.memory.data());
   }
-  /// Where the shard puts the parameters of a bucket in bf16 or delta.
+  /// Address at which the shard puts the parameters of a bucket in bf16 or delta.
   const std::byte* packed_parameters(uint32_t bucket_index, ps::ElementRange range) const;
 
  private:
@@ -166,7 +166,7 @@ class ShardPath {
   const std::unique_ptr<ps::proto::JoinPath> join_path_;  ///< a pointer: no user of this header compiles protobuf
   Phase phase_ = Phase::handshake;
   Prove prove_;           ///< called once
-  bool to_post_ = false;  ///< what this phase begins with has not been posted yet
+  bool to_post_ = false;  ///< the first message of this phase has not been posted yet
   std::string why_;
   std::string described_;
   transport::Connection* connection_ = nullptr;  ///< null once lost
@@ -177,8 +177,8 @@ class ShardPath {
   bool was_welcome_ = false;
   bool lower_left_ = false;
   uint32_t check_lane_ = 0;     ///< the lane that is checked
-  bool shared_answer_ = false;  ///< the shard puts one pattern on all lanes: it lies in its GPU's memory
-  uint64_t answer_seed_ = 0;    ///< of the pattern that the shard puts
+  bool shared_answer_ = false;  ///< the shard puts one pattern on all lanes: the pattern is in its GPU's memory
+  uint64_t answer_seed_ = 0;    ///< seed of the pattern that the shard puts
   transport::RemoteRegion payload_{};
   bool payload_on_gpu_ = false;
   GpuVariables* gpu_ = nullptr;

@@ -11,8 +11,8 @@
 
 namespace gradrail::worker {
 
-/// A worker's saves, one at a time: all ps tasks copy what they hold, then write it while steps continue. A thread asks
-/// each how that went, and once all have written has the first one remove older sets.
+/// A worker's saves, one at a time: all ps tasks copy their state, then write it while steps continue. A thread waits
+/// for the result of each task, and once all have written it has the first one remove older sets.
 /// Threads  Owner thread.
 class CheckpointSave {
  public:
@@ -21,8 +21,8 @@ class CheckpointSave {
   /// Ends the requests; the tasks complete their files.
   ~CheckpointSave();
 
-  /// Returns when every shard has its copy. In sync mode, called between two steps, they are of one step.
-  /// Errors  FAILED_PRECONDITION: the one before is under way, or a task cannot save (says why). UNAVAILABLE.
+  /// Returns when every shard has its copy. A call between two steps in sync mode yields copies of one step.
+  /// Errors  FAILED_PRECONDITION: the previous save is under way, or a task cannot save (with the reason). UNAVAILABLE.
   absl::Status begin(const ps::proto::Member& member);
   bool under_way() const;
   /// Waits for the last one: its files, once; none when there was none.

@@ -11,7 +11,7 @@ namespace gradrail::worker {
 
 struct ClockOffset {
   int64_t offset_ns = 0;                 ///< added to our Clock it is theirs
-  int64_t bound_ns = ps::kMaxTraceTime;  ///< how wrong that may be; nothing is known before the first answer
+  int64_t bound_ns = ps::kMaxTraceTime;  ///< bound of the error; nothing is known before the first answer
 };
 
 /// The offset of another host's clock, from requests that the host answers with its time. The clock was read between

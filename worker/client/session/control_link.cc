@@ -24,10 +24,10 @@ namespace {
 
 constexpr auto kLeaveDeadline = std::chrono::seconds(12);    // a ps informs its backup first, for 10 s
 constexpr auto kCallDeadline = std::chrono::seconds(30);     // a copy of a large model takes a while
-constexpr auto kRetryEvery = std::chrono::milliseconds(50);  // ps tasks come up within tens of milliseconds
+constexpr auto kRetryEvery = std::chrono::milliseconds(50);  // ps tasks start within tens of milliseconds
 constexpr auto kTryDeadline = std::chrono::seconds(2);
 constexpr int kConnectMs = 1500;                        // less than kTryDeadline, else the cause does not get here
-constexpr auto kFirstNotice = std::chrono::seconds(1);  // a ps that is up has answered by then
+constexpr auto kFirstNotice = std::chrono::seconds(1);  // a running ps has answered within this time
 constexpr auto kWaitReportEvery = std::chrono::seconds(10);
 /// Three times the default after which a ps expires a lost worker. A member that answers for longer is another process
 /// with our task index.
@@ -41,8 +41,8 @@ std::string name_at(uint32_t ps_index, const std::string& address) {
   return fmt::format("parameter server {} ({})", ps_index, address.empty() ? "its address is not known yet" : address);
 }
 
-/// Why an attempt failed. An attempt that reached its deadline reports internals of gRPC only: the cause that the one
-/// before has found may help.
+/// Describes why an attempt failed. An attempt that reached its deadline reports internals of gRPC only: the cause of
+/// the previous attempt may help.
 std::string explain_try(const grpc::Status& status, std::string& found_before) {
   const bool cut_short = status.error_code() == grpc::StatusCode::DEADLINE_EXCEEDED ||
                          status.error_message().find("handshaker shutdown") != std::string::npos;
@@ -67,7 +67,7 @@ bool is_of_tls(const std::string& message) {
 struct ControlLink::Rpc {
   grpc::Status call(Call call, Duration timeout, const google::protobuf::Message& request,
                     google::protobuf::Message& reply) {
-    // After a rejoin that failed, no connection is open.
+    // No connection is open after a rejoin that failed.
     if (channel == nullptr) return {grpc::StatusCode::UNAVAILABLE, "no connection is open"};
     return channel->call(call, timeout, request, reply);
   }
@@ -79,14 +79,14 @@ struct ControlLink::Beat {
   enum class State : uint8_t {
     idle,      ///< the next ping waits for its time
     asked,     ///< the answer is awaited
-    answered,  ///< the answer, or the end of the stream, is to be taken
+    answered,  ///< the owner must take the answer or the end of the stream
   };
   Beat(Heartbeats& all, std::function<void(absl::Status)> on_failed,
        std::function<void(const ps::proto::HeartbeatReply&)> on_heard, std::unique_ptr<ps::HeartbeatStream> a_stream)
       : heartbeats(all), failed(std::move(on_failed)), heard(std::move(on_heard)), stream(std::move(a_stream)) {}
 
   Heartbeats& heartbeats;
-  uint64_t number = 0;  ///< of the heartbeat there
+  uint64_t number = 0;  ///< number of the heartbeat in Heartbeats
   const std::function<void(absl::Status)> failed;
   const std::function<void(const ps::proto::HeartbeatReply&)> heard;
   ps::proto::Ping ping;
@@ -100,8 +100,9 @@ struct ControlLink::Beat {
   std::unique_ptr<ps::HeartbeatStream> stream;  ///< last: its callback uses the others
 };
 
-absl::StatusOr<std::shared_ptr<ps::ControlDialer>> control_link_dialer(const Security& security, size_t worker_count) {
-  // Longer than the interval of heartbeats: a ping of gRPC costs the ps as much as a heartbeat.
+absl::StatusOr<std::shared_ptr<ps::ControlDialer>> control_link_dialer(const Security& security,
+                                                                       size_t worker_count) {
+  // The time is longer than the interval of heartbeats: a ping of gRPC costs the ps the same as a heartbeat.
   const Duration silence = std::max(kShortestPingTime, ps::heartbeat_interval(worker_count) * 5 / 4);
   return ps::grpc_dialer(security, {.ping_ms = static_cast<int>(silence / std::chrono::milliseconds(1)),
                                     .answer_ms = kAnswerMs,
@@ -283,7 +284,7 @@ absl::StatusOr<ps::proto::CheckpointOutcomeReply> ControlLink::checkpoint_outcom
   return reply;
 }
 
-/// One RPC for three ends of work: of the membership, of the steps, and for a moment.
+/// Sends the RPC for three ends of work: of the membership, of the steps, and of a temporary absence.
 absl::StatusOr<ps::proto::LeaveReply> ControlLink::send_leave(const ps::proto::LeaveRequest& request,
                                                               Duration timeout) {
   ps::proto::LeaveReply reply;
@@ -322,7 +323,7 @@ void ControlLink::leave_to_return(const ps::proto::Member& member) {
 }
 
 absl::Status ControlLink::why_removed(const ps::proto::Member& member) {
-  ps::proto::BarrierRequest request;  // with no timeout: only members get an answer
+  ps::proto::BarrierRequest request;  // no timeout: only members get an answer
   *request.mutable_member() = member;
   request.set_name("still a member");
   request.set_live_only(true);

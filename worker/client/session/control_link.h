@@ -10,6 +10,7 @@
 #include "absl/types/span.h"
 #include "base/mutex.h"
 #include "gradrail/clock.h"
+#include "ps/protocol/security.h"
 #include "worker/client/session/clock_comparison.h"
 #include "worker/client/session/heartbeats.h"
 
@@ -58,7 +59,7 @@ using StopRequest = std::function<bool()>;
 
 /// Opens the connections of control links over gRPC. `worker_count` is that of the cluster description: a ps that was
 /// stopped is noticed later in a large run.
-/// Errors  those of ps::channel_credentials().
+/// Errors  Those of ps::channel_credentials().
 absl::StatusOr<std::shared_ptr<ps::ControlDialer>> control_link_dialer(const Security& security, size_t worker_count);
 
 /// A worker's side of the control plane towards one ps task. This header shows no gRPC: tools include it.
@@ -79,10 +80,10 @@ class ControlLink {
   absl::StatusOr<ps::proto::DescribeReply> describe(const ps::proto::DescribeRequest& request, TimePoint deadline);
   /// Identity of the task's checkpoint folder, known after describe(); "" when the task has none.
   const std::string& checkpoint_folder() const { return checkpoint_folder_; }
-  /// Tries again while the task still counts an earlier incarnation of this worker as a member, or is part of another
-  /// group of parameter servers.
+  /// Joins the task. Repeats the call while the task still counts an earlier incarnation of this worker as a member, or
+  /// is part of another group of parameter servers.
   absl::StatusOr<ps::proto::JoinReply> join(const ps::proto::JoinRequest& request, TimePoint deadline);
-  /// One round; complete or not.
+  /// Runs one round of the barrier, which may be complete or not.
   absl::StatusOr<ps::proto::BarrierReply> barrier(const ps::proto::BarrierRequest& request);
   /// `dump`: also requests the contents of all flight recorders.
   absl::StatusOr<ps::proto::StatsReply> stats(bool dump = false);
@@ -102,13 +103,13 @@ class ControlLink {
   absl::Status finish_steps(const ps::proto::Member& member);
   /// Leaves for a moment, to join again with a lost ps. Waits a second at most: this task may be lost itself.
   void leave_to_return(const ps::proto::Member& member);
-  /// After a data connection ended: whether the ps has removed this worker, and why (ABORTED). OK: it did not say.
+  /// Whether the ps has removed this worker, and why (ABORTED), after a data connection ended. OK: it gave no reason.
   absl::Status why_removed(const ps::proto::Member& member);
 
   /// Sets the function that adds this worker's report to each ping; the heartbeat's thread calls it. Before
   /// start_heartbeat().
   void fill_pings(std::function<void(ps::proto::Ping&)> fill) { fill_ = std::move(fill); }
-  /// How the task's clock compares to ours.
+  /// Offset of the task's clock from ours.
   /// Threads  Any thread.
   ClockOffset clock_offset() const ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -128,7 +129,7 @@ class ControlLink {
   /// A turn of the heartbeat: takes the answer to the last ping, or sends the next ping. Returns the time of the next.
   TimePoint beat() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status take_answer(Beat& beat) ABSL_LOCKS_EXCLUDED(mutex_);
-  /// Opens a connection, and forgets the former one.
+  /// Opens a connection and drops the former one.
   absl::Status open();
   grpc::Status look_up();
   absl::Status explain(const grpc::Status& status) const;
@@ -139,7 +140,7 @@ class ControlLink {
   const LogSink log_;
   const StopRequest stop_;
   const AddressResolver resolver_;
-  std::string address_;  ///< set for good when describe() has succeeded, as is name_
+  std::string address_;  ///< constant after describe() has succeeded, as is name_
   std::string name_;
   std::unique_ptr<Rpc> rpc_;
   std::string checkpoint_folder_;

@@ -16,19 +16,19 @@
 namespace gradrail::worker {
 namespace {
 
-/// A backup that runs answers at once.
+/// Time limit of describe(): a running backup answers within milliseconds.
 constexpr auto kDescribeDeadline = std::chrono::seconds(2);
 /// A backup refuses a takeover while its primary may still serve. It declares the primary lost after the silence limit.
 /// The worker waits this much longer than that limit.
 constexpr auto kTakeOverDeadline = std::chrono::seconds(15);
 constexpr auto kBetweenFailovers = std::chrono::milliseconds(50);
-/// A call fails at once when its ps is lost; the heartbeat, which records the loss, may need this long.
+/// A call fails immediately when its ps is lost; the heartbeat, which records the loss, may need this long.
 constexpr auto kDetectDeadline = std::chrono::seconds(10);
 constexpr auto kFailoverDeadline = std::chrono::seconds(20);
 
 }  // namespace
 
-/// A ps task that is asked to replace the lost one, and its answers.
+/// A ps task that may replace the lost one, and its answers.
 struct Failover::Successor {
   std::unique_ptr<ControlLink> control;
   bool is_at_backup_address = false;
@@ -73,7 +73,7 @@ absl::Status Failover::recover() {
 
 absl::Status Failover::switch_to_successor(uint32_t ps_index, const absl::Status& cause) {
   GRADRAIL_ASSIGN_OR_RETURN(Successor successor, find_successor(ps_index));
-  // From here on the successor counts this worker as a member, and its heartbeat must start.
+  // The successor counts this worker as a member from here on, and its heartbeat must start.
   session_.switch_to(ps_index, std::move(successor.control), successor.is_at_backup_address);
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> first_steps,
                             session_.first_steps_in(successor.joined, ps_index));
@@ -87,11 +87,11 @@ absl::Status Failover::switch_to_successor(uint32_t ps_index, const absl::Status
   return absl::OkStatus();
 }
 
-/// Asks the backup, and the task at the address of the lost one. A worker in a long step may miss two takeovers: the
+/// Queries the backup, and the task at the address of the lost one. A worker in a long step may miss two takeovers: the
 /// second one makes the task at the former address serve again.
 absl::StatusOr<Failover::Successor> Failover::find_successor(uint32_t ps_index) {
   TimePoint deadline = Clock::now() + kTakeOverDeadline;
-  bool was_refused = false;  // by the backup, finally, in the round before
+  bool was_refused = false;  // the backup refused finally in the previous round
   for (bool answered = false;; std::this_thread::sleep_for(kBetweenFailovers)) {
     Successor backup = {.control = session_.open_control(ps_index, Session::Role::backup, options_.hooks.log),
                         .is_at_backup_address = true};
@@ -105,8 +105,8 @@ absl::StatusOr<Failover::Successor> Failover::find_successor(uint32_t ps_index) 
       answered = true;
       deadline += std::chrono::milliseconds(backup.described->heartbeat_timeout_ms());
     }
-    // UNAVAILABLE: the backup still hears its primary, or is busy. Another answer is its decision, and its second one
-    // counts: between the first and the end of its primary it may have received everything.
+    // UNAVAILABLE: the backup still receives messages of its primary, or is busy. Any other answer is its decision,
+    // and its second one counts: between the first answer and the end of its primary it may have received everything.
     const bool is_undecided = backup.described.has_value() && absl::IsUnavailable(from_backup);
     const bool is_refused = backup.described.has_value() && !is_undecided;
     const bool serves_without_us = former.described.has_value() && !former.described->backup();
@@ -116,8 +116,8 @@ absl::StatusOr<Failover::Successor> Failover::find_successor(uint32_t ps_index) 
   }
 }
 
-/// Errors  DEADLINE_EXCEEDED: the task does not answer. Other errors come from its join: the task does not replace the
-///         lost one.
+/// Requests that a task replaces the lost one.
+/// Errors  DEADLINE_EXCEEDED: the task does not answer. Errors of its join: the task does not replace the lost one.
 absl::Status Failover::request_takeover(uint32_t ps_index, Successor& task, TimePoint describe_deadline,
                                         TimePoint join_deadline) {
   GRADRAIL_ASSIGN_OR_RETURN(task.described, task.control->describe(session_.describe_request(), describe_deadline));
@@ -131,7 +131,7 @@ ps::proto::JoinRequest Failover::takeover_request(uint32_t ps_index) const {
   GRADRAIL_CHECK(first != links.end());
   ps::proto::JoinRequest request = session_.join_request((*first)->shard_index);
   ps::proto::JoinRequest::TakeOver& take_over = *request.mutable_take_over();
-  // The newest versions that this worker has seen: a task without these updates must refuse.
+  // The request has the newest versions that this worker has received: a task without these updates must refuse.
   for (const auto& link : links) {
     if (link->ps_index != ps_index) continue;
     for (const uint64_t version : exchange_.versions(link->shard_index)) take_over.add_versions(version);
@@ -142,7 +142,7 @@ ps::proto::JoinRequest Failover::takeover_request(uint32_t ps_index) const {
     barrier.set_generation(generation);
   }
   take_over.set_steps_are_done(session_.steps_finished());
-  // Its version may be newer although it lacks steps of this worker: others have gone on there.
+  // Its version may be newer although it lacks steps of this worker: other workers have continued there.
   for (Exchange::Index fragment = 0; !session_.sums() && fragment < exchange_.fragment_count(); ++fragment)
     take_over.add_steps(exchange_.done_step(fragment));
   return request;

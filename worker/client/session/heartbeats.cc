@@ -71,7 +71,7 @@ void Heartbeats::run() {
     lock.unlock();
     const TimePoint due = next->second.turn();  // remove() waits: the entry stays
     lock.lock();
-    next->second.due = std::min(next->second.due, due);  // wake() may have come meanwhile
+    next->second.due = std::min(next->second.due, due);  // wake() may have been called meanwhile
     running_ = 0;
     changed_.notify_all();
   }

@@ -12,7 +12,7 @@
 
 namespace gradrail::worker {
 
-/// The thread for the heartbeats of a client at all its ps tasks.
+/// The thread for the heartbeats of a client to all its ps tasks.
 /// Threads  Any thread, except as noted.
 class Heartbeats {
  public:

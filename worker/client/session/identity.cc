@@ -6,7 +6,7 @@
 namespace gradrail::worker {
 
 void Identity::renew() {
-  incarnation_ = random_bits() | 1;  // never 0, which stands for no member in the tables of a shard
+  incarnation_ = random_bits() | 1;  // never 0, which means no member in the tables of a shard
 }
 
 ps::proto::Member Identity::member() const {

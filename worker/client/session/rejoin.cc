@@ -83,15 +83,15 @@ absl::Status Rejoin::run() {
     release();
     joined = join_once(deadline, former_group);
     // ALREADY_EXISTS: another ps may still count our former incarnation as a member, until its heartbeat expires, or
-    // belong to the former group. FAILED_PRECONDITION: a backup may still learn its role; else it is a refusal that
-    // stays, such as another version or other options.
+    // belong to the former group. FAILED_PRECONDITION: a backup may not have its role yet; otherwise it is a permanent
+    // refusal, such as another version or other options.
     const bool may_pass = is_server_loss(joined) || absl::IsAlreadyExists(joined) ||
                           (absl::IsFailedPrecondition(joined) && session_.has_backups());
     if (joined.ok() || asked_to_stop(options_) || !may_pass) break;
     std::this_thread::sleep_for(kBetweenRejoins);
   } while (Clock::now() < deadline);
   under_way_ = false;
-  if (absl::IsUnavailable(joined) && !is_server_loss(joined)) {  // this worker's GPU
+  if (absl::IsUnavailable(joined) && !is_server_loss(joined)) {  // the error concerns this worker's GPU
     failure_.fail(joined);
     return joined;
   }
@@ -120,7 +120,7 @@ void Rejoin::release() {
   session_.release();
   exchange_.clear();
   paths_.clear();
-  failure_.clear();  // after the heartbeats have stopped: they would record their ps tasks as lost
+  failure_.clear();  // the heartbeats have stopped before: they would record their ps tasks as lost
 }
 
 absl::Status Rejoin::join_once(TimePoint deadline, uint64_t former_group) {
@@ -139,7 +139,7 @@ absl::Status Rejoin::join_once(TimePoint deadline, uint64_t former_group) {
         session_.saves_checkpoints() ? "see their logs" : "not all of them have --checkpoint_dir",
         ps::state_vectors(options_.optimizer.kind) > 0 ? ", the optimizer state is reset" : "");
   }
-  // A restarted ps has forgotten the barriers, and all workers count them from 0 again.
+  // A restarted ps has lost the barriers, and all workers count them from 0 again.
   if (!same_servers) session_.forget_barriers();
   if (session_.steps_finished()) {
     const absl::Status sent = session_.finish_steps();
@@ -171,8 +171,8 @@ void Rejoin::restore_position(bool same_servers) {
   if (history_.empty()) history_.push_back({version, position});
 }
 
-/// Steps of this worker that the servers have answered, and do not have any more. A network was split: the worker went
-/// on with the primary, and the backup took over with the workers on its side.
+/// Steps of this worker that the servers have answered and lost. A network was split: the worker continued with the
+/// primary, and the backup took over with the workers on its side.
 uint64_t Rejoin::lost_steps() const {
   const std::optional<uint64_t>& kept = session_.left_steps();
   if (!kept.has_value() || *kept >= left_done_step_) return 0;
@@ -190,7 +190,7 @@ void Rejoin::record_position() {
     return;
   history_.push_back({exchange_.global_step(), position()});
   if (history_.size() < kMaxHistory) return;
-  // Every other entry goes: the longer ago, the less the exact step matters.
+  // Every other entry is removed: the exact step matters less for older entries.
   for (size_t i = 0; i < kMaxHistory / 2; ++i) history_[i] = history_[2 * i];
   history_.resize(kMaxHistory / 2);
   history_stride_ *= 2;

@@ -43,16 +43,16 @@ class Rejoin {
 
   /// Steps of this run behind this worker; Client::position().
   uint64_t position() const { return exchange_.step() - static_cast<uint64_t>(session_.run_base()); }
-  /// From here on there is a run to return to: the parameters are there for the first time.
+  /// Marks that the parameters exist for the first time: the run can be rejoined from here on.
   void begin_history();
-  /// After each step: remembers which position belongs to the version that this worker sees.
+  /// Records after each step which position belongs to the version that this worker has received.
   void record_position();
 
  private:
   bool is_awaited() const;
 
-  /// async, ssp: the position of this worker when it saw a version. A restored checkpoint has some version: the entry
-  /// for it yields the steps of this worker that are lost.
+  /// async, ssp: the position of this worker when it received a version. A restored checkpoint has some version: the
+  /// entry for it yields the steps of this worker that are lost.
   struct Seen {
     uint64_t version = 0;
     uint64_t position = 0;
@@ -73,8 +73,8 @@ class Rejoin {
   const Steps steps_;
 
   bool under_way_ = false;
-  uint64_t left_position_ = 0;     ///< of this worker when the ps was lost
-  uint64_t left_step_ = 0;         ///< of its incarnation: the last one that was begun
+  uint64_t left_position_ = 0;     ///< position of this worker when the ps was lost
+  uint64_t left_step_ = 0;         ///< last step that the incarnation had begun
   uint64_t left_done_step_ = 0;    ///< … and the last one with all answers
   uint64_t unanswered_steps_ = 0;  ///< 1: the last of these steps had been sent, and nothing of it was answered
   std::vector<Seen> history_;      ///< ascending in version and position

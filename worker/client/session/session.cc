@@ -19,15 +19,16 @@
 namespace gradrail::worker {
 namespace {
 
-/// One of several ps tasks may be restarted between describe() and join(): the attempt ends soon, and the next one
-/// begins with another description.
+/// Time limit of a further join. One of several ps tasks may be restarted between describe() and join(): the attempt
+/// ends soon, and the next one begins with another description.
 constexpr auto kJoinAgainDeadline = std::chrono::seconds(5);
-/// A backup that runs answers at once; a longer wait would delay the attempt at the other address.
+/// Time limit of describe(): a running backup answers within milliseconds; a longer wait would delay the attempt at the
+/// other address.
 constexpr auto kDescribeDeadline = std::chrono::seconds(2);
 constexpr auto kBetweenJoins = std::chrono::milliseconds(50);
 constexpr auto kBetweenNotices = std::chrono::seconds(10);
 
-/// Limits the texts of many short attempts, each of which would begin with a text of its own.
+/// Limits the texts of many short attempts, each of which would begin with its own text.
 LogSink rate_limited(const LogSink& log) {
   auto next = std::make_shared<TimePoint>();  // shared: a LogSink is copied
   return [log, next](const std::string& text) {
@@ -107,7 +108,8 @@ absl::Status Session::describe(TimePoint deadline) {
   return check_one_checkpoint_folder(controls_);
 }
 
-/// Asks both addresses of a ps task in turn until one of them serves; they change places when it is the backup.
+/// Queries both addresses of a ps task in turn until one of them serves; the addresses are swapped when the serving
+/// task is the backup.
 absl::StatusOr<ps::proto::DescribeReply> Session::describe_one(uint32_t ps_index, TimePoint deadline) {
   Server& server = servers_[ps_index];
   const LogSink log = has_backups() ? rate_limited(options_.hooks.log) : options_.hooks.log;
@@ -183,19 +185,19 @@ absl::StatusOr<std::vector<uint64_t>> Session::join(TimePoint deadline, bool aga
   GRADRAIL_CHECK(joined_count_ == 0);
   if (again) deadline = std::min(deadline, Clock::now() + kJoinAgainDeadline);
   size_t next_link = 0;
-  // By fragment the smallest: no bucket waits for a step that this worker has skipped.
+  // The smallest step of each fragment counts: no bucket waits for a step that this worker has skipped.
   std::vector<uint64_t> first_steps(memory_.layout().fragments.size(), UINT64_MAX);
   std::optional<ps::proto::BeganFrom> began_from;  // the first task decides for all
   for (uint32_t i = 0; i < controls_.size(); ++i) {
     ps::proto::JoinRequest request = join_request(static_cast<uint32_t>(next_link));
-    // Another process has another group: workers that found it would wait for this one.
+    // Another process has another group: workers that joined it would wait for this one.
     request.set_process(processes_[i]);
     if (began_from.has_value()) *request.mutable_begin_from() = *began_from;
     absl::StatusOr<ps::proto::JoinReply> joined = controls_[i]->join(request, deadline);
     // The first tasks wait for this worker already. A second search costs it no membership.
     if (absl::IsUnavailable(joined.status()) && has_backups()) {
       const absl::Status found = find_successor(i, deadline);
-      // A search that has no result leaves the loss as the error; a stop or a refusal is an error of its own.
+      // A search without a result leaves the loss as the error; a stop or a refusal is a separate error.
       const bool is_other = !absl::IsUnavailable(found) && !absl::IsDeadlineExceeded(found);
       if (!found.ok() && is_other) return found;
       if (found.ok()) joined = controls_[i]->join(request, deadline);
@@ -209,7 +211,7 @@ absl::StatusOr<std::vector<uint64_t>> Session::join(TimePoint deadline, bool aga
       run_base_heard_ = run_base_followed_ = run_base_ = reply.base_step();
       run_ = reply.run();
     }
-    // From its reply on the ps counts this worker as a member, and would expire one that does not ping.
+    // The ps counts this worker as a member from its reply on, and would expire one that does not ping.
     start_heartbeat(i);
     // One uninitialized ps is enough: the chief then offers values to all of them.
     initialised_ = initialised_ && reply.initialised();
@@ -278,7 +280,7 @@ void Session::start_heartbeat(uint32_t ps_index) {
       heartbeats_, identity_.member(),
       [this, ps_index](absl::Status cause) { failure_.lose_server(ps_index, std::move(cause)); },
       [this, ps_index](const ps::proto::HeartbeatReply& news) {
-        // ps task 0 names the chief. A request for dumps goes to every ps task: one of them is enough.
+        // ps task 0 names the chief. Every ps task receives a request for dumps: one of them is enough.
         if (ps_index != 0) return;
         // A new chief may be this worker, in a pull that only its own initial values can end.
         if (chief_.exchange(news.chief()) != news.chief()) paths_.wake();
@@ -307,7 +309,7 @@ void Session::tell_losses(ps::proto::Ping& ping) {
 }
 
 void Session::follow_run_base() {
-  // Only a changed value counts: Rejoin may have set another base since it was heard.
+  // Only a changed value counts: Rejoin may have set another base since the value arrived.
   if (const int64_t heard = run_base_heard_; sums() && heard != run_base_followed_) {
     run_base_ = run_base_followed_ = heard;
   }
@@ -315,7 +317,7 @@ void Session::follow_run_base() {
 
 void Session::switch_to(uint32_t ps_index, std::unique_ptr<ControlLink> control, bool is_at_backup_address) {
   GRADRAIL_CHECK(has_backups() && ps_index < controls_.size());
-  save_.emplace(controls_);  // waits for its thread, which uses the link that goes; the save under way is given up
+  save_.emplace(controls_);  // waits for its thread, which uses the removed link; the save under way is abandoned
   controls_[ps_index] = std::move(control);
   if (is_at_backup_address) std::swap(servers_[ps_index].serving, servers_[ps_index].backup);
   if (ps_index == 0) {
@@ -331,7 +333,7 @@ void Session::begin_return() {
 }
 
 void Session::release() {
-  // A ps that is not lost learns by this that the worker returns: sync does not end the run.
+  // A ps that is not lost receives the notice that the worker returns: sync does not end the run.
   for (size_t i = 0; i < joined_count_; ++i) controls_[i]->leave_to_return(identity_.member());
   stop_heartbeats();
   save_.emplace(controls_);  // waits for its thread, which uses them

@@ -26,7 +26,7 @@ namespace gradrail::worker {
 /// This worker's membership in the run: a control link to each ps task, its answer to the join, and its replies to the
 /// heartbeats. Failover and Rejoin change it after a ps was lost.
 ///
-/// Order    open(), describe(), join() for the first time; release(), describe(), join() for each further time.
+/// Order    The first join: open(), describe(), join(). Each further one: release(), describe(), join().
 /// Threads  chief(), is_chief(): any thread. The rest: owner thread.
 class Session {
  public:
@@ -48,7 +48,7 @@ class Session {
   /// The first steps that a reply names, by fragment.
   /// Errors  INTERNAL: it has another number of them.
   absl::StatusOr<std::vector<uint64_t>> first_steps_in(const ps::proto::JoinReply& reply, uint32_t ps_index) const;
-  /// Gives up the membership, all links and the incarnation, before this worker joins once more.
+  /// Releases the membership, all links and the incarnation before this worker joins again.
   void release();
   /// Stops the heartbeats: no thread but the owner's uses this or what it refers to.
   void stop_heartbeats();
@@ -80,7 +80,7 @@ class Session {
   bool sums() const { return options_.mode.sums(); }
   uint32_t chief() const { return chief_.load(std::memory_order_relaxed); }
   bool is_chief() const { return chief() == identity_.task_index(); }
-  /// Asks now, and not with the next heartbeat.
+  /// Requests the chief immediately, not with the next heartbeat.
   void ask_for_chief();
   /// False: the chief must offer initial values.
   bool is_initialised() const { return initialised_; }
@@ -91,13 +91,13 @@ class Session {
   void set_run_base(int64_t base) { run_base_ = base; }
   void follow_run_base();
   uint64_t group() const { return group_; }
-  /// Forgets the group after an attempt to join it that failed: it is none that this worker comes from.
+  /// Resets the group after an attempt to join it that failed: this worker is no former member of it.
   void forget_group() { group_ = 0; }
   /// Sets the number of steps of this worker that were answered before it joins again.
   void set_origin_position(uint64_t position) { origin_position_ = position; }
-  /// This worker begins to join again: the servers are asked for the steps that they have of its incarnation.
+  /// Begins a further join: the servers report the steps that they have of this worker's incarnation.
   void begin_return();
-  /// The least of their answers, for the first fragment. None: no server knows the incarnation.
+  /// Minimum of their answers for the first fragment. None: no server has the incarnation.
   const std::optional<uint64_t>& left_steps() const { return left_steps_; }
   /// The global step of the checkpoint that the servers of this group began from. Empty: they began from nothing.
   const std::optional<uint64_t>& began_from() const { return began_from_; }
@@ -114,11 +114,11 @@ class Session {
 
  private:
   struct Task {
-    uint32_t index = 0;   ///< of ClientOptions::ps_address
+    uint32_t index = 0;   ///< index in ClientOptions::ps_address
     std::string address;  ///< "host:port"; "": only ClientOptions::ps_address has it
   };
   struct Server {
-    Task serving;  ///< the task that serves, or may come up to
+    Task serving;  ///< the task that serves, or may serve next
     Task backup;   ///< the other one; without backups there is none
   };
 
@@ -140,8 +140,8 @@ class Session {
   std::shared_ptr<ps::ControlDialer> dialer_;
 
   // Owner thread.
-  std::vector<Server> servers_;           ///< per ps task
-  std::vector<uint64_t> processes_;       ///< per ps task, from its description
+  std::vector<Server> servers_;           ///< indexed by ps task
+  std::vector<uint64_t> processes_;       ///< process of each ps task, from its description
   uint64_t group_ = 0;                    ///< a hash of them: the ps processes that this worker has joined
   std::optional<uint64_t> origin_group_;  ///< the last group that this worker has left
   uint64_t origin_position_ = 0;
@@ -166,8 +166,8 @@ class Session {
   std::shared_ptr<const ps::proto::HeartbeatReply> news_ ABSL_GUARDED_BY(news_mutex_);
   std::atomic<uint64_t> run_ = 0;  ///< JoinReply.run; 0: not known yet
 
-  Heartbeats heartbeats_;                               ///< its thread uses all of the above
-  std::vector<std::unique_ptr<ControlLink>> controls_;  ///< behind all fields that their heartbeats use
+  Heartbeats heartbeats_;                               ///< its thread uses all fields above
+  std::vector<std::unique_ptr<ControlLink>> controls_;  ///< declared after all fields that their heartbeats use
   std::optional<CheckpointSave> save_{controls_};       ///< last: its thread uses controls_
 };
 

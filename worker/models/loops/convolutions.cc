@@ -8,7 +8,7 @@
 #include "worker/models/convolutions.h"
 #include "worker/models/device_layers.h"
 
-// In place of convolutions.cc in a build without oneDNN: the layers for devices, on the host.
+// This file replaces convolutions.cc in a build without oneDNN: it runs the layers for devices on the host.
 
 namespace gradrail::worker {
 
@@ -24,8 +24,8 @@ struct Convolutions::Impl {
   DeviceConvolution first, second;
   size_t feature_count;
   size_t bytes;
-  const float* images = nullptr;          // of the last forward()
-  const float* second_weights = nullptr;  // of the last forward()
+  const float* images = nullptr;          // images of the last forward()
+  const float* second_weights = nullptr;  // weights of the last forward()
 };
 
 Convolutions::Convolutions(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -6,7 +6,7 @@
 #include "gpu/compute/compute.h"
 #include "worker/models/product.h"
 
-// In place of product.cc in a build without oneDNN.
+// This file replaces product.cc in a build without oneDNN.
 
 namespace gradrail::worker {
 

@@ -13,7 +13,7 @@ cluster, the server, the placement of the variables and the optimizer of the tut
 import os
 import time
 
-import gradrail  # before tensorflow, unless it is the wheel: a build shares the protobuf of the host
+import gradrail  # precedes tensorflow, unless it is the wheel: a build shares the protobuf of the host
 import tensorflow as tf
 
 import mnist_data
@@ -91,7 +91,7 @@ def main():
     flags = parser.parse_args()
     if flags.job_name == "ps":
         serve(flags)
-    # One thread for each worker, as workers on one host share its cores.
+    # Each worker has one thread, as workers on one host share its cores.
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     train(flags)

@@ -34,7 +34,7 @@ def main():
     begin = time.monotonic()
     with gradrail.torch.Exchange(model, optimizer=flags.optimizer, lr=flags.learning_rate, mode="async") as exchange:
         client = exchange.client
-        order = torch.Generator().manual_seed(client.task_index)  # each worker has batches of its own
+        order = torch.Generator().manual_seed(client.task_index)  # each worker has different batches
         batches = len(images) // flags.batch_size
         progress = mnist_data.Progress(batches, flags.frequency)
         for epoch in range(flags.epochs):

@@ -89,7 +89,7 @@ def main():
         client = exchange.client
         if client.is_chief:
             print(f"Parameters: {sum(p.numel() for p in model.parameters())}, Device: {device}", flush=True)
-        while client.position < flags.steps:  # after a restart of a server, the position is that of the checkpoint
+        while client.position < flags.steps:  # the position after a restart of a server is that of the checkpoint
             step = client.position
             pieces = torch.Generator().manual_seed(1000 * step + client.task_index)
             starts = torch.randint(len(data) - flags.context - 1, (flags.batch,), generator=pieces)

@@ -133,7 +133,7 @@ LIBRARY = _load()
 def _to_logging(level, text, _context):
     try:
         LOGGER.log(_LEVELS[level], "%s", text.decode("utf-8", "replace"))
-    except Exception:  # no exception may go back into the library
+    except Exception:  # no exception may enter the library
         logging.lastResort.handleError(None)
 
 
@@ -144,5 +144,5 @@ def last_error() -> str:
 
 # A handler of the program decides which records are shown. Without one, Python shows warnings and errors.
 LIBRARY.gradrail_set_log(_to_logging, 1, None)
-# After the end of the interpreter no thread of the library may call Python.
+# No thread of the library may call Python after the end of the interpreter.
 atexit.register(LIBRARY.gradrail_set_log, _LOG(), 1, None)

@@ -63,7 +63,7 @@ def check_apart(user: str, named: "Iterable[tuple[str, torch.nn.Parameter]]",
         last = sum((size - 1) * stride for size, stride in zip(parameter.shape, parameter.stride()))
         placed.append((str(parameter.device), first, first + (last + 1) * parameter.element_size(), name, parameter))
     placed.sort(key=operator.itemgetter(0, 1))
-    open_ones: list = []  # those that end behind the begin of the next one
+    open_ones: list = []  # parts that end after the begin of the next one
     for one in placed:
         device, first, end, name, parameter = one
         open_ones = [other for other in open_ones if other[0] == device and other[2] > first]

@@ -71,7 +71,7 @@ def _poll(pending: list) -> Iterator[int]:
                 yield _must_end()
         except GeneratorExit:
             return
-        except BaseException as error:  # also KeyboardInterrupt and SystemExit
+        except BaseException as error:  # includes KeyboardInterrupt and SystemExit
             pending.append(error)
     while True:
         yield 1
@@ -344,7 +344,7 @@ class Client:
         if kind is None:
             self.leave()
             return
-        # The others learn at once that this worker fails; its own error is the one to show.
+        # The other workers receive the failure immediately; the error of this worker is the one to show.
         why = f"{kind.__name__}: {error}" if str(error) else kind.__name__  # an interrupt has no text
         why = why[:1000].replace("\0", " ").encode(errors="replace").decode()
         try:

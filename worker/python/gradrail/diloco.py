@@ -16,11 +16,11 @@ from ._torch_state import Slot, Watch, check_apart, same_bits, shape_of, start, 
 
 _LEAST_CLIP = torch.finfo(torch.float32).tiny  # smaller differences are 0 or inexact
 _MOST_STEPS = (1 << 32) - 1  # momentum_every of the servers
-_PATIENCE_S = 10.0  # after an error of the program, for the exchange that is under way
+_PATIENCE_S = 10.0  # time for the exchange under way after an error of the program
 
 __all__ = ["Adam", "DelayedNesterov", "DiLoCo", "Nesterov", "SGD"]
 
-Rate = Union[float, Callable[[int], float]]  # of each outer step, or a function of its number, from 0
+Rate = Union[float, Callable[[int], float]]  # learning rate of each outer step, or a function of its number, from 0
 
 
 def _agreed(rate: Rate) -> Optional[float]:
@@ -493,7 +493,7 @@ def _cut(all_locals: List[_Local], count: int) -> Dict[str, List[_Local]]:
     begun = 0
     for index, one in enumerate(all_locals):
         left = len(all_locals) - index
-        # The middle of the parameter lies behind the cut. Each set that is still empty needs a parameter.
+        # The middle of the parameter is behind the cut. Each set that is still empty needs a parameter.
         is_due = (2 * begun + one.parameter.numel()) * count >= 2 * total * len(parts) or left == count - len(parts)
         if len(parts) < count and (not parts or is_due):
             parts[str(len(parts))] = []

@@ -27,15 +27,15 @@ except ImportError as error:
 __all__ = ["FedAvg", "transport"]
 
 _RECORD = "gradrail"  # the key of our record in the messages
-# Two fragments: the servers drop a late difference then, and do not keep its client for the next round. The second one
+# Two fragments make the servers drop a late difference instead of keeping its client for the next round. The second one
 # is never exchanged.
 _MODEL, _UNUSED = "model", ".unused"
-_INDEXES = 1023  # of clients, from 1; index 0 is the strategy
-_POLL_S = 0.1  # between two looks for replies
-_PATIENCE_S = 1.0  # for one replacement to complete a step after the time limit, before the next one joins
+_INDEXES = 1023  # client indexes, from 1; index 0 is the strategy
+_POLL_S = 0.1  # interval between two looks for replies
+_PATIENCE_S = 1.0  # time for one replacement to complete a step after the time limit, before the next one joins
 _NO_WEIGHT = 2.0**-100  # vanishes beside the number of examples of a client
 _OPTIMIZERS = ("sgd", "momentum", "nesterov", "adam", "torch_adam")
-_SHARED = ("momentum", "beta1", "beta2", "epsilon", "push")  # constants of join() that are equal at all workers
+_SHARED = ("momentum", "beta1", "beta2", "epsilon", "push")  # constants of join() that are equal for all workers
 
 _Described = Dict[str, Tuple[Tuple[int, ...], str]]  # shape and dtype of each array
 
@@ -183,7 +183,7 @@ class _Grid:
             while len(replacements) < failed - spare:
                 replacements.append(_Replacement(self._strategy))
             time.sleep(_POLL_S)
-        # A client that has answered without an error has seen the step complete.
+        # A client that has answered without an error has completed the step.
         if (waiting or replacements) and all(reply.has_error() for reply in replies):
             while len(replacements) < self._strategy.quorum and not any(one.ends_within(0) for one in replacements):
                 replacements.append(_Replacement(self._strategy))

@@ -15,7 +15,7 @@ import numpy as np
 from . import _arguments, errors
 from ._library import LIBRARY, PublishOptions, SubscribeOptions, last_error
 
-_SLICE_S = 0.25  # of a wait: the handlers of signals run between two slices
+_SLICE_S = 0.25  # length of a part of a wait: the handlers of signals run between two parts
 _LONGEST_S = 1e9
 
 
@@ -339,7 +339,7 @@ class Subscriber:
 
     def load_into(self, model: Any) -> None:
         """Copies the parameters into a torch module or a mapping of torch tensors, in their dtype and on their device."""
-        import torch  # here: NumPy users need no torch
+        import torch  # imported here: NumPy users need no torch
         targets = model.state_dict() if hasattr(model, "state_dict") else model
         if not isinstance(targets, collections.abc.Mapping):
             raise errors.InvalidArgument(f"load_into: must be a torch module or a mapping of torch tensors, not "

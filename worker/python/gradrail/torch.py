@@ -42,7 +42,7 @@ class _Slot(Slot):
         if given is None:
             self.gradient.zero_()
             return
-        if given.requires_grad:  # after backward(create_graph=True): the copy would keep the graph
+        if given.requires_grad:  # result of backward(create_graph=True): the copy would keep the graph
             given = given.detach()
         self.gradient.copy_(given.to_dense() if given.is_sparse else given)
 
@@ -65,7 +65,7 @@ class _Early(_Slot):
 
     def __init__(self, model: torch.nn.Module, name: str, parameter: torch.nn.Parameter):
         super().__init__(model, name, parameter)
-        self.accumulator: Any = None  # it exists as long as a reference to it
+        self.accumulator: Any = None  # exists as long as a reference to it
         self.hook: Any = None
         self.sent: "Optional[tuple[int, int]]" = None  # state() when the gradient left, and None before
         self.zeros = torch.zeros_like(parameter, requires_grad=False)  # the gradient begins here, and the program changes it
@@ -184,7 +184,7 @@ class Exchange:
         self._slots: List[_Early] = [_Early(model, name, parameter) for name, parameter in named]
         self._memory = [slot.memory() for slot in self._slots]
         self._watch = Watch(model)
-        # Without a gradient, these move a parameter all the same.
+        # These options move a parameter without a gradient too.
         self._moves_all = optimizer != "sgd" or options.get("weight_decay", 0) != 0
         try:
             self.client = client.join({slot.name: shape_of(slot.parameter) for slot in self._slots},
