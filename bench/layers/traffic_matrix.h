@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "ps/protocol/schema.h"
 
 namespace gradrail::bench {
 

@@ -34,8 +34,8 @@ struct ExchangeLoad {
   uint32_t streams = 0;            ///< ClientOptions::streams
   std::string gpu;  ///< "gpu:N": gradients and parameters of workers are in that GPU's memory; "": in the host's
   GpuTransfer gpu_transfer = GpuTransfer::staged;  ///< the only way out of that memory
-  std::string ps_device = "host";                                  ///< place of the server's parameters
-  uint64_t bytes = 0;                                              ///< size of one worker's gradient
+  std::string ps_device = "host";                  ///< place of the server's parameters
+  uint64_t bytes = 0;                              ///< size of one worker's gradient
   uint32_t workers = 1;
   uint32_t shards = 1;                     ///< number of shards of each server
   RankCoordinator* coordinator = nullptr;  ///< the processes of the run; null: forked on this host

@@ -8,7 +8,6 @@
 #include "gpu/compute/device_operations_run.h"
 #include "gpu/kernels/arguments.h"
 #include "gpu/kernels/formats.h"
-#include "ps/protocol/optimizer_settings.h"
 
 namespace gradrail::gpu {
 namespace {

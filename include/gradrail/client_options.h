@@ -26,7 +26,7 @@ class Compute;
 
 /// Formats of the elements on the network. Equal on all workers.
 struct CompressionOptions {
-  PushFormat push = PushFormat::fp32;        ///< others than fp32: DeviceBlock needs room for packed gradients
+  PushFormat push = PushFormat::fp32;         ///< others than fp32: DeviceBlock needs room for packed gradients
   ReturnFormat returns = ReturnFormat::fp32;  ///< others than fp32: variables are in host memory at both ends
 };
 

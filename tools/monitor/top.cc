@@ -141,8 +141,8 @@ absl::StatusOr<std::vector<std::string>> ps_addresses(const TopFlags& flags) {
   }
   // cluster_from_hosts() requires both lists; the entry for the workers is never used.
   GRADRAIL_ASSIGN_OR_RETURN(const ClusterSpec cluster, flags.cluster.empty()
-                                                               ? cluster_from_hosts(flags.ps_hosts, "none:1")
-                                                               : read_cluster_file(flags.cluster));
+                                                           ? cluster_from_hosts(flags.ps_hosts, "none:1")
+                                                           : read_cluster_file(flags.cluster));
   return cluster.ps;
 }
 

@@ -84,9 +84,9 @@ struct WorkloadOptions {
   uint64_t seed = 1;
   uint64_t task_index = 0;  ///< each worker has its own order of the data
   int threads = 1;
-  bool cnn_logits_relu = true;  ///< Cnn::Shape::logits_relu
-  size_t tower = 0;             ///< index in the worker: the towers take batches in turn, so that those of
-  size_t tower_count = 1;       ///< one step are together one batch of `tower_count` times the size
+  bool cnn_logits_relu = true;         ///< Cnn::Shape::logits_relu
+  size_t tower = 0;                    ///< index in the worker: the towers take batches in turn, so that those of
+  size_t tower_count = 1;              ///< one step are together one batch of `tower_count` times the size
   PushFormat push = PushFormat::fp32;  ///< a device keeps room for gradients in this format
   /// Shared by the towers of one process, which only read it; null: read from data_dir.
   std::shared_ptr<const MnistData> data;

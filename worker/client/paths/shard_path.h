@@ -42,8 +42,8 @@ struct OpenContext {
 
 /// Registers the memory of a model with open.context. `shard_on_gpu`: a GPU of a shard may map the gradients.
 /// Errors  Those of Context::register_memory().
-absl::Status register_model(OpenContext& open, RegistrationBudget& budget, MemorySpan parameters,
-                            MemorySpan gradients, bool shard_on_gpu);
+absl::Status register_model(OpenContext& open, RegistrationBudget& budget, MemorySpan parameters, MemorySpan gradients,
+                            bool shard_on_gpu);
 
 /// The GPU memory that a path offers to its shard, and the way on which the shard may reach it.
 struct GpuOffer {

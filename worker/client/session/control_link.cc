@@ -100,8 +100,7 @@ struct ControlLink::Beat {
   std::unique_ptr<ps::HeartbeatStream> stream;  ///< last: its callback uses the others
 };
 
-absl::StatusOr<std::shared_ptr<ps::ControlDialer>> control_link_dialer(const Security& security,
-                                                                       size_t worker_count) {
+absl::StatusOr<std::shared_ptr<ps::ControlDialer>> control_link_dialer(const Security& security, size_t worker_count) {
   // The time is longer than the interval of heartbeats: a ping of gRPC costs the ps the same as a heartbeat.
   const Duration silence = std::max(kShortestPingTime, ps::heartbeat_interval(worker_count) * 5 / 4);
   return ps::grpc_dialer(security, {.ping_ms = static_cast<int>(silence / std::chrono::milliseconds(1)),

@@ -10,7 +10,6 @@
 #include "absl/types/span.h"
 #include "base/mutex.h"
 #include "gradrail/clock.h"
-#include "ps/protocol/security.h"
 #include "worker/client/session/clock_comparison.h"
 #include "worker/client/session/heartbeats.h"
 
