@@ -20,7 +20,7 @@ constexpr Seconds kNever = std::numeric_limits<Seconds>::infinity();
 Seconds mtbf_s(const Failures& failures) { return failures.mtbf_hours * 3600; }
 
 uint32_t host_count(const Cluster& cluster, bool has_backup) {
-  return cluster.worker_hosts() + (has_backup ? 2 : 1) * cluster.ps_hosts();
+  return cluster.worker_hosts() + (has_backup ? 2 : 1) * cluster.ps;
 }
 
 /// One run. Progress is measured in seconds of undisturbed steps.
@@ -33,8 +33,8 @@ class Run {
         has_backup_(has_backup),
         random_(random),
         back_at_(host_count(cluster_, has_backup)),
-        serving_(cluster_.ps_hosts()),
-        next_save_(failures_.save_secs > 0 ? failures_.save_secs : kNever) {
+        serving_(cluster_.ps),
+        next_save_(failures_.save_secs) {
     for (uint32_t i = 0; i < serving_.size(); ++i) serving_[i] = first_ps() + i;
   }
 
@@ -105,8 +105,8 @@ class Run {
     back_at_[host] = noticed + failures_.restart_s;
     if (host < cluster_.worker_hosts()) return lose_workers(host, noticed);
     if (!has_backup_) return return_to_checkpoint(back_at_[host]);
-    const uint32_t pair = (host - first_ps()) % cluster_.ps_hosts();
-    const uint32_t first = first_ps() + pair, other = host == first ? first + cluster_.ps_hosts() : first;
+    const uint32_t pair = (host - first_ps()) % cluster_.ps;
+    const uint32_t first = first_ps() + pair, other = host == first ? first + cluster_.ps : first;
     if (back_at_[other] > now_) return return_to_checkpoint(std::max(noticed, back_at_[other]));
     // The primary waits for the acknowledgments of its backup until it counts as lost.
     stall_until(noticed + (serving_[pair] == host ? failures_.takeover_s : 0));
@@ -141,7 +141,7 @@ class Run {
     done = saved_;
     save_left_ = 0;
     stall_until(begin);
-    if (failures_.save_secs > 0) next_save_ = stalled_until_ + failures_.save_secs;
+    next_save_ = stalled_until_ + failures_.save_secs;
   }
 
   static constexpr Seconds kRounding = 1e-9;
@@ -171,7 +171,7 @@ class Run {
 Goodput goodput_of(const Description& description, double step_s, bool has_backup) {
   const Failures& failures = description.failures;
   const Seconds end = failures.run_hours * 3600;
-  Random random(description.load.seed, /*stream=*/2);
+  Random random(kSeed, /*stream=*/2);
   Goodput goodput;
   std::vector<double> shares;
   for (uint32_t i = 0; i < failures.runs; ++i) {
@@ -196,15 +196,13 @@ Goodput goodput_of(const Description& description, double step_s, bool has_backu
 }
 
 double best_save_s(const Description& description) {
-  return std::sqrt(2 * description.failures.save_cost_s * mtbf_s(description.failures) /
-                   description.cluster.ps_hosts());
+  return std::sqrt(2 * description.failures.save_cost_s * mtbf_s(description.failures) / description.cluster.ps);
 }
 
 double goodput_events(const Description& description) {
   const Failures& failures = description.failures;
-  const double saves_per_s = failures.save_secs > 0 ? 1 / failures.save_secs : 0;
   return failures.runs * failures.run_hours * 3600 *
-         (host_count(description.cluster, true) / mtbf_s(failures) + saves_per_s);
+         (host_count(description.cluster, true) / mtbf_s(failures) + 1 / failures.save_secs);
 }
 
 }  // namespace gradrail::bench::predict

@@ -9,10 +9,9 @@ constexpr uint32_t kSimulatedWorkers = 256;
 
 /// A cluster with fewer workers, each of which stands for several equal ones. The servers do the work of all of them: a
 /// message takes so many times longer at the NIC, the thread and the memory of a server. Times of workers stay.
-/// Equal workers have the same compute time and the same shares of links, so that they differ by their order only.
+/// Equal workers have the same compute time, so that they differ by their order only.
 /// Returns `description` with `workers_each` 1 for few workers, and if workers differ or cannot be divided: a spread of
-/// compute times, losses, weights and windows of connections, leaf switches, or a count of slow or spared
-/// workers that is no multiple.
+/// compute times, or a count of spared workers that is no multiple.
 Description with_groups(const Description& description);
 
 }  // namespace gradrail::bench::predict

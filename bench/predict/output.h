@@ -1,8 +1,6 @@
 #pragma once
 
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "bench/predict/description.h"
 #include "bench/predict/goodput.h"
@@ -11,7 +9,6 @@
 
 namespace gradrail::bench::predict {
 
-/// The prediction for one point of a sweep.
 struct Prediction {
   Outcome outcome;
   /// With failures: without and with a backup of each ps.
@@ -21,10 +18,7 @@ struct Prediction {
 /// docs/predict.md describes the fields.
 nlohmann::json to_json(const Description& description, const Prediction& prediction);
 
-/// Prints cluster, load, costs and their sources as comments. "…" stands for a value that differs between the points.
-void print_assumptions(const std::vector<Description>& points);
-void print_header();
-/// `label` is the point of a sweep. Comparisons follow in lines of their own.
-void print_row(const std::string& label, const Description& description, const Prediction& prediction);
+/// Prints cluster, load, costs and their sources as comments, then the results for people.
+void print(const Description& description, const Prediction& prediction);
 
 }  // namespace gradrail::bench::predict

@@ -13,6 +13,8 @@ namespace {
 
 /// Each bucket is two frames, of the payload and of the header (transport/tcp).
 constexpr double kFrameHeaderBytes = 2 * 48;
+/// Places for gradients of a worker at a shard: the default of training.
+constexpr uint64_t kSlotBytes = 32 << 20;
 
 /// Sets when the last element of each bucket becomes ready, as shares of the backward pass.
 void set_ready(const std::vector<ExchangeLoad::Layer>& layers, const ps::ShardMap& map, Plan& plan) {
@@ -44,7 +46,7 @@ absl::StatusOr<Plan> plan_of(const Description& description) {
   for (uint32_t shard = 0; shard < shard_count; ++shard) {
     const auto first = static_cast<uint32_t>(plan.buckets.size());
     plan.first_bucket.push_back(first);
-    const ps::SlotPlaces places(map, shard, load.slot_bytes);
+    const ps::SlotPlaces places(map, shard, kSlotBytes);
     for (uint32_t i = 0; i < map.bucket_count(shard); ++i) {
       const uint64_t count = map.bucket(shard, i).count;
       const auto returned = load.returns == ReturnFormat::fp32 ? count * sizeof(float) : ps::whole_return_bytes(count);

@@ -28,10 +28,9 @@ void ServerThreads::receive(uint32_t thread, double bytes, Time now) {
   Time& free_at = free_at_[thread];
   const Time work = bytes * costs_.receive_ns_per_byte;
   const Time last_piece = std::min(bytes, kPieceBytes) * costs_.receive_ns_per_byte;
-  const Time wake = free_at <= now ? costs_.wake_us * 1e3 : 0;
-  busy_ += work + wake + costs_.message_us * 1e3;
+  busy_ += work + costs_.message_us * 1e3;
   // The thread takes bytes while the others arrive, if it has time.
-  free_at = std::max(free_at + work, now + last_piece) + wake + costs_.message_us * 1e3;
+  free_at = std::max(free_at + work, now + last_piece) + costs_.message_us * 1e3;
   // From the NIC to memory; TCP copies them once more.
   free_at = std::max(free_at, use_memory(thread, bytes * (costs_.receive_ns_per_byte > 0 ? 3 : 1)));
 }

@@ -27,8 +27,7 @@ Shards::Shards(const Description& description, const Plan& plan, EventQueue& eve
       plan_(plan),
       events_(events),
       network_(network),
-      threads_(costs_, description.cluster.shard_count(),
-               description.cluster.shards * description.cluster.ps_per_host) {
+      threads_(costs_, description.cluster.shard_count(), description.cluster.shards) {
   Mode mode = description.load.mode;
   mode.worker_count = description.cluster.workers;
   for (uint32_t i = 0; i < description.cluster.shard_count(); ++i) {
@@ -93,7 +92,6 @@ void Shards::perform(uint32_t shard) {
 
 void Shards::apply(uint32_t shard, const ps::Action& action) {
   if (action.contributors.empty()) return;
-  const Cluster& cluster = description_.cluster;
   const Plan::Bucket& bucket = plan_.buckets[plan_.index_of(shard, action.bucket)];
   const auto gradients = static_cast<double>(action.contributors.size());
   // A sum is applied once for all workers, else each push of a group is applied.

@@ -26,13 +26,13 @@ class Simulation {
   Simulation(const Description& description, const Plan& plan)
       : description_(description),
         plan_(plan),
-        network_(description.cluster, events_, description.load.seed),
+        network_(description.cluster, description.workers_each, events_),
         shards_(description, plan, events_, network_),
         workers_(description, plan, events_, network_) {}
 
   Outcome run() {
     workers_.start();
-    bool is_measuring = description_.load.warmup == 0;
+    bool is_measuring = false;
     Progress progress;
     while (!is_over()) {
       // Each worker waits for an answer, and each push is answered: without an event the model has a mistake.
@@ -41,7 +41,7 @@ class Simulation {
       now_ = event.at;
       handle(event);
       if (progress.is_due()) progress.show(workers_.done_share());
-      if (!is_measuring && workers_.most_steps() >= description_.load.warmup) {
+      if (!is_measuring && workers_.most_steps() >= kWarmup) {
         is_measuring = true;
         measured_from_ = now_;
         network_.begin_measurement(now_);
@@ -109,13 +109,11 @@ class Simulation {
     o.step_s_mean = sum / count;
     o.steps_per_s = o.step_s_mean > 0 ? 1 / o.step_s_mean : 0;
     const double seconds = (now_ - measured_from_) * 1e-9;
-    o.simulated_s = now_ * 1e-9;
     o.updates_per_s = shards_.updates() / static_cast<double>(plan_.buckets.size()) / seconds;
     o.dropped_share = shards_.dropped_share();
     const Use use = network_.use(now_);
     o.worker_nic = use.worker_nic;
     o.shard_nic = use.shard_nic;
-    o.fabric = use.fabric;
     // Work that has begun counts whole, also if it ends after the last step.
     const auto at_most_all = [](double share) { return std::min(1.0, share); };
     o.shard_cpu = at_most_all(shards_.cpu_share(now_));
@@ -147,13 +145,8 @@ class Simulation {
 }  // namespace
 
 std::array<const char*, kCauses> cause_names(const Outcome& o) {
-  return {"compute",
-          "stragglers",
-          "worker CPU",
-          "worker NIC",
-          "switch",
-          "shard NIC",
-          o.shard_memory > o.shard_cpu ? "shard memory" : "shard CPU",
+  return {"compute",    "stragglers", "worker CPU",
+          "worker NIC", "shard NIC",  o.shard_memory > o.shard_cpu ? "shard memory" : "shard CPU",
           "latency"};
 }
 

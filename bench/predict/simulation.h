@@ -27,7 +27,7 @@ struct Outcome {
 
   /// Shares of the measured time in which a resource works: of all resources of the kind together. The network: of the
   /// busier direction, in bytes. That of the shards' NICs is the share of line rate.
-  double worker_nic = 0, shard_nic = 0, fabric = 0, shard_cpu = 0, shard_memory = 0, worker_cpu = 0;
+  double worker_nic = 0, shard_nic = 0, shard_cpu = 0, shard_memory = 0, worker_cpu = 0;
   double compute = 0;  ///< share of a worker's time in which it computes
   /// Shares of the step time along the critical paths (trace.h), in the order of Cause.
   std::array<double, kCauses> critical_path{};
@@ -37,7 +37,6 @@ struct Outcome {
   double bytes_into_shard = 0;     ///< of the pushes of one step, at the shard that has the most
   uint32_t simulated_workers = 0;  ///< less than the workers: each stands for several equal ones
   uint64_t events = 0;
-  double simulated_s = 0;
 };
 
 /// Names of the causes for people, in their order. A shard is its CPU or its memory.

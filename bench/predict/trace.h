@@ -12,12 +12,11 @@ enum class Cause : uint8_t {
   stragglers,  ///< longer compute times of others
   worker_cpu,  ///< threads of workers: packing, sending, receiving
   worker_nic,  ///< a message crosses the NIC of a worker last
-  fabric,      ///< … a link between switches last
   shard_nic,   ///< … the NIC of a shard last
   shard,       ///< thread of a shard, or the memory of its host
-  latency,     ///< delays of the network, losses, grace windows
+  latency,     ///< delays of the network, grace windows
 };
-constexpr size_t kCauses = 8;
+constexpr size_t kCauses = 7;
 
 /// The critical path of a step: nanoseconds of each cause, from the begin of the step to a moment in it. The
 /// path has the bucket with the last answer, the push that completed its update, and the waits of that push.

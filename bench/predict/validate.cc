@@ -20,12 +20,9 @@ absl::Status validate(const Description& description) {
   const auto wrong = [](const std::string& text) { return absl::InvalidArgumentError(text); };
   if (load.bytes < sizeof(float) || load.bytes % sizeof(float) != 0)
     return wrong(fmt::format("--model {}: must be a positive multiple of 4 bytes", load.bytes));
-  if (load.slow_workers > cluster.workers)
-    return wrong(fmt::format("--slow_workers {}: there are {} workers", load.slow_workers, cluster.workers));
-  if (load.compute_ms == 0 && (load.slow_workers > 0 || load.compute_sigma > 0))
-    return wrong(fmt::format("{}: has no effect without a compute time; give --compute_ms",
-                             load.slow_workers > 0 ? fmt::format("--slow_workers {}", load.slow_workers)
-                                                   : fmt::format("--compute_sigma {}", load.compute_sigma)));
+  if (load.compute_ms == 0 && load.compute_sigma > 0)
+    return wrong(
+        fmt::format("--compute_sigma {}: has no effect without a compute time; give --compute_ms", load.compute_sigma));
   if (load.mode.grace.is_auto)
     return wrong(
         "--mode grace=auto: the window follows the lateness of real workers; give seconds, such as grace=0.05");
@@ -39,16 +36,11 @@ absl::Status validate(const Description& description) {
                     "(--bucket_kib) or a smaller --model have fewer",
                     cluster.workers, buckets, kMostExchanges));
   const Failures& failures = description.failures;
-  if (const double run_s = failures.run_hours * 3600;
-      failures.mtbf_hours > 0 && failures.save_secs > 0 && failures.save_cost_s >= run_s)
-    return wrong(fmt::format("--save_cost_s {}: must be less than a run, which has {} s (--run_hours {})",
-                             failures.save_cost_s, run_s, failures.run_hours));
-  if (const double events = goodput_events(description); description.failures.mtbf_hours > 0 && events > kMostFailures)
+  if (const double events = goodput_events(description); failures.mtbf_hours > 0 && events > kMostFailures)
     return wrong(
-        fmt::format("--mtbf {}: {:.1e} failures and saves in --runs {} of --run_hours {}, and at most {:.0e} are "
-                    "simulated",
-                    description.failures.mtbf_hours, events, description.failures.runs, description.failures.run_hours,
-                    kMostFailures));
+        fmt::format("--mtbf {}: {:.1e} failures and saves in {} runs of {} h, and at most {:.0e} are simulated; give a "
+                    "larger time between failures",
+                    failures.mtbf_hours, events, failures.runs, failures.run_hours, kMostFailures));
   return absl::OkStatus();
 }
 

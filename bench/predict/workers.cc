@@ -12,7 +12,7 @@ Workers::Workers(const Description& description, const Plan& plan, EventQueue& e
       plan_(plan),
       events_(events),
       network_(network),
-      random_(description.load.seed),
+      random_(kSeed),
       workers_(description.cluster.workers),
       buckets_(description.cluster.workers * plan.buckets.size()) {}
 
@@ -20,20 +20,19 @@ void Workers::start() {
   for (uint32_t i = 0; i < workers_.size(); ++i) begin_step(i, 0);
 }
 
-Time Workers::draw_compute(uint32_t index) {
+Time Workers::draw_compute() {
   const Load& load = description_.load;
   // With this mean of the logarithm the mean of the time is compute_ms.
   const double sigma = load.compute_sigma;
   const double factor = sigma > 0 ? std::exp(sigma * random_.normal() - sigma * sigma / 2) : 1;
-  const bool is_slow = index + load.slow_workers >= workers_.size();
-  return load.compute_ms * 1e6 * factor * (is_slow ? load.slowdown : 1);
+  return load.compute_ms * 1e6 * factor;
 }
 
 void Workers::begin_step(uint32_t index, Time now) {
   Worker& worker = workers_[index];
   ++worker.step;
   worker.begun_at = now;
-  worker.compute = draw_compute(index);
+  worker.compute = draw_compute();
   worker.next_push = 0;
   worker.outstanding = static_cast<uint32_t>(plan_.buckets.size());
   worker.late_count = 0;
@@ -103,9 +102,8 @@ void Workers::on_answer(uint32_t message_index, Time now) {
   Worker& worker = workers_[message.worker];
   const Time work = message.bytes * costs.receive_ns_per_byte;
   const Time last_piece = std::min(message.bytes, kPieceBytes) * costs.receive_ns_per_byte;
-  const Time wake = worker.free_at <= now ? costs.wake_us * 1e3 : 0;
-  worker.free_at = std::max(worker.free_at + work, now + last_piece) + wake + costs.message_us * 1e3;
-  busy_ += work + wake + costs.message_us * 1e3;
+  worker.free_at = std::max(worker.free_at + work, now + last_piece) + costs.message_us * 1e3;
+  busy_ += work + costs.message_us * 1e3;
   message.trace.add(Cause::worker_cpu, worker.free_at - now);
   const uint32_t index = plan_.index_of(message.shard, message.bucket);
   Bucket& answered = bucket(message.worker, index);
@@ -143,10 +141,9 @@ void Workers::repeat_late(uint32_t index, const Trace& trace, Time now) {
 
 void Workers::end_step(uint32_t index, Trace trace, Time now) {
   Worker& worker = workers_[index];
-  const Load& load = description_.load;
-  if (worker.done_steps >= load.warmup) {
-    sums_.resize(std::max<size_t>(sums_.size(), worker.done_steps - load.warmup + 1));
-    StepSum& sum = sums_[worker.done_steps - load.warmup];
+  if (worker.done_steps >= kWarmup) {
+    sums_.resize(std::max<size_t>(sums_.size(), worker.done_steps - kWarmup + 1));
+    StepSum& sum = sums_[worker.done_steps - kWarmup];
     sum.seconds += (now - worker.begun_at) * 1e-9;
     if (++sum.workers == workers_.size()) ++all_steps_;
     worker.steps.step_s.push_back(static_cast<float>((now - worker.begun_at) * 1e-9));
@@ -159,7 +156,7 @@ void Workers::end_step(uint32_t index, Trace trace, Time now) {
   }
   ++worker.done_steps;
   most_steps_ = std::max(most_steps_, worker.done_steps);
-  if (worker.done_steps == load.warmup + load.steps) {
+  if (worker.done_steps == kWarmup + kSteps) {
     ++finished_count_;
     return;
   }
@@ -176,7 +173,7 @@ uint64_t Workers::lowest_version(uint32_t worker) const {
 }
 
 double Workers::done_share() const {
-  const double all = static_cast<double>(buckets_.size()) * (description_.load.warmup + description_.load.steps);
+  const double all = static_cast<double>(buckets_.size()) * (kWarmup + kSteps);
   return std::min(1.0, static_cast<double>(answers_) / all);
 }
 

@@ -64,7 +64,7 @@ class Workers {
   Bucket& bucket(uint32_t worker, uint32_t index) { return buckets_[worker * plan_.buckets.size() + index]; }
   void begin_step(uint32_t index, Time now);
   void end_step(uint32_t index, Trace trace, Time now);
-  Time draw_compute(uint32_t index);
+  Time draw_compute();
   /// `trace` up to now.
   void push(uint32_t worker, uint32_t bucket, const Trace& trace, Time now);
   void send(uint32_t worker, uint32_t bucket, Trace trace, Time now);

@@ -10,7 +10,7 @@ class FlagValues(cluster.ClusterTest):
     def test_each_command_refuses_a_value_with_one_line(self):
         for command in (["train", "--ps=x"], ["run", "--ps=x"], ["info", "--plugin-dir="],
                         ["doctor", "--hosts=,"], ["topo", "--cores=x"], ["top", ""], ["convert", "x"],
-                        ["checkpoint", "ls", ""], ["bench", "put", "--begin=x"], ["predict", "--sweep=x"]):
+                        ["checkpoint", "ls", ""], ["bench", "put", "--begin=x"], ["predict", "--mode=x"]):
             with self.subTest(command=command):
                 ran = subprocess.run([cluster.binary(), *command], capture_output=True, text=True, cwd=self.folder,
                                      stdin=subprocess.DEVNULL, timeout=cluster.START)

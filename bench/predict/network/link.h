@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -10,18 +11,17 @@
 
 namespace gradrail::bench::predict {
 
-/// One direction of a NIC or of a switch. Messages that cross it at the same moment share its rate by their weights.
-/// A message ends when a clock, which advances by rate / sum of the weights, has advanced by bytes / weight.
+/// One direction of a NIC. Messages that cross it at the same moment have equal shares of its rate.
+/// A message ends when a clock, which advances by rate / number of messages, has advanced by its bytes.
 /// Source  Kleinrock, 1967 (processor sharing). Demers et al., SIGCOMM 1989 (virtual time of fair queueing).
 class Link {
  public:
   explicit Link(double gbit) : bytes_per_ns_(gbit / 8) {}
 
   /// A message begins. Returns the moment of the next event of this link; infinity: one is inserted already.
-  Time begin(uint32_t message, double bytes, double weight, Time now) {
+  Time begin(uint32_t message, double bytes, Time now) {
     advance(now);
-    active_.push({clock_ + bytes / weight, weight, message});
-    weights_ += weight;
+    active_.push({clock_ + bytes, message});
     return next();
   }
 
@@ -29,7 +29,7 @@ class Link {
   void delay(double bytes, Time now) {
     if (active_.empty()) return;
     advance(now);
-    clock_ -= bytes / weights_;
+    clock_ -= bytes / count();
   }
 
   /// Handles an event of this link: moves finished messages to `finished`. Returns as begin().
@@ -39,17 +39,9 @@ class Link {
     advance(now);
     while (!active_.empty() && left() <= kRounding + now * kResolution) {
       finished.push_back(active_.top().message);
-      weights_ -= active_.top().weight;
       active_.pop();
     }
-    if (active_.empty()) clock_ = weights_ = 0;
-    return next();
-  }
-
-  /// From now on the messages have this share of the rate together. Returns as begin().
-  Time limit(double share, Time now) {
-    advance(now);
-    share_ = share;
+    if (active_.empty()) clock_ = 0;
     return next();
   }
 
@@ -67,17 +59,19 @@ class Link {
   /// The resolution of a moment, as a share of it. A message with less time left would never end.
   static constexpr double kResolution = 1e-15;
 
+  double count() const { return static_cast<double>(active_.size()); }
+
   void advance(Time now) {
     if (!active_.empty()) {
-      const double bytes = (now - since_) * bytes_per_ns_ * share_;
-      clock_ += bytes / weights_;
+      const double bytes = (now - since_) * bytes_per_ns_;
+      clock_ += bytes / count();
       crossed_ += bytes;
     }
     since_ = now;
   }
 
   /// Time until the next message ends, if no other one begins.
-  Time left() const { return std::max(0.0, active_.top().end - clock_) * weights_ / (bytes_per_ns_ * share_); }
+  Time left() const { return std::max(0.0, active_.top().end - clock_) * count() / bytes_per_ns_; }
 
   Time next() {
     if (active_.empty()) return kNever;
@@ -90,14 +84,11 @@ class Link {
 
   struct Active {
     double end;  ///< value of the clock
-    double weight;
     uint32_t message;
     bool operator>(const Active& other) const { return end != other.end ? end > other.end : message > other.message; }
   };
   double bytes_per_ns_;
-  double share_ = 1;
   double clock_ = 0;
-  double weights_ = 0;  ///< of the active messages
   double crossed_ = 0;
   Time since_ = 0;
   Time scheduled_ = kNever;

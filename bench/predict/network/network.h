@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "base/random.h"
 #include "bench/predict/description.h"
 #include "bench/predict/network/events.h"
 #include "bench/predict/network/link.h"
@@ -31,9 +30,6 @@ struct Message {
   Trace trace{};  ///< up to the departure; when it has arrived, up to the arrival
 
   // Used by the network.
-  double window = 0;        ///< bytes on their way without acknowledgment; 0: without --queue_kib
-  double queued = 0;        ///< bytes of these, at most
-  bool is_clocked = false;  ///< it waits for acknowledgments, because its bytes exceed the window
   uint32_t connection = 0;
   uint32_t next = 0;    ///< behind it on its connection, or in the list of free places
   uint32_t links = 0;   ///< that it has not crossed yet
@@ -41,19 +37,19 @@ struct Message {
   Cause slowest{};      ///< that link
 };
 
-/// Which hosts a message connects, and the use of their NICs.
+/// Shares of the capacity, in the busier direction of all NICs of a kind together.
 struct Use {
-  double worker_nic = 0;  ///< share of the capacity, in the busier direction of all such NICs together
+  double worker_nic = 0;
   double shard_nic = 0;
-  double fabric = 0;
 };
 
-/// NICs, switches and connections. A message is on all links of its way at once (cut-through). The messages of a link
-/// share its rate. The message has crossed the network when all links have carried its bytes. A connection carries
+/// NICs and connections. A message is on the NICs of both ends at once (cut-through). The messages of a link
+/// share its rate. The message has crossed the network when both links have carried its bytes. A connection carries
 /// its messages one after the other.
 class Network {
  public:
-  Network(const Cluster& cluster, EventQueue& events, uint64_t seed);
+  /// A message takes `workers_each` times longer at a ps.
+  Network(const Cluster& cluster, double workers_each, EventQueue& events);
 
   /// The sending thread hands over the first bytes of the message at `departs_at`: an event of the message's index,
   /// which stays valid until release(). Then depart() is called.
@@ -72,75 +68,38 @@ class Network {
   static constexpr uint32_t kNone = UINT32_MAX;
   struct Connection {
     uint32_t head = kNone, tail = kNone;
-    float weight = 1;  ///< of its share of a link, from its first message until it is idle
     Time last_arrival = 0;
-    double burst_bytes = 0;  ///< since it was idle
-    Time sent_at = 0;        ///< at the rate that losses permit, all messages so far
   };
-  /// Messages on a link, by what the windows of TCP permit.
-  struct Windows {
-    double clocked = 0;      ///< windows of the messages that wait for acknowledgments
-    double queued = 0;       ///< bytes in the queue of the link, at most
-    uint32_t unclocked = 0;  ///< messages that do not wait
-  };
-  /// Links of a host's NIC: first_link + 2 * rail for sending, the next one for receiving.
-  struct Host {
-    uint32_t first_link = 0;
-    uint32_t leaf = 0;
+  /// Links of one kind and direction: each second one.
+  struct Group {
+    uint32_t first = 0, end = 0;
+    double before = 0;  ///< bytes that they had carried at the begin of the measurement
   };
 
   uint32_t allocate();
-  void add_link(double gbit, Cause cause);
-  void add_hosts(uint32_t count, double gbit, Cause cause, std::vector<Host>& hosts);
-  void place_on_leaves();
-  /// The end that pushes.
-  const Host& worker_host(const Message& message) const {
-    return worker_hosts_[message.worker / cluster_.workers_per_host];
+  uint32_t link_of_worker(const Message& message) const { return 2 * (message.worker / cluster_.workers_per_host); }
+  uint32_t link_of_ps(const Message& message) const { return first_ps_link_ + 2 * (message.shard / cluster_.shards); }
+  uint32_t sending_link(const Message& message) const {
+    return message.is_answer ? link_of_ps(message) : link_of_worker(message);
   }
-  /// The end that answers.
-  const Host& ps_host(const Message& message) const {
-    return ps_hosts_[message.shard / cluster_.shards / cluster_.ps_per_host];
+  uint32_t receiving_link(const Message& message) const {
+    return (message.is_answer ? link_of_worker(message) : link_of_ps(message)) + 1;
   }
-  void acknowledge(const Message& message, Time now);
-  const Host& source_of(const Message& message) const {
-    return message.is_answer ? ps_host(message) : worker_host(message);
-  }
-  const Host& target_of(const Message& message) const {
-    return message.is_answer ? worker_host(message) : ps_host(message);
-  }
-  uint32_t choose_rail(const Host& source, const Host& target, double bytes);
   void begin(uint32_t message, Time now);
-  void begin_on_link(uint32_t link, uint32_t message, double wire_bytes, double weight, Time now);
-  double window_of(const Message& message) const;
-  double in_flight(uint32_t link) const;
-  void change_windows(uint32_t link, const Message& message, bool begins, Time now);
+  void acknowledge(const Message& message, Time now);
   void transmitted(uint32_t message, Time now);
-  Time delay_of_losses(double packets);
-  double wire_bytes(double bytes) const;
-  double crossed(const std::vector<uint32_t>& links, Time now);
-  double capacity(const std::vector<uint32_t>& links) const;
+  double crossed(const Group& group, Time now);
+  double share(const Group& group, Time now);
 
   const Cluster& cluster_;
-  const bool has_windows_;
   EventQueue& events_;
-  Random random_;
-  std::vector<Link> links_;       ///< in pairs of directions: the other one of link i is i ^ 1
-  std::vector<Cause> causes_;     ///< for each link: that of a wait
-  std::vector<Windows> windows_;  ///< per link
-  std::vector<double> posted_;    ///< per link: bytes of messages that have departed and have not crossed the network
-  std::vector<Host> worker_hosts_, ps_hosts_;
-  uint32_t first_leaf_link_ = kNone;  ///< per leaf and rail: up, down; none without oversubscription
+  std::vector<Link> links_;  ///< per host, first those of workers: to send, to receive
+  const uint32_t first_ps_link_;
   std::vector<Connection> connections_;
   std::vector<Message> messages_;
   uint32_t free_ = kNone;
   std::vector<uint32_t> finished_;  ///< reused
-
-  /// Links of one kind and direction, and what they had carried at the begin of the measurement.
-  struct Group {
-    std::vector<uint32_t> links;
-    double before = 0;
-  };
-  Group worker_send_, worker_receive_, ps_send_, ps_receive_, up_, down_;
+  Group worker_send_, worker_receive_, ps_send_, ps_receive_;
   Time measured_from_ = 0;
 };
 

@@ -16,9 +16,9 @@ using ::testing::ElementsAre;
 TEST(PredictLink, MessagesHaveEqualShares) {
   Link link(8);  // a byte in a nanosecond
   std::vector<uint32_t> finished;
-  EXPECT_EQ(link.begin(0, 100, 1, 0), 100);
+  EXPECT_EQ(link.begin(0, 100, 0), 100);
   // The event at 100 stays: that the message ends later is found out there.
-  EXPECT_FALSE(std::isfinite(link.begin(1, 100, 1, 50)));
+  EXPECT_FALSE(std::isfinite(link.begin(1, 100, 50)));
   EXPECT_EQ(link.finish(100, finished), 150);
   EXPECT_TRUE(finished.empty());
   EXPECT_EQ(link.finish(150, finished), 200);
@@ -28,21 +28,11 @@ TEST(PredictLink, MessagesHaveEqualShares) {
   EXPECT_EQ(link.crossed(300), 200);
 }
 
-TEST(PredictLink, WeightsDivideTheRate) {
-  Link link(8);
-  std::vector<uint32_t> finished;
-  link.begin(0, 100, 1, 0);
-  EXPECT_EQ(link.begin(1, 90, 3, 0), std::numeric_limits<double>::infinity());
-  EXPECT_EQ(link.finish(100, finished), 120);
-  EXPECT_EQ(link.finish(120, finished), 190);
-  EXPECT_THAT(finished, ElementsAre(1));
-}
-
 TEST(PredictLink, AShorterMessageOvertakes) {
   Link link(8);
   std::vector<uint32_t> finished;
-  EXPECT_EQ(link.begin(0, 1000, 1, 0), 1000);
-  EXPECT_EQ(link.begin(1, 10, 1, 100), 120);
+  EXPECT_EQ(link.begin(0, 1000, 0), 1000);
+  EXPECT_EQ(link.begin(1, 10, 100), 120);
   EXPECT_EQ(link.finish(120, finished), 1010);
   EXPECT_THAT(finished, ElementsAre(1));
   // The first event of the link is out of date.
@@ -50,45 +40,25 @@ TEST(PredictLink, AShorterMessageOvertakes) {
   EXPECT_THAT(finished, ElementsAre(1));
 }
 
-TEST(PredictLink, AShareOfTheRateHoldsUntilTheNextOne) {
-  Link link(8);
-  std::vector<uint32_t> finished;
-  EXPECT_EQ(link.begin(0, 100, 1, 0), 100);
-  EXPECT_FALSE(std::isfinite(link.limit(0.5, 40)));  // 60 bytes are left
-  EXPECT_EQ(link.finish(100, finished), 160);
-  EXPECT_TRUE(finished.empty());
-  EXPECT_EQ(link.limit(1, 120), 140);
-  link.finish(140, finished);
-  EXPECT_THAT(finished, ElementsAre(0));
-  EXPECT_TRUE(link.is_idle());
-}
-
 TEST(PredictLink, AcknowledgmentsDelayMessagesOnly) {
   Link link(8);
   std::vector<uint32_t> finished;
   link.delay(100, 0);  // idle
-  EXPECT_EQ(link.begin(0, 100, 1, 0), 100);
+  EXPECT_EQ(link.begin(0, 100, 0), 100);
   link.delay(20, 50);
   EXPECT_EQ(link.finish(100, finished), 120);
 }
 
-/// Events until all messages have ended; more than 1000: they do not end.
-int events_until_idle(Link& link, Time next) {
-  std::vector<uint32_t> finished;
-  int events = 0;
-  while (!link.is_idle() && ++events <= 1000 && std::isfinite(next)) next = link.finish(next, finished);
-  return events;
-}
-
-TEST(PredictLink, MessagesEndAfterHoursAndWithExtremeWeights) {
+TEST(PredictLink, MessagesEndAfterHours) {
   Random random(1);
   for (const Time begin : {0.0, 3e12, 7e14}) {  // 0, 50 minutes, 8 days
     for (int run = 0; run < 200; ++run) {
       Link link(100);
       Time next = std::numeric_limits<Time>::infinity();
-      for (uint32_t i = 0; i < 8; ++i)
-        next = std::min(next, link.begin(i, 1e5 * (1 + random.uniform()), std::exp(3 * random.normal()), begin + i));
-      ASSERT_LE(events_until_idle(link, next), 100) << "begin " << begin << ", run " << run;
+      for (uint32_t i = 0; i < 8; ++i) next = std::min(next, link.begin(i, 1e5 * (1 + random.uniform()), begin + i));
+      std::vector<uint32_t> finished;
+      for (int events = 0; finished.size() < 8 && events < 100; ++events) next = link.finish(next, finished);
+      ASSERT_EQ(finished.size(), 8u) << "begin " << begin << ", run " << run;
     }
   }
 }

@@ -17,6 +17,10 @@ inline double seconds_of(double payload_bytes, double header_bytes) {
   const double bytes = payload_bytes + header_bytes + 96;
   return (bytes + std::ceil(bytes / kPayload) * kHeaders) * 1e-9;
 }
+/// Of the packets of such a bucket: one for two.
+inline double acknowledgment_s(double payload_bytes) {
+  return std::ceil(payload_bytes / kPayload) / 2 * kHeaders * 1e-9;
+}
 inline double push_s(double bytes) { return seconds_of(bytes, sizeof(ps::SlotHeader)); }
 inline double return_s(double bytes) { return seconds_of(bytes, sizeof(ps::ReturnHeader)); }
 
@@ -26,7 +30,6 @@ inline Description simple() {
   d.cluster.workers = 1;
   d.cluster.nic_gbit = 8;
   d.cluster.rtt_us = 0;
-  d.cluster.packets_per_ack = 1e6;
   d.costs = {.message_us = 0,
              .send_ns_per_byte = 0,
              .receive_ns_per_byte = 0,
@@ -36,8 +39,6 @@ inline Description simple() {
              .memory_gb_per_s = 1e9,
              .sources = {}};
   d.load.bytes = 1 << 20;
-  d.load.steps = 5;
-  d.load.warmup = 1;
   return d;
 }
 

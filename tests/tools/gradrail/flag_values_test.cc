@@ -44,7 +44,6 @@ const std::map<std::string, Words> kGrammars = {
     {"--rendezvous", with(kOddNumbers, {"etcd://", "udp://a:1/j"})},
     {"--reserve", with(kOddNumbers, {"3-1"})},
     {"--streams", {"0", "65", "-1", "nan", "two"}},
-    {"--sweep", with(kOddNumbers, {"ps", "ps=", "ps=4:1:*2", "ps=1:4:*nan"})},
     {"--worker_hosts", with(kOddHosts, {","})},
 };
 const std::set<std::string> kFreeTexts = {"--bind-host",      "--cert-file",    "--check",
