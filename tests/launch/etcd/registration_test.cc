@@ -21,7 +21,7 @@ const std::string kKey = "/gradrail/mnist/ps/0";
 class RegistrationTest : public ::testing::Test {
  protected:
   RendezvousUrl where(size_t endpoints = 1) const {
-    return {.endpoints = std::vector<std::string>(endpoints, etcd_.url()), .job = "mnist", .text = "etcd://fake/mnist"};
+    return {.text = "etcd://fake/mnist", .endpoints = std::vector<std::string>(endpoints, etcd_.url()), .job = "mnist"};
   }
   absl::StatusOr<std::unique_ptr<Registration>> take(size_t endpoints = 1,
                                                      Duration timeout = std::chrono::seconds(30)) {

@@ -7,6 +7,7 @@ namespace gradrail::launch {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 TEST(RendezvousUrl, EndpointsAndJob) {
   const auto url = parse_rendezvous("etcd://a,b:9,[::1]:7/mnist.run-2_x");
@@ -22,6 +23,8 @@ TEST(RendezvousUrl, FirstTaskOfALauncher) {
   ASSERT_TRUE(url.ok()) << url.status();
   EXPECT_EQ(url->first_task, "n9:29500");
   EXPECT_FALSE(url->is_etcd());
+  EXPECT_THAT(std::string(parse_tcp_rendezvous("n7:4000").status().message()),
+              HasSubstr("the correct form is tcp://HOST:PORT"));
   EXPECT_FALSE(parse_tcp_rendezvous("etcd://h/j").ok());
   EXPECT_FALSE(parse_etcd_rendezvous("tcp://h:1").ok());
 }
