@@ -29,7 +29,7 @@ void add_security_flags(CLI::App& command, Security& security, std::string& secr
 
 absl::Status read_secret(Security& security, const std::string& secret_file) {
   // Checked before the file is read: a contradiction of flags is the better message.
-  GRADRAIL_RETURN_IF_ERROR(check(security));
+  GRADRAIL_RETURN_IF_ERROR(validate(security));
   if (secret_file.empty()) return absl::OkStatus();
   GRADRAIL_ASSIGN_OR_RETURN(security.secret, read_secret_file(secret_file));
   return absl::OkStatus();

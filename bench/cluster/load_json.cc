@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <limits>
 #include <stdexcept>
-#include <utility>
 
 #include "fmt/format.h"
 #include "gradrail/cluster.h"
@@ -26,7 +25,7 @@ Enum one_of(const nlohmann::json& json, const char* name, Enum last) {
   return static_cast<Enum>(whole(json, name, static_cast<uint32_t>(last)));
 }
 
-/// As text, because some values have parameters.
+/// Reads a value that travels as text, because some values have parameters.
 template <typename Value>
 Value parsed(const nlohmann::json& json, const char* name, absl::StatusOr<Value> (*parse)(std::string_view)) {
   const absl::StatusOr<Value> value = parse(json.at(name).get_ref<const std::string&>());

@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "fmt/format.h"
-#include "gradrail/clock.h"
 
 namespace gradrail::bench {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <functional>
 
-#include "gradrail/clock.h"
+#include "base/clock.h"
 
 namespace gradrail::bench {
 namespace {

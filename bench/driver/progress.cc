@@ -4,6 +4,7 @@
 
 #include <cstdio>
 
+#include "base/clock.h"
 #include "fmt/format.h"
 
 namespace gradrail::bench {

@@ -11,13 +11,13 @@
 #include <thread>
 
 #include "CLI/CLI.hpp"
+#include "base/clock.h"
 #include "base/file_descriptor.h"
 #include "base/log.h"
 #include "base/status.h"
 #include "bench/driver/children.h"
 #include "bench/members/stub_members.h"
 #include "fmt/format.h"
-#include "gradrail/clock.h"
 #include "gradrail/cluster.h"
 #include "ps/server.h"
 

@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/file_descriptor.h"
 #include "bench/driver/children.h"
 #include "bench/peers/sockets.h"
-#include "gradrail/clock.h"
 
 namespace gradrail::bench {
 namespace {

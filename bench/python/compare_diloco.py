@@ -176,7 +176,7 @@ def run(flags, contender):
     """Returns the result that one of the processes prints."""
     own = [flags.python, __file__, *sys.argv[1:], "--contender", contender]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "worker/python"),
-                   "GRADRAIL_LIBRARY": str(pathlib.Path(flags.binary).resolve().parents[1] / "lib/libgradrail.so.0")}
+                   "GRADRAIL_LIBRARY": str(pathlib.Path(flags.binary).resolve().parents[1] / "lib/libgradrail.so.1")}
     with tempfile.TemporaryDirectory() as folder:
         if contender in GRADRAIL:
             command = [flags.binary, "run", "--workers", str(flags.workers), "--", *own]

@@ -111,7 +111,7 @@ class Federation:
         self.environment = {
             **os.environ, "PATH": f"{self.bin}:{os.environ['PATH']}", "FLWR_HOME": str(folder / "home"),
             "FLWR_TELEMETRY_ENABLED": "0", "PYTHONPATH": str(ROOT / "worker/python"),
-            "GRADRAIL_LIBRARY": str(ROOT / "build/release/lib/libgradrail.so.0")
+            "GRADRAIL_LIBRARY": str(ROOT / "build/release/lib/libgradrail.so.1")
         }
         address = f"127.0.0.1:{free_port()}"
         (folder / "home").mkdir()

@@ -137,7 +137,7 @@ def compile_loop(options, folder):
     made = []
     for name, flags in (("exchange_loop.so", ["-shared", "-fPIC"]), ("exchange_loop", [])):
         made.append(folder / name)
-        subprocess.run(["cc", "-std=gnu11", "-O2", *flags, f"-I{ROOT}", HERE / "exchange_loop.c", "-o", made[-1],
+        subprocess.run(["cc", "-std=gnu11", "-O2", *flags, f"-I{ROOT}/include", HERE / "exchange_loop.c", "-o", made[-1],
                         options.library, f"-Wl,-rpath,{options.library.parent}"], check=True)
     return made
 
@@ -306,7 +306,7 @@ def parse(arguments):
     options.batch = {"mnist": options.batch or 100, "transformer": options.batch or 16}
     if not options.binary.exists():
         parser.error(f"{options.binary} does not exist: build the targets gradrail and gradrail_shared, or give --binary")
-    options.library = options.binary.resolve().parents[1] / "lib" / "libgradrail.so.0"
+    options.library = options.binary.resolve().parents[1] / "lib" / "libgradrail.so.1"
     if not options.library.exists():
         parser.error(f"{options.library} does not exist: build the target gradrail_shared")
     return options

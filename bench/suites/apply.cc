@@ -2,6 +2,7 @@
 // copies of the same working set, by turns.
 #include <cmath>
 
+#include "base/clock.h"
 #include "base/random.h"
 #include "base/resource_limits.h"
 #include "base/status.h"
@@ -13,7 +14,6 @@
 #include "bench/suites/gpu_apply_buffers.h"
 #include "fmt/format.h"
 #include "gpu/compute/compute.h"
-#include "gradrail/clock.h"
 #include "ps/optimizer/optimizer.h"
 #include "ps/optimizer/returns.h"
 #include "ps/protocol/optimizer_settings.h"

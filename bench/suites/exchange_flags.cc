@@ -8,7 +8,6 @@
 #include "base/status.h"
 #include "bench/cluster/rank_coordinator.h"
 #include "fmt/format.h"
-#include "gradrail/cluster.h"
 #include "launch/launcher/launcher.h"
 #include "ps/protocol/training.h"
 #include "topology/pin.h"

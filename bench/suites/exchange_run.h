@@ -31,7 +31,7 @@ struct ExchangeLoad {
   bool encrypted = false;  ///< value of `--encrypt-data` of training
   std::string bind_host = "127.0.0.1";
   std::vector<std::string> rails;  ///< addresses of the servers' links; empty: bind_host
-  uint32_t streams = 0;            ///< ClientOptions::streams
+  uint32_t streams = 0;            ///< TransportOptions::streams
   std::string gpu;  ///< "gpu:N": gradients and parameters of workers are in that GPU's memory; "": in the host's
   GpuTransfer gpu_transfer = GpuTransfer::staged;  ///< the only way out of that memory
   std::string ps_device = "host";                  ///< place of the server's parameters

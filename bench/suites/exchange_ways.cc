@@ -73,7 +73,7 @@ std::vector<Contestant> gpu_contestants(const ExchangeLoad& load, const std::str
                                         const std::vector<Way>& ways) {
   std::vector<Contestant> contestants;
   for (const GpuTransfer out : all_gpu_transfers()) {
-    const char* const way = name_of(out);
+    const char* const way = gpu_transfer_name(out);
     if (!opened.ok()) {
       contestants.push_back(refused(fmt::format("{} {}", gpu, way), std::string(message_of(opened))));
       continue;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "bench/driver/patience.h"
 #include "bench/driver/thread_cost.h"

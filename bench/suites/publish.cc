@@ -9,6 +9,7 @@
 #include <random>
 
 #include "CLI/CLI.hpp"
+#include "base/clock.h"
 #include "base/flags/number_in.h"
 #include "base/resource_limits.h"
 #include "base/status.h"

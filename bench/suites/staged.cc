@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "base/clock.h"
 #include "base/flags/number_in.h"
 #include "base/resource_limits.h"
 #include "base/status.h"

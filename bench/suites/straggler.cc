@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "CLI/CLI.hpp"
+#include "base/clock.h"
 #include "base/flags/number_in.h"
 #include "base/resource_limits.h"
 #include "base/status.h"

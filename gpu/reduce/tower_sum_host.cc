@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "gpu/compute/stream_marks.h"

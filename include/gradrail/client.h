@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -40,7 +41,7 @@ namespace gradrail {
 /// Errors   ready() and exchange() return nothing: an error surfaces in the next wait(). UNAVAILABLE: a ps
 ///          was lost (a retry may succeed). ABORTED: the ps has ended the run, or has removed this worker; the
 ///          text has the reason. FAILED_PRECONDITION: schema or options differ from other workers', or a call out of
-///          order. DATA_LOSS: a checksum does not match. CANCELLED: `stop`. After an error only leave(), give_up() and
+///          order. DATA_LOSS: a checksum does not match. CANCELLED: ClientHooks::stop. After an error only leave(), give_up() and
 ///          the destructor are useful.
 /// Signals  The client installs no handler and needs none. Its own code never runs oneDNN. oneDNN before
 ///          3.11.2 keeps the stack pointer in a heap workspace, which the frame of a signal handler overwrites. This
@@ -51,9 +52,9 @@ class GRADRAIL_EXPORT Client {
  public:
   /// Waits for all ps tasks, joins them and opens a data connection to each shard.
   /// Shapes  schema: at least one tensor; names are unique, dimensions positive.
-  /// Errors  INVALID_ARGUMENT: the schema. DEADLINE_EXCEEDED: a ps did not start within join_timeout.
+  /// Errors  INVALID_ARGUMENT: the schema. DEADLINE_EXCEEDED: a ps did not start within RecoveryOptions::join_timeout.
   ///         ALREADY_EXISTS: another process runs with this task index. FAILED_PRECONDITION: schema, options or
-  ///         authentication do not fit the run. CANCELLED: `stop`.
+  ///         authentication do not fit the run. CANCELLED: ClientHooks::stop.
   static absl::StatusOr<std::unique_ptr<Client>> join(ClientOptions options, Schema schema);
   /// Leaves, unless leave() or give_up() was called or the run has failed.
   ~Client();
@@ -154,10 +155,10 @@ class GRADRAIL_EXPORT Client {
   ClientDevice device() { return ClientDevice(impl_.get()); }
   Parts parts() { return Parts(impl_.get()); }
 
-  /// For join(), and for simulations.
+ private:
+  friend class worker::ClientImpl;
   GRADRAIL_HIDDEN explicit Client(std::unique_ptr<worker::ClientImpl> joined);
 
- private:
   std::unique_ptr<worker::ClientImpl> impl_;
 };
 

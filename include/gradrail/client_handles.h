@@ -12,6 +12,7 @@
 
 namespace gradrail {
 
+class Client;
 namespace worker {
 class ClientImpl;
 }
@@ -22,10 +23,8 @@ class ClientImpl;
 /// Checkpoints at the ps tasks.
 class GRADRAIL_EXPORT Checkpoints {
  public:
-  GRADRAIL_HIDDEN explicit Checkpoints(worker::ClientImpl* client) : client_(client) {}
-
   /// Whether every ps task has a checkpoint folder.
-  bool are_saved() const;
+  bool is_enabled() const;
   /// Saves parameters, optimizer state and step at every ps task; returns the files. For the chief. It waits for a save
   /// of another worker, which was the chief before.
   /// Errors  as begin() and finish().
@@ -40,14 +39,15 @@ class GRADRAIL_EXPORT Checkpoints {
   absl::StatusOr<std::vector<std::string>> finish();
 
  private:
+  friend class Client;
+  GRADRAIL_HIDDEN explicit Checkpoints(worker::ClientImpl* client) : client_(client) {}
+
   worker::ClientImpl* client_;
 };
 
 /// Waits of workers for each other.
 class GRADRAIL_EXPORT Barriers {
  public:
-  GRADRAIL_HIDDEN explicit Barriers(worker::ClientImpl* client) : client_(client) {}
-
   /// Waits until every worker of the cluster specification has called it with this name, but not for workers that left
   /// or were lost. A name can be used again: the n-th call waits for the n-th calls of the other workers. A worker that
   /// was started again counts from 1: for it each phase of a run has another name, such as "epoch 5".
@@ -59,14 +59,15 @@ class GRADRAIL_EXPORT Barriers {
   absl::Status wait_for_live(const std::string& name, Duration timeout_for_absent = Duration::zero());
 
  private:
+  friend class Client;
+  GRADRAIL_HIDDEN explicit Barriers(worker::ClientImpl* client) : client_(client) {}
+
   worker::ClientImpl* client_;
 };
 
 /// Counters of a client.
 class GRADRAIL_EXPORT Statistics {
  public:
-  GRADRAIL_HIDDEN explicit Statistics(const worker::ClientImpl* client) : client_(client) {}
-
   /// The counters up to now.
   ClientStats now() const;
   /// The counters as the owner published them last: when joining, every 250 ms while exchanges end, and when leaving.
@@ -77,14 +78,15 @@ class GRADRAIL_EXPORT Statistics {
   Duration exchange_under_way() const;
 
  private:
+  friend class Client;
+  GRADRAIL_HIDDEN explicit Statistics(const worker::ClientImpl* client) : client_(client) {}
+
   const worker::ClientImpl* client_;
 };
 
 /// The flight recorder of a client (ClientHooks::marks).
 class GRADRAIL_EXPORT Traces {
  public:
-  GRADRAIL_HIDDEN explicit Traces(worker::ClientImpl* client) : client_(client) {}
-
   /// The contents of the recorder, oldest first.
   std::vector<Mark> marks() const;
   /// Sends the marks to ps task 0, for gather() of the chief. Not during an exchange.
@@ -93,14 +95,15 @@ class GRADRAIL_EXPORT Traces {
   absl::StatusOr<std::vector<TaskTrace>> gather();
 
  private:
+  friend class Client;
+  GRADRAIL_HIDDEN explicit Traces(worker::ClientImpl* client) : client_(client) {}
+
   worker::ClientImpl* client_;
 };
 
 /// Variables in the memory of PlacementOptions::device.
 class GRADRAIL_EXPORT ClientDevice {
  public:
-  GRADRAIL_HIDDEN explicit ClientDevice(worker::ClientImpl* client) : client_(client) {}
-
   /// Whether gradients are read from, and parameters stored into, the memory of the device. Then Client::ready() means
   /// that the device has finished the gradient, and Client::parameters() shows the state of the last fetch().
   bool is_used() const;
@@ -115,14 +118,15 @@ class GRADRAIL_EXPORT ClientDevice {
   void progress();
 
  private:
+  friend class Client;
+  GRADRAIL_HIDDEN explicit ClientDevice(worker::ClientImpl* client) : client_(client) {}
+
   worker::ClientImpl* client_;
 };
 
 /// Exchanges of parts of the model that are no tensors, for variables in host memory.
 class GRADRAIL_EXPORT Parts {
  public:
-  GRADRAIL_HIDDEN explicit Parts(worker::ClientImpl* client) : client_(client) {}
-
   /// Client::ready() of a part, with the learning rate and the weight of its gradient. Parts of one step are disjoint.
   /// Units  elements of the flattened model (Client::memory()).
   void ready(uint64_t first, uint64_t count, float rate, float weight);
@@ -135,6 +139,9 @@ class GRADRAIL_EXPORT Parts {
   bool have_arrived(uint32_t fragment) const;
 
  private:
+  friend class Client;
+  GRADRAIL_HIDDEN explicit Parts(worker::ClientImpl* client) : client_(client) {}
+
   worker::ClientImpl* client_;
 };
 

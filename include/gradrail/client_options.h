@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -64,17 +65,17 @@ enum class GpuTransfer : uint8_t {
   peer_memory,  ///< … by a kernel module (nvidia-peermem)
   staged,       ///< copied through pinned host memory, bucket by bucket
 };
-GRADRAIL_EXPORT const char* name_of(GpuTransfer way);
+GRADRAIL_EXPORT const char* gpu_transfer_name(GpuTransfer way);
 
-/// A worker's variables in one block of its GPU's memory, in the order of the schema (ps/protocol/exchange_layout.h).
+/// A worker's variables in one block of its GPU's memory, in the order of the schema (docs/design/wire-formats.md).
 struct DeviceBlock {
   gpu::Compute* device = nullptr;  ///< null: variables are in host memory. Outlives the client, which calls it
   float* parameters = nullptr;
   float* gradients = nullptr;
-  /// From the first parameter on: ps::device_block_bytes(elements, push). In a smaller block the packed gradients have
-  /// no room, which is an error, or the patterns of checks have none, and gradients are staged.
+  /// From the first parameter on. In a block without room behind the variables, packed gradients are an error, or, where
+  /// only the patterns of checks lack room, gradients are staged.
   size_t bytes = 0;
-  std::string key;  ///< gpu::export_memory() of the whole block; "": other processes cannot map it
+  std::string key;  ///< the exported handle of the whole block; "": other processes cannot map it
   std::string why_no_key;
 };
 

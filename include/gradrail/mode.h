@@ -50,7 +50,7 @@ struct Mode {
 };
 
 /// The elements of a gradient on its way to a shard. The worker adds what a push leaves out to its next gradient (error
-/// feedback). push_format.h draws the bytes.
+/// feedback). docs/design/wire-formats.md draws the bytes.
 /// Source  Seide et al., Interspeech 2014 (error feedback). Dettmers, arXiv 1511.04561 (8 bits with a scale).
 ///         Lin et al., ICLR 2018 (the largest elements). Sarfi et al., arXiv 2508.15706 (the largest of each chunk).
 struct PushFormat {
@@ -78,7 +78,7 @@ inline constexpr uint16_t kMaxThousandths = 250;
 GRADRAIL_EXPORT absl::StatusOr<PushFormat> parse_push_format(std::string_view name);
 GRADRAIL_EXPORT std::string push_format_name(PushFormat format);
 
-/// The elements of parameters on their way back to a worker. The parameters at the shard stay fp32. return_format.h
+/// The elements of parameters on their way back to a worker. The parameters at the shard stay fp32. docs/design/wire-formats.md
 /// draws the bytes.
 enum class ReturnFormat : uint8_t {
   fp32 = 0,

@@ -30,7 +30,7 @@ typedef struct gradrail_publish_options {
   uint32_t max_readers;    /* 0: 256 */
   double reader_timeout_s; /* a reader that receives nothing of its version for so long is disconnected; 0: 30 */
   const char* secret_file; /* mode 0600; an address beyond this host needs it, or `insecure` */
-  int64_t insecure;        /* 1: no authentication */
+  int32_t insecure;        /* 1: no authentication */
 } gradrail_publish_options;
 
 /* Initialize with GRADRAIL_SUBSCRIBE_OPTIONS_INIT. */
@@ -40,7 +40,7 @@ typedef struct gradrail_subscribe_options {
   const char* follow;  /* "newest" (default): skips versions; "each": each version that the publisher still keeps */
   double silence_timeout_s; /* a publisher that sends nothing for so long is lost; 0: 30 */
   const char* secret_file;
-  int64_t insecure;
+  int32_t insecure;
 } gradrail_subscribe_options;
 
 #define GRADRAIL_PUBLISH_OPTIONS_INIT \

@@ -8,7 +8,7 @@
 namespace gradrail {
 
 /// Authentication and encryption of the control plane, and encryption of data. Data connections are admitted by a token
-/// of the control plane (ps/protocol/mac.h). The flags have etcd's names.
+/// of the control plane. The flags have etcd's names.
 struct Security {
   std::string cert_file;            ///< PEM. ps: it then accepts TLS 1.3 only. Worker: shown to a ps that asks for it
   std::string key_file;             ///< private key of cert_file
@@ -23,7 +23,7 @@ struct Security {
 };
 
 /// Errors  INVALID_ARGUMENT: settings that require others, such as a certificate without its key.
-GRADRAIL_EXPORT absl::Status check(const Security& security);
+GRADRAIL_EXPORT absl::Status validate(const Security& security);
 
 /// Whether the control plane can exchange the keys of encrypted data.
 /// Errors  INVALID_ARGUMENT: encrypt_data without a secret and without TLS.

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "absl/strings/escaping.h"
+#include "base/clock.h"
 #include "base/exit_codes.h"
 #include "base/file_descriptor.h"
 #include "base/log.h"
@@ -28,7 +29,6 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "gradrail/clock.h"
 #include "launch/supervise/task_printer.h"
 #include "launch/supervise/task_process.h"
 #include "launch/supervise/terminal.h"

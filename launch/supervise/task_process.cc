@@ -19,8 +19,6 @@
 #include "base/resource_limits.h"
 #include "base/status.h"
 #include "base/subprocess.h"
-#include "fmt/format.h"
-#include "launch/task/signal_thread.h"
 
 namespace gradrail::launch {
 namespace {

@@ -77,7 +77,7 @@ struct TaskOptions {
   std::vector<std::string> gpus;  ///< of `gpu`: the plan may use these alone; none: all
   std::string nic;
   std::vector<std::string> nics;  ///< of `nic`: the plan may use these alone; none: all
-  bool require_rdma = false;      ///< the plan may use RDMA devices alone
+  bool require_rdma = false;      ///< plan and data connections use RDMA devices alone
   std::string wait = "auto";
   bool log_device_placement = false;
 };

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/checkpoint/retention.h"

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -172,7 +171,7 @@ absl::Status check_exposure_of_host(const Security& security, const std::string&
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> server_credentials(const Security& security) {
-  GRADRAIL_RETURN_IF_ERROR(check(security));
+  GRADRAIL_RETURN_IF_ERROR(validate(security));
   if (!security.tls()) return grpc::InsecureServerCredentials();
   if (security.cert_file.empty())
     return absl::InvalidArgumentError("--trusted-ca-file: a parameter server needs --cert-file and --key-file, too");
@@ -191,7 +190,7 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> server_credentials(cons
 }
 
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> channel_credentials(const Security& security) {
-  GRADRAIL_RETURN_IF_ERROR(check(security));
+  GRADRAIL_RETURN_IF_ERROR(validate(security));
   if (!security.tls()) return grpc::InsecureChannelCredentials();
   GRADRAIL_ASSIGN_OR_RETURN(const Pem pem, read_pem(security));
   allow_only_tls_1_3();
@@ -212,7 +211,7 @@ constexpr size_t kMostSecretBytes = 4096;  // a larger file is a mistake, such a
 
 }  // namespace
 
-absl::Status check(const Security& security) {
+absl::Status validate(const Security& security) {
   if (security.cert_file.empty() != security.key_file.empty())
     return absl::InvalidArgumentError("--cert-file and --key-file belong together: give both");
   // A server without its own certificate speaks no TLS and can ask for none.

@@ -20,7 +20,7 @@ absl::Status check_exposure(const Security& security, const std::string& address
 /// The same for a host without a port. `address` names it in the error.
 absl::Status check_exposure_of_host(const Security& security, const std::string& host, const std::string& address);
 
-/// Errors  those of check(), and of the files, which are read here.
+/// Errors  those of validate(), and of the files, which are read here.
 absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> server_credentials(const Security& security);
 absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> channel_credentials(const Security& security);
 

@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "base/check.h"
-#include "gradrail/clock.h"
+#include "base/clock.h"
 
 namespace gradrail::ps {
 namespace {

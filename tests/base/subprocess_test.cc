@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/clock.h"
 #include "base/file_descriptor.h"
 #include "base/status.h"
 #include "gmock/gmock.h"

@@ -10,10 +10,10 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/mutex.h"
 #include "bench/put/end.h"
 #include "bench/put/loops.h"
-#include "gradrail/clock.h"
 
 namespace gradrail::bench {
 namespace {

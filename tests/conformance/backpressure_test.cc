@@ -1,6 +1,7 @@
 #include <csignal>
 #include <cstring>
 
+#include "base/clock.h"
 #include "conformance/target.h"
 #include "fmt/format.h"
 

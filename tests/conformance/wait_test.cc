@@ -3,6 +3,7 @@
 #include <array>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/random.h"
 #include "conformance/target.h"
 

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "base/clock.h"
 #include "base/memory.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -13,7 +14,6 @@
 #include "gpu/direct/ipc.h"
 #include "gpu/direct/staged_copies.h"
 #include "gpu/driver/native_error.h"
-#include "gradrail/clock.h"
 #include "tests/gpu/simulation.h"
 
 namespace gradrail::gpu {

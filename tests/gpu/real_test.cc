@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/file_descriptor.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -17,7 +18,6 @@
 #include "gpu/compute/recording.h"
 #include "gpu/compute/stream_flags.h"
 #include "gpu/direct/dma_buf.h"
-#include "gradrail/clock.h"
 #include "tests/gpu/simulation.h"
 
 namespace gradrail::gpu {

@@ -8,10 +8,10 @@
 #include <functional>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/random.h"
 #include "base/status.h"
 #include "gpu/compute/device_compute.h"
-#include "gradrail/clock.h"
 #include "tests/gpu/simulation.h"
 
 namespace gradrail::gpu {

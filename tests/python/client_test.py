@@ -337,8 +337,8 @@ client.leave()
                 self.assert_ends(task, cluster.GOOD)
 
     def test_a_missing_library_is_named(self):
-        task = self.start_program("", {"GRADRAIL_LIBRARY": "/nowhere/libgradrail.so.0"})
-        self.assert_ends(task, 1, says=["/nowhere/libgradrail.so.0.*GRADRAIL_LIBRARY"])
+        task = self.start_program("", {"GRADRAIL_LIBRARY": "/nowhere/libgradrail.so.1"})
+        self.assert_ends(task, 1, says=["/nowhere/libgradrail.so.1.*GRADRAIL_LIBRARY"])
 
     def test_a_server_that_does_not_start_is_named(self):
         port, = cluster.free_ports(1)

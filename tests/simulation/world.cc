@@ -230,7 +230,7 @@ absl::Status World::train(uint32_t task) {
     if (text.find("it has to join again") != std::string::npos) ledger_.stop_exact(text);  // steps were made without it
   };
   GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<Client> client,
-                            worker::join_over(control_.dialer(), options, schema_of(shape_)));
+                            worker::ClientImpl::join_over(control_.dialer(), options, schema_of(shape_)));
   // One block: the tensors follow each other.
   const absl::Span<float> parameters(client->parameters(0).data(), shape_.elements());
   const std::vector<float> initial = ledger_.initial();

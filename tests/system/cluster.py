@@ -222,7 +222,7 @@ def python_with(*modules):
 
 def python_environment():
     """Returns the variables with which a Python program finds the package and the library of this build."""
-    library = pathlib.Path(binary()).resolve().parents[1] / "lib" / "libgradrail.so.0"
+    library = pathlib.Path(binary()).resolve().parents[1] / "lib" / "libgradrail.so.1"
     runtime = sanitizer_runtime(library)
     # The interpreter has no sanitizer, and keeps memory at its end. An interrupted program does not free its client.
     sanitizer = {"LD_PRELOAD": runtime, "ASAN_OPTIONS": f"{os.environ.get('ASAN_OPTIONS', '')}:detect_leaks=0",

@@ -24,7 +24,7 @@ FILES = {
     "gradrail": ["usr/bin/gradrail", "usr/bin/gradrail-report", "usr/share/gradrail/report/runs.py", "usr/share/gradrail/python/gradrail/checkpoint.py", r"usr/share/gradrail/mnist/train-images-idx3-ubyte\.gz", r"usr/share/man/man1/gradrail\.1\.gz",
                  r"usr/share/gradrail/launch/kubernetes\.yaml", "usr/share/bash-completion/completions/gradrail",
                  "usr/share/doc/gradrail/docs/quickstart.md"],
-    "libgradrail0": [r"usr/lib/.*libgradrail\.so\.0", r"usr/lib/.*libgradrail\.so\.\d+\.\d+\.\d+"],
+    "libgradrail1": [r"usr/lib/.*libgradrail\.so\.1", r"usr/lib/.*libgradrail\.so\.\d+\.\d+\.\d+"],
     "gradrail-plugins": [r"usr/lib/.*gradrail/libgradrail_transport_(ucx|ofi)\.so"],
     "libgradrail-dev": ["usr/include/gradrail/gradrail.h", r"usr/lib/(.*/)?libgradrail\.so",
                         r"usr/lib/.*pkgconfig/gradrail\.pc", r"usr/lib/.*cmake/gradrail/gradrailConfig\.cmake",
@@ -33,7 +33,7 @@ FILES = {
 # Each file of a package matches this expression, or is a document.
 FOLDERS = {
     "gradrail": r"usr/bin/gradrail(-report)?$|usr/share/(gradrail|man|bash-completion)/",
-    "libgradrail0": r"usr/lib/.*libgradrail\.so\.\d",
+    "libgradrail1": r"usr/lib/.*libgradrail\.so\.\d",
     "gradrail-plugins": r"usr/lib/.*gradrail/libgradrail_transport_\w+\.so$",
     "libgradrail-dev": r"usr/include/gradrail/.*\.h$|usr/lib/.*(libgradrail\.so|gradrail\.pc|gradrail\w*(-\w+)?\.cmake)$",
 }
@@ -101,11 +101,11 @@ class Packages(unittest.TestCase):
                 self.assertRegex(path.name, rf"^{name}_{re.escape(version)}_\w+\.deb$")
         self.assertRegex(fields["gradrail"]["Depends"], r"libc6 \(>= .*libgrpc\+\+")
         self.assertNotIn("libucx", fields["gradrail"]["Depends"])
-        self.assertRegex(fields["libgradrail-dev"]["Depends"], rf"libgradrail0 \(= {re.escape(version)}\), libabsl-dev")
-        self.assertIn("libgrpc++", fields["libgradrail0"]["Depends"])
+        self.assertRegex(fields["libgradrail-dev"]["Depends"], rf"libgradrail1 \(= {re.escape(version)}\), libabsl-dev")
+        self.assertIn("libgrpc++", fields["libgradrail1"]["Depends"])
         if has_plugins:
             self.assertRegex(fields["gradrail-plugins"]["Depends"], r"gradrail \(= .*libc6 \(>= .*lib(ucx|fabric)")
-        self.check_library(packages["libgradrail0"], version)
+        self.check_library(packages["libgradrail1"], version)
         self.check_paths(packages)
 
     def check_files(self, name, path):
@@ -122,7 +122,7 @@ class Packages(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             run("dpkg-deb", "-e", path, folder)
             stated = (pathlib.Path(folder) / "shlibs").read_text()
-            self.assertEqual(stated, f"libgradrail 0 libgradrail0 (= {version})\n")
+            self.assertEqual(stated, f"libgradrail 1 libgradrail1 (= {version})\n")
             self.assertIn("ldconfig", (pathlib.Path(folder) / "triggers").read_text())
 
     def check_paths(self, packages):

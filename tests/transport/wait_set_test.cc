@@ -9,6 +9,7 @@
 #include <atomic>
 #include <thread>
 
+#include "base/clock.h"
 #include "transport/loopback/context.h"
 
 namespace gradrail::transport {

@@ -1,6 +1,6 @@
 # The Debian packages. CPack makes one of each component:
 #   program      gradrail          the program, MNIST, layer lists, manual pages, documents
-#   library      libgradrail0      the client library
+#   library      libgradrail1      the client library
 #   plugins      gradrail-plugins  the transports with large libraries
 #   development  libgradrail-dev   headers, and the descriptions of the library for CMake and pkg-config
 set(GRADRAIL_PACKAGE_MAINTAINER "" CACHE STRING
@@ -16,7 +16,7 @@ if(maintainer STREQUAL "")
   endif()
 endif()
 set(package_files ${PROJECT_BINARY_DIR}/package)
-set(library_package libgradrail0) # 0: SOVERSION of the library
+set(library_package libgradrail1) # 1: SOVERSION of the library
 
 # The date of the release is that of CHANGELOG.md. A version without a date is not released, and has the present date.
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/CHANGELOG.md)

@@ -1,4 +1,4 @@
-// --parent: this ps is a node of a tree (docs/tree.md).
+// --parent: this ps is a node of a tree (docs/clusters.md#trees-of-servers).
 #include <algorithm>
 
 #include "base/exit_codes.h"

@@ -7,13 +7,13 @@
 #include <cstdio>
 #include <utility>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/net_address.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "gradrail/client.h"
-#include "gradrail/clock.h"
 #include "launch/placement/affinity_binder.h"
 #include "launch/task/backup_ps.h"
 #include "launch/task/console.h"
@@ -442,7 +442,7 @@ absl::Status run_worker(const TrainOptions& given, const launch::HostPlan& plan,
   // Checked after join(): each ps announces there whether it has a folder.
   const bool wants_checkpoints =
       options.save_steps > 0 || options.save_secs.value_or(0.0) > 0.0 || !options.checkpoint_dir.empty();
-  if (wants_checkpoints && !(*client)->checkpoints().are_saved()) {
+  if (wants_checkpoints && !(*client)->checkpoints().is_enabled()) {
     return absl::FailedPreconditionError(
         fmt::format("{}: not every ps task was started with --checkpoint_dir; give it to all of them",
                     given_checkpoint_flags(options)));

@@ -110,7 +110,7 @@ std::vector<GpuTransfer> TowerDevices::ways() const {
   // In the order of preference: the first that works is taken.
   if (direct_ == "auto") return {GpuTransfer::ipc, GpuTransfer::dma_buf, GpuTransfer::peer_memory};
   for (const GpuTransfer way : {GpuTransfer::ipc, GpuTransfer::dma_buf, GpuTransfer::peer_memory}) {
-    if (direct_ == name_of(way)) return {way};
+    if (direct_ == gpu_transfer_name(way)) return {way};
   }
   return {};
 }

@@ -10,7 +10,6 @@
 #include "base/exit_codes.h"
 #include "base/flags/number_in.h"
 #include "base/flags/text_value.h"
-#include "base/log.h"
 #include "base/net_address.h"
 #include "base/status.h"
 #include "fmt/format.h"

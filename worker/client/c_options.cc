@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "absl/strings/numbers.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "gradrail/clock.h"
 #include "ps/protocol/training.h"
 #include "transport/negotiate.h"
 #include "transport/rails/greeting.h"

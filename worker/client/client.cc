@@ -26,11 +26,11 @@ Client::Client(std::unique_ptr<worker::ClientImpl> joined) : impl_(std::move(joi
 Client::~Client() = default;
 
 absl::StatusOr<std::unique_ptr<Client>> Client::join(ClientOptions options, Schema schema) {
-  return worker::join_over(nullptr, std::move(options), std::move(schema));
+  return worker::ClientImpl::join_over(nullptr, std::move(options), std::move(schema));
 }
 
-absl::StatusOr<std::unique_ptr<Client>> worker::join_over(std::shared_ptr<ps::ControlDialer> dialer,
-                                                          ClientOptions options, Schema schema) {
+absl::StatusOr<std::unique_ptr<Client>> worker::ClientImpl::join_over(std::shared_ptr<ps::ControlDialer> dialer,
+                                                                      ClientOptions options, Schema schema) {
   GRADRAIL_RETURN_IF_ERROR(validate(schema));
   report_late_worker(options);
   auto impl = std::make_unique<ClientImpl>(std::move(options), std::move(schema), std::move(dialer));
@@ -40,7 +40,7 @@ absl::StatusOr<std::unique_ptr<Client>> worker::join_over(std::shared_ptr<ps::Co
     if (!absl::IsCancelled(joined)) impl->leave(std::string(message_of(joined))).IgnoreError();
     return joined;
   }
-  return std::make_unique<Client>(std::move(impl));
+  return std::unique_ptr<Client>(new Client(std::move(impl)));
 }
 
 const Schema& Client::schema() const { return impl_->model().schema(); }
@@ -73,7 +73,7 @@ std::vector<MemorySpan> Client::memory() const {
   return {impl_->model().parameter_span(), impl_->model().gradient_span()};
 }
 
-bool Checkpoints::are_saved() const { return client_->session().saves_checkpoints(); }
+bool Checkpoints::is_enabled() const { return client_->session().saves_checkpoints(); }
 absl::Status Checkpoints::begin() { return client_->begin_checkpoint(); }
 bool Checkpoints::is_under_way() const { return client_->session().save().under_way(); }
 absl::StatusOr<std::vector<std::string>> Checkpoints::finish() { return client_->finish_checkpoint(); }

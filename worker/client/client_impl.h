@@ -36,11 +36,13 @@ namespace gradrail::worker {
 /// Threads  As stated for Client.
 class ClientImpl {
  public:
-  /// `dialer` makes the control connections; null: over gRPC.
   ClientImpl(ClientOptions options, Schema schema, std::shared_ptr<ps::ControlDialer> dialer);
   ~ClientImpl();
 
   absl::Status join();
+  /// Client::join(). `dialer` makes the control connections; null: over gRPC.
+  static absl::StatusOr<std::unique_ptr<Client>> join_over(std::shared_ptr<ps::ControlDialer> dialer,
+                                                           ClientOptions options, Schema schema);
 
   // client_impl.cc: the exchange.
   absl::Status start();
@@ -115,9 +117,5 @@ class ClientImpl {
   bool left_ = false;
   TimePoint next_notice_;  ///< time of the next report of the peers that this exchange waits for
 };
-
-/// Client::join() with the control connections of a simulation.
-absl::StatusOr<std::unique_ptr<Client>> join_over(std::shared_ptr<ps::ControlDialer> dialer, ClientOptions options,
-                                                  Schema schema);
 
 }  // namespace gradrail::worker

@@ -60,7 +60,7 @@ class Telemetry {
   bool publish_is_due(TimePoint now) const { return published_.is_due(now); }
   void publish(ClientStats stats, TimePoint now) { published_.publish(std::move(stats), now); }
 
-  /// Calls ClientOptions::dump when a ps or a signal has requested a dump since the last call.
+  /// Calls ClientHooks::dump when a ps or a signal has requested a dump since the last call.
   void answer_dump();
   /// Resets the number of requests that ps task 0 has reported: another process counts from 0.
   /// Threads  Any thread.

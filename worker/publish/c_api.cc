@@ -1,11 +1,10 @@
 // The C interface over Publisher and Subscriber: it checks arguments, translates texts, and stops exceptions.
-#include <cmath>
 #include <string>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "gradrail/clock.h"
 #include "gradrail/publish.h"
 #include "nlohmann/json.hpp"
 #include "ps/protocol/security.h"

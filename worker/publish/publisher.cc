@@ -5,7 +5,6 @@
 #include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "gradrail/cluster.h"
 #include "nlohmann/json.hpp"
 #include "ps/protocol/security.h"
 

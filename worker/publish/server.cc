@@ -11,13 +11,13 @@
 #include <cerrno>
 #include <cstring>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/net_address.h"
 #include "base/random_bits.h"
 #include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "gradrail/clock.h"
 #include "gradrail/cluster.h"
 
 namespace gradrail::publish {

@@ -5,11 +5,11 @@
 #include <new>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/random_bits.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "gradrail/clock.h"
 #include "gradrail/cluster.h"
 #include "ps/protocol/security.h"
 #include "worker/publish/delta.h"

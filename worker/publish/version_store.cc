@@ -4,6 +4,7 @@
 #include <cstring>
 #include <new>
 
+#include "base/clock.h"
 #include "fmt/format.h"
 #include "worker/publish/delta.h"
 

@@ -29,7 +29,7 @@ class ClientVariables final : public Variables {
   absl::Status pull() override { return client_.pull(); }
   absl::Status fetch() override { return client_.device().fetch(); }
   bool device_failed() const override { return client_.device().has_failed(); }
-  bool saves_checkpoints() const override { return client_.checkpoints().are_saved(); }
+  bool saves_checkpoints() const override { return client_.checkpoints().is_enabled(); }
   absl::Status begin_checkpoint() override { return client_.checkpoints().begin(); }
   bool checkpoint_under_way() const override { return client_.checkpoints().is_under_way(); }
   absl::StatusOr<std::vector<std::string>> finish_checkpoint() override { return client_.checkpoints().finish(); }

@@ -6,6 +6,7 @@
 #include <ctime>
 
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"

@@ -182,7 +182,7 @@ absl::Status TreeParent::join_in_thread(const Schema& schema, const ps::Training
   const std::vector<MemorySpan> memory = client_->memory();
   const MutexLock lock(mutex_);
   client_to_wake_ = client_.get();
-  saves_checkpoints_ = client_->checkpoints().are_saved();
+  saves_checkpoints_ = client_->checkpoints().is_enabled();
   unoffered_ = layout_.elements;
   map_ = map;
   upstream_ = {.gradients = reinterpret_cast<float*>(memory[1].data),

@@ -12,9 +12,9 @@
 #include <cstring>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/crc32c.h"
 #include "gmock/gmock.h"
-#include "gradrail/clock.h"
 #include "ps/checkpoint/header.h"
 #include "tests/ps/checkpoint/checkpoint_files.h"
 

@@ -85,10 +85,10 @@ TEST(Exposure, AnAddressBeyondThisHostNeedsASetting) {
 
 TEST(Tls, InvalidFlagsAndFilesAreRefused) {
   const TemporaryFolder folder;
-  EXPECT_TRUE(absl::IsInvalidArgument(check({.cert_file = "c"})));
-  EXPECT_TRUE(absl::IsInvalidArgument(check({.key_file = "k"})));
-  EXPECT_TRUE(absl::IsInvalidArgument(check({.cert_file = "c", .key_file = "k", .client_cert_auth = true})));
-  EXPECT_TRUE(absl::IsInvalidArgument(check({.trusted_ca_file = "a", .client_cert_auth = true})));
+  EXPECT_TRUE(absl::IsInvalidArgument(validate({.cert_file = "c"})));
+  EXPECT_TRUE(absl::IsInvalidArgument(validate({.key_file = "k"})));
+  EXPECT_TRUE(absl::IsInvalidArgument(validate({.cert_file = "c", .key_file = "k", .client_cert_auth = true})));
+  EXPECT_TRUE(absl::IsInvalidArgument(validate({.trusted_ca_file = "a", .client_cert_auth = true})));
   EXPECT_TRUE(absl::IsInvalidArgument(server_credentials({.trusted_ca_file = "a"}).status()))
       << "a ps needs a certificate";
   EXPECT_TRUE(absl::IsNotFound(channel_credentials({.trusted_ca_file = folder.file("none")}).status()));

@@ -56,7 +56,7 @@ int main(int argc, char** argv) {
   // A function of each other exported part, so that a missing symbol fails the link.
   if (gradrail::read_secret_file("/no/such/file").ok()) return 4;
   if (gradrail::parse_optimizer("none").ok() || gradrail::parse_tf_config("{").ok()) return 5;
-  if (!gradrail::check(gradrail::Security{.insecure = true}).ok()) return 6;
+  if (!gradrail::validate(gradrail::Security{.insecure = true}).ok()) return 6;
   const absl::StatusOr<ClientOptions> options = parse(argv);
   const absl::Status status = options.ok() ? train(*options) : options.status();
   if (!status.ok()) std::fprintf(stderr, "worker.cc: %s\n", status.ToString().c_str());

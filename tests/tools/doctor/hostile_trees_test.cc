@@ -5,9 +5,9 @@
 #include <fstream>
 #include <random>
 
+#include "base/clock.h"
 #include "fmt/format.h"
 #include "gmock/gmock.h"
-#include "gradrail/clock.h"
 #include "tests/tools/doctor/recorded_host.h"
 
 namespace gradrail::tools::doctor {

@@ -6,9 +6,9 @@
 #include <cerrno>
 #include <tuple>
 
+#include "base/clock.h"
 #include "fmt/format.h"
 #include "gmock/gmock.h"
-#include "gradrail/clock.h"
 #include "tools/doctor/facts/read.h"
 #include "tools/doctor/table.h"
 

@@ -128,8 +128,8 @@ const char* c_program_is_interrupted(const char* ps_hosts, const char* worker_ho
   return NULL;
 }
 
-/* The library does not read what lies behind the struct of the program. */
-const char* c_program_has_an_older_header(const char* ps_hosts, const char* worker_hosts) {
+/* The library reads struct_bytes bytes, and takes the defaults for the members behind them. */
+const char* c_program_has_a_short_struct(const char* ps_hosts, const char* worker_hosts) {
   gradrail_client* client = NULL;
   gradrail_options options = local_options(ps_hosts, worker_hosts, 0);
   options.push = "no format";

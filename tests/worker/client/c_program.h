@@ -13,7 +13,7 @@ const char* c_program_trains(const char* ps_hosts, const char* worker_hosts, uin
 const char* c_program_saves(const char* ps_hosts, const char* worker_hosts);
 const char* c_program_is_refused(const char* ps_hosts, const char* worker_hosts);
 const char* c_program_is_interrupted(const char* ps_hosts, const char* worker_hosts);
-const char* c_program_has_an_older_header(const char* ps_hosts, const char* worker_hosts);
+const char* c_program_has_a_short_struct(const char* ps_hosts, const char* worker_hosts);
 const char* c_program_makes_mistakes(const char* ps_hosts, const char* worker_hosts);
 
 #ifdef __cplusplus

@@ -10,6 +10,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/push_format.h"
+#include "worker/client/client_impl.h"
 
 namespace gradrail::worker {
 namespace {
@@ -119,8 +120,9 @@ void set_push(ClientOptions& options, PushFormat push) {
   options.bucket_bytes = std::max(options.bucket_bytes, static_cast<uint32_t>(ps::cut_elements(push) * sizeof(float)));
 }
 
-std::unique_ptr<Client> join(ClientOptions options, Schema schema) {
-  absl::StatusOr<std::unique_ptr<Client>> client = Client::join(std::move(options), std::move(schema));
+std::unique_ptr<Client> join(ClientOptions options, Schema schema, std::shared_ptr<ps::ControlDialer> dialer) {
+  absl::StatusOr<std::unique_ptr<Client>> client =
+      ClientImpl::join_over(std::move(dialer), std::move(options), std::move(schema));
   if (!client.ok()) {
     ADD_FAILURE() << client.status();
     return nullptr;

@@ -85,8 +85,8 @@ class Cluster {
 /// Selects a format. Buckets below the smallest ones of the format become larger.
 void set_push(ClientOptions& options, PushFormat push);
 
-/// Joins; a failure ends the test with its words.
-std::unique_ptr<Client> join(ClientOptions options, Schema schema);
+/// Joins, over gRPC without a dialer; a failure ends the test with its words.
+std::unique_ptr<Client> join(ClientOptions options, Schema schema, std::shared_ptr<ps::ControlDialer> dialer = nullptr);
 
 /// Runs `body(task_index)` in one thread per worker and waits for all.
 void in_parallel(uint32_t worker_count, const std::function<void(uint32_t)>& body);

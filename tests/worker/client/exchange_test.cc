@@ -152,7 +152,7 @@ TEST_P(ClientExchange, CompleteBucketsLeaveBeforeTheRest) {
   const std::unique_ptr<Client> client = join(
       [&] {
         ClientOptions mine = options(0);
-        mine.mode = ModeKind::async;
+        mine.mode.kind = ModeKind::async;
         mine.bucket_bytes = 64;
         return mine;
       }(),
@@ -172,7 +172,7 @@ TEST_P(ClientExchange, CompleteBucketsLeaveBeforeTheRest) {
 TEST_P(ClientExchange, AWaitForAGradientThatIsNotDeclaredIsRefused) {
   const Watchdog watchdog;
   ClientOptions mine = options(0);
-  mine.mode = ModeKind::async;
+  mine.mode.kind = ModeKind::async;
   const std::unique_ptr<Client> client = join(mine, odd_schema());
   ASSERT_NE(client, nullptr);
   ASSERT_TRUE(client->start().ok());
@@ -190,7 +190,7 @@ TEST_P(ClientExchange, AWaitForAGradientThatIsNotDeclaredIsRefused) {
 TEST_P(ClientExchange, AnIndexBeyondTheLastTensorStopsTheProcess) {
   const Watchdog watchdog;
   ClientOptions mine = options(0);
-  mine.mode = ModeKind::async;
+  mine.mode.kind = ModeKind::async;
   const std::unique_ptr<Client> client = join(mine, odd_schema());
   ASSERT_NE(client, nullptr);
   ASSERT_TRUE(client->start().ok());
@@ -221,7 +221,7 @@ TEST_P(ClientExchange, AnotherWorkersUpdatesAreSeenByPull) {
 TEST_P(ClientExchange, PathsNameTheTransport) {
   const Watchdog watchdog;
   ClientOptions mine = options(0);
-  mine.mode = ModeKind::async;
+  mine.mode.kind = ModeKind::async;
   const std::unique_ptr<Client> client = join(mine, odd_schema());
   ASSERT_NE(client, nullptr);
   const std::vector<std::string> paths = client->statistics().now().paths;
@@ -238,8 +238,8 @@ std::vector<float> rounded_run(const Case& shape, uint64_t seed, PushFormat push
   std::vector<float> result;
   in_parallel(3, [&](uint32_t task) {
     ClientOptions mine = cluster.options(task);
-    mine.mode = ModeKind::sync;
-    mine.push = push;
+    mine.mode.kind = ModeKind::sync;
+    mine.compression.push = push;
     mine.optimizer = {.kind = OptimizerKind::adam, .learning_rate = 0.01f};
     const std::unique_ptr<Client> client = join(mine, odd_schema());
     ASSERT_NE(client, nullptr);

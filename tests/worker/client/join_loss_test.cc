@@ -7,6 +7,7 @@
 #include "tests/worker/client/cluster.h"
 #include "transport/loopback/link.h"
 #include "transport/loopback/network.h"
+#include "worker/client/client_impl.h"
 
 namespace gradrail::worker {
 namespace {
@@ -89,9 +90,10 @@ class JoinLoss : public ::testing::Test {
     ASSERT_TRUE(first->start().ok());
     ASSERT_TRUE(eventually([&] { return cluster_.server(1).stats()->backup() == "level"; }));
     std::thread step([&] { make_step(*first, 0); });
-    ClientOptions second = options(1);
-    second.dialer = std::make_shared<HookedDialer>(second.cluster.ps[1], std::move(before_join), std::move(after_join));
-    absl::StatusOr<std::unique_ptr<Client>> late = Client::join(second, odd_schema());
+    const ClientOptions second = options(1);
+    absl::StatusOr<std::unique_ptr<Client>> late = ClientImpl::join_over(
+        std::make_shared<HookedDialer>(second.cluster.ps[1], std::move(before_join), std::move(after_join)), second,
+        odd_schema());
     EXPECT_TRUE(late.ok()) << late.status();
     if (late.ok()) {
       const absl::Status started = (*late)->start();

@@ -1,6 +1,7 @@
 // Workers that join, leave, are refused or are lost, and the errors that name them.
 #include <cstdlib>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "tests/worker/client/cluster.h"

@@ -158,8 +158,8 @@ TEST(ClientWatch, AnImpossibleNumberOfTracesIsRefusedWithTheServer) {
   Cluster cluster({.worker_count = 1});
   ClientOptions options = cluster.options(0);
   options.hooks.marks = 64;
-  options.dialer = std::make_shared<AlteredCount>(*ps::grpc_dialer({}, {}), 1'000'000);
-  const std::unique_ptr<Client> client = join(options, odd_schema());
+  const std::unique_ptr<Client> client =
+      join(options, odd_schema(), std::make_shared<AlteredCount>(*ps::grpc_dialer({}, {}), 1'000'000));
   fill_initial(*client);
   ASSERT_TRUE(client->start().ok());
   const absl::Status refused = client->traces().gather().status();

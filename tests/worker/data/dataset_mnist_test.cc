@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <numeric>
 
+#include "base/clock.h"
 #include "gmock/gmock.h"
-#include "gradrail/clock.h"
 #include "gtest/gtest.h"
 #include "tests/worker/data/idx_files.h"
 #include "worker/data/dataset.h"

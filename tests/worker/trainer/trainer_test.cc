@@ -32,7 +32,7 @@ Outcome run(const Cluster& cluster, ModeKind mode, TrainerOptions options, const
             const std::function<void(const Progress&)>& watch = {}, uint32_t task = 0) {
   Outcome outcome;
   ClientOptions client_options = cluster.options(task);
-  client_options.mode = mode;
+  client_options.mode.kind = mode;
   client_options.optimizer.learning_rate = 0.1f;
   auto workload = make_workload({.model = "linear", .batch_size = 32, .seed = 3, .task_index = task});
   EXPECT_TRUE(workload.ok()) << workload.status();

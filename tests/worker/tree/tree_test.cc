@@ -215,7 +215,7 @@ TEST(TreeNode, ItsParentSavesCheckpoints) {
   ASSERT_NE(client, nullptr);
   worker::fill_initial(*client);
   ASSERT_TRUE(client->start().ok());
-  EXPECT_TRUE(client->checkpoints().are_saved());
+  EXPECT_TRUE(client->checkpoints().is_enabled());
   const absl::StatusOr<std::vector<std::string>> saved = client->checkpoints().save();
   ASSERT_TRUE(saved.ok()) << saved.status();
   EXPECT_EQ(ps::newest_checkpoint(folder.path()).value(), 0u);

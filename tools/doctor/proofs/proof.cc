@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "base/subprocess.h"
 #include "fmt/format.h"

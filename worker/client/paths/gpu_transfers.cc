@@ -26,7 +26,8 @@ std::string reasons_of(const ShardLink& link, const std::vector<GpuTransfer>& wa
   std::vector<std::string> reasons;
   const bool ipc = std::find(wanted.begin(), wanted.end(), GpuTransfer::ipc) != wanted.end();
   if (ipc && !link.ipc_refused.empty()) reasons.push_back(fmt::format("ipc: {}", link.ipc_refused));
-  for (const auto& [way, why] : link.transfers_refused) reasons.push_back(fmt::format("{}: {}", name_of(way), why));
+  for (const auto& [way, why] : link.transfers_refused)
+    reasons.push_back(fmt::format("{}: {}", gpu_transfer_name(way), why));
   return fmt::format("{}", fmt::join(reasons, "; "));
 }
 
@@ -38,7 +39,7 @@ std::string text_of(const ShardLink& link, const ClientOptions& options) {
     const std::string why = wanted.empty() ? "" : fmt::format(" ({})", reasons);
     return fmt::format("staged through pinned host memory{}", why);
   }
-  return fmt::format("{} ({}{}{})", name_of(way), meaning_of(way, options.compression.returns),
+  return fmt::format("{} ({}{}{})", gpu_transfer_name(way), meaning_of(way, options.compression.returns),
                      reasons.empty() ? "" : "; ", reasons);
 }
 
@@ -87,7 +88,7 @@ std::string describe_ways(const ClientOptions& options, const std::vector<std::u
 
 namespace gradrail {
 
-const char* name_of(GpuTransfer way) {
+const char* gpu_transfer_name(GpuTransfer way) {
   switch (way) {
     case GpuTransfer::ipc:
       return "ipc";

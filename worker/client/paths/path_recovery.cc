@@ -1,5 +1,6 @@
 // Replaces a path that was lost during the run. The exchange repeats the pushes without an answer.
 #include "base/check.h"
+#include "base/clock.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "spdlog/spdlog.h"

@@ -49,7 +49,7 @@ void ShardPath::offer(const GpuOffer& offer) {
   way_ = offer.way;
   if (const transport::MemoryRegion* region = nic_region(); region != nullptr) {
     join_path_->set_parameters_key(region->key());
-    join_path_->set_gpu_memory(name_of(way_));
+    join_path_->set_gpu_memory(gpu_transfer_name(way_));
     join_path_->set_check_at(gpu_->check_in_offset());
     return;
   }
@@ -279,7 +279,7 @@ std::string ShardPath::mapped_text() const {
 
 std::string ShardPath::shown_path() const {
   if (way_ == GpuTransfer::staged) return connection_path();
-  return fmt::format("{} gpu-direct({})", connection_path(), name_of(way_));
+  return fmt::format("{} gpu-direct({})", connection_path(), gpu_transfer_name(way_));
 }
 
 std::string ShardPath::name() const {

@@ -16,7 +16,7 @@
 
 namespace gradrail::worker {
 
-/// The remedy for a lost ps that no backup replaces and that is started again (ClientOptions::rejoin_timeout). This
+/// The remedy for a lost ps that no backup replaces and that is started again (RecoveryOptions::rejoin_timeout). This
 /// worker leaves all ps tasks and joins them again. It repeats the steps that are missing in the checkpoint of the
 /// restarted ps. Also the remedy for this worker's own loss, if it was only silent: it joins the same ps tasks again.
 /// Threads  Owner thread.

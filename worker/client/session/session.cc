@@ -8,7 +8,6 @@
 #include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "gradrail/cluster.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/control_channel.h"
 #include "ps/protocol/control_status.h"

@@ -114,8 +114,8 @@ class Session {
 
  private:
   struct Task {
-    uint32_t index = 0;   ///< index in ClientOptions::ps_address
-    std::string address;  ///< "host:port"; "": only ClientOptions::ps_address has it
+    uint32_t index = 0;   ///< index in RecoveryOptions::ps_address
+    std::string address;  ///< "host:port"; "": only RecoveryOptions::ps_address has it
   };
   struct Server {
     Task serving;  ///< the task that serves, or may serve next

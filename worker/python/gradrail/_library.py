@@ -44,14 +44,14 @@ class PublishOptions(ctypes.Structure):
 
     _fields_ = [("struct_bytes", ctypes.c_size_t), ("listen", ctypes.c_char_p), ("format", ctypes.c_char_p),
                 ("keep", ctypes.c_uint32), ("max_readers", ctypes.c_uint32), ("reader_timeout_s", ctypes.c_double),
-                ("secret_file", ctypes.c_char_p), ("insecure", ctypes.c_int64)]
+                ("secret_file", ctypes.c_char_p), ("insecure", ctypes.c_int32)]
 
 
 class SubscribeOptions(ctypes.Structure):
     """gradrail_subscribe_options."""
 
     _fields_ = [("struct_bytes", ctypes.c_size_t), ("address", ctypes.c_char_p), ("follow", ctypes.c_char_p),
-                ("silence_timeout_s", ctypes.c_double), ("secret_file", ctypes.c_char_p), ("insecure", ctypes.c_int64)]
+                ("silence_timeout_s", ctypes.c_double), ("secret_file", ctypes.c_char_p), ("insecure", ctypes.c_int32)]
 
 
 def _path() -> str:
@@ -59,8 +59,8 @@ def _path() -> str:
     chosen = os.environ.get("GRADRAIL_LIBRARY")
     if chosen:
         return chosen
-    inside = FOLDER / "lib" / "libgradrail.so.0"
-    return str(inside) if inside.exists() else "libgradrail.so.0"
+    inside = FOLDER / "lib" / "libgradrail.so.1"
+    return str(inside) if inside.exists() else "libgradrail.so.1"
 
 
 def _load() -> ctypes.CDLL:
