@@ -143,8 +143,8 @@ TEST(Server, ACallerWithoutTheSecretIsRefused) {
   proto::DescribeRequest request;
   request.set_protocol_version(kProtocolVersion);
   EXPECT_EQ(call(*direct, &proto::Control::Stub::Describe, 20s, request, described).error_code(),
-            grpc::StatusCode::FAILED_PRECONDITION)
-      << "the gate refuses tasks without a proof as older ones";
+            grpc::StatusCode::UNAVAILABLE)
+      << "the gate closes a connection that does not begin with its request";
   EXPECT_EQ(described.protocol_version(), 0u);
   Caller caller((*server)->port(), options.security.secret);
   EXPECT_TRUE(caller.call(&proto::Control::Stub::Describe, request, described).ok());

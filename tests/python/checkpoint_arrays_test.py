@@ -221,19 +221,23 @@ with gradrail.join(model, fragments={{"x": ["a", "c"], "y": ["b", "s"]}}, mode="
 
     def test_export_names_what_is_wrong(self):
         self.run_digits("--epochs", 1)
-        out, nowhere = self.folder / "model.npz", self.folder / "none/x.npz"
+        out, nowhere, null = self.folder / "model.npz", self.folder / "none/x.npz", self.folder / "null.npz"
+        null.symlink_to("/dev/null")
         for arguments, words in (
                 ((self.saved, "--step", 7, out), "no complete set of step 7: no file"),
                 ((self.folder, out), f"{self.folder}: holds no checkpoint"),
                 ((self.folder / "none", out), "none: No such file"),
                 ((self.saved, nowhere), "none/x.npz: No such file"),
-                ((self.saved, "/dev/null"), "/dev/null: is a device"),
+                ((self.saved, null), "null.npz: is a device"),
+                ((self.saved, self.folder / "model.pt"), "model.pt: the name must end with .safetensors or .npz"),
                 ((self.saved, self.folder), f"{self.folder}: is a folder; give the name of a file, such as {self.folder}/model.safetensors")):
             with self.subTest(arguments=arguments):
                 self.refused(words, "export", *arguments)
         self.refused("FILE", "export", self.saved, code=cluster.USAGE)
         self.refused("a whole number from 0", "export", self.saved, out, "--step", "-1", code=cluster.USAGE)
         self.assertFalse(out.exists())
+        self.checkpoint("export", self.saved, out)
+        self.refused("model.npz: import reads .safetensors", "import", self.folder / "new", out)
 
     def test_an_export_without_room_leaves_no_file(self):
         self.run_digits("--epochs", 1)

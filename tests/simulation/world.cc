@@ -191,7 +191,7 @@ void World::run_server(uint32_t task) {
   if (shape_.checkpoints) options.checkpoint_dir = folder_;
   options.keep_checkpoints = 3;
   if (shape_.few_slots) options.slot_bytes = 1;
-  options.transport.wait.spin = Duration::zero();
+  options.wait.spin = Duration::zero();
   options.dialer = control_.dialer();
   options.listen = [this, task](ps::ControlPlane& plane, const ps::ServerOptions&) {
     return control_.listen(plane, task);

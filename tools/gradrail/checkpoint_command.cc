@@ -125,11 +125,16 @@ void add_checkpoint_flags(CLI::App& command, CheckpointFlags& flags) {
 absl::StatusOr<bool> run_checkpoint(const CheckpointFlags& flags) {
   start_log("checkpoint");
   bool good = true;
+  absl::Status unreadable;  // of the last such folder
   for (const std::string& folder : flags.folders) {
-    GRADRAIL_ASSIGN_OR_RETURN(const bool whole, flags.verb == "ls" ? true : verify(folder));
-    good = good && whole;
-    if (flags.verb == "ls") GRADRAIL_RETURN_IF_ERROR(list(folder));
+    const absl::StatusOr<bool> whole = flags.verb == "ls" ? absl::StatusOr<bool>(true) : verify(folder);
+    const absl::Status read = flags.verb == "ls" ? list(folder) : whole.status();
+    good = good && whole.value_or(false);
+    if (read.ok()) continue;
+    if (!unreadable.ok()) fmt::print(stderr, "gradrail: {}\n", message_of(unreadable));
+    unreadable = read;
   }
+  if (!unreadable.ok()) return unreadable;
   return good;
 }
 

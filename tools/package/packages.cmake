@@ -16,7 +16,8 @@ if(maintainer STREQUAL "")
   endif()
 endif()
 set(package_files ${PROJECT_BINARY_DIR}/package)
-set(library_package libgradrail1) # 1: SOVERSION of the library
+get_target_property(library_soversion gradrail_shared SOVERSION)
+set(library_package libgradrail${library_soversion})
 
 # The date of the release is that of CHANGELOG.md. A version without a date is not released, and has the present date.
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/CHANGELOG.md)
@@ -81,7 +82,7 @@ server. This package contains the library for workers.")
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_SECTION libs)
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_SUGGESTS "gradrail-plugins (= ${PROJECT_VERSION})")
 # Versions before 1.0 may change the binary interface: a program needs the version with which it was built.
-file(WRITE ${package_files}/shlibs "libgradrail 0 ${library_package} (= ${PROJECT_VERSION})\n")
+file(WRITE ${package_files}/shlibs "libgradrail ${library_soversion} ${library_package} (= ${PROJECT_VERSION})\n")
 file(WRITE ${package_files}/triggers "activate-noawait ldconfig\n")
 set(CPACK_DEBIAN_LIBRARY_PACKAGE_CONTROL_EXTRA "${package_files}/shlibs;${package_files}/triggers")
 

@@ -30,6 +30,7 @@ void check_addresses(const std::vector<std::string>& addresses) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   using namespace gradrail;
+  using namespace gradrail::ps;
   const absl::StatusOr<ClusterSpec> cluster = parse_cluster(gradrail::fuzz::text_of(data, bytes), "cluster.json");
   if (!cluster.ok()) {
     gradrail::fuzz::check_refusal(cluster.status(), absl::StatusCode::kInvalidArgument, "cluster.json: ");

@@ -260,8 +260,9 @@ TEST(ShardMap, NoBucketHasTwoFragments) {
         next += bucket.count;
         for (size_t tensor = 0; tensor < schema.size(); ++tensor) {
           const uint64_t first = layout.tensor_first[tensor], end = first + schema[tensor].elements();
-          if (first < next && end > bucket.first)
+          if (first < next && end > bucket.first) {
             ASSERT_EQ(layout.tensor_fragment[tensor], map.fragment(shard, i)) << "round " << round;
+          }
         }
       }
     }

@@ -1,10 +1,12 @@
 // --parent: the place of a ps in the cluster of its parent, and what a node of a tree refuses.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
+#include "fmt/format.h"
 #include "tools/train/train_options.h"
 
 namespace gradrail::tools {
@@ -15,7 +17,8 @@ using ::testing::HasSubstr;
 class ParentFlag : public ::testing::Test {
  protected:
   ParentFlag() {
-    file_ = ::testing::TempDir() + "gradrail-parent.json";
+    // Tests run at the same time, each in a process.
+    file_ = ::testing::TempDir() + fmt::format("gradrail-parent-{}.json", getpid());
     std::ofstream(file_) << R"({"ps": ["10.0.0.1"], "worker": ["10.0.1.1", "10.0.2.1:2222"]})";
     options_.ps_hosts = "10.0.2.1:2222";
     options_.worker_hosts = "10.0.2.2:3000,10.0.2.3:3000";

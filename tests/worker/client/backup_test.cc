@@ -199,7 +199,7 @@ class Pair : public ::testing::Test {
     request.set_group(group);
     request.mutable_take_over()->add_versions(version);
     request.mutable_take_over()->add_steps(steps);
-    return send_join(cluster_.options(0).backups[0], request);
+    return send_join(cluster_.options(0).recovery.backups[0], request);
   }
 
   const Watchdog watchdog_;
@@ -367,7 +367,7 @@ struct OpeningWorker {
   RunFailure failure{true, [] {}};
   PathManager paths{options, identity, memory, failure, telemetry, exchange, {}};
   Exchange exchange{options, identity, memory, failure, telemetry, paths};
-  Session session{options, identity, memory, failure, telemetry, paths};
+  Session session{options, identity, memory, failure, telemetry, paths, nullptr};
 };
 
 TEST(OpeningRun, ABackupReceivesTheInitialValuesThatItsPrimaryHasAnswered) {

@@ -437,7 +437,7 @@ TEST(ClientTransports, WorkerWithoutAPathThatIsNeededAbortsTheRunByName) {
   const Watchdog watchdog;
   Cluster cluster({.worker_count = 2, .transports = {"tcp"}, .min_workers = 2});
   ClientOptions options[2] = {cluster.options(0, ModeKind::sync), cluster.options(1, ModeKind::sync)};
-  options[1].transports = {"shm"};
+  options[1].transport.order = {"shm"};
   const std::unique_ptr<Client> honest = join(options[0], kSmall);
   ASSERT_NE(honest, nullptr);
   ASSERT_TRUE(honest->start().ok());

@@ -22,9 +22,9 @@ class Node {
     options_.optimizer = upward.optimizer;
     options_.mode.kind = ModeKind::sync;
     options_.bucket_bytes = upward.bucket_bytes;
-    options_.transport.order = upward.transports;
+    options_.transport.order = upward.transport.order;
     options_.recovery.join_timeout = 20s;
-    options_.hooks.log = upward.log;
+    options_.hooks.log = upward.hooks.log;
     parent_ = TreeParent::start(std::move(upward)).value();
     server_ = ps::Server::start({.listen_address = fmt::format("127.0.0.1:{}", port),
                                  .advertised_host = "127.0.0.1",

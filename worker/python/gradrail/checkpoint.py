@@ -21,7 +21,10 @@ import sys
 import time
 from typing import Any, BinaryIO, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tuple
 
-import numpy as np
+try:
+    import numpy as np
+except ModuleNotFoundError as error:
+    raise ImportError("gradrail.checkpoint needs NumPy: apt-get install python3-numpy, or pip install numpy") from error
 
 from . import _arrays, _crc32c, errors
 
@@ -335,7 +338,7 @@ def export_arrays(folder: str, path: str, step: Optional[int] = None, optimizer_
     Parameters
     ----------
     folder : --checkpoint_dir of a run
-    path : NAME.safetensors, or else a file for numpy.load() (.npz)
+    path : NAME.safetensors, or NAME.npz for numpy.load()
     step : global step; default: the newest complete set
     optimizer_state : adds <tensor>:velocity, <tensor>:collected, or <tensor>:m and <tensor>:v of Adam, and :global_step
 
@@ -347,6 +350,8 @@ def export_arrays(folder: str, path: str, step: Optional[int] = None, optimizer_
     if os.path.isdir(path):
         raise errors.FailedPrecondition(f"{path}: is a folder; give the name of a file, such as "
                                         f"{os.path.join(path, 'model.safetensors')}")
+    if not path.endswith((".safetensors", ".npz")):
+        raise errors.InvalidArgument(f"{path}: the name must end with .safetensors or .npz, which selects the format")
     # Before the read: a wrong folder must not fail after gigabytes.
     with _arrays.replacement(path) as file:
         try:
@@ -375,6 +380,9 @@ def _suffix(name: str) -> str:
 
 def _checkpoint_of(path: str, optimizer: Optional[str]) -> _Checkpoint:
     """Reads the arrays of a file. InvalidArgument names the array and the remedy."""
+    if path.endswith(".npz"):
+        raise errors.InvalidArgument(f"{path}: import reads .safetensors, which also names the optimizer: export the checkpoint "
+                                     "with such a name")
     arrays, metadata = _arrays.read_safetensors(path)
     kind = optimizer or metadata.get("optimizer")
 
@@ -508,7 +516,7 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     exports = commands.add_parser("export", help="write one array for each tensor of a checkpoint")
     exports.add_argument("folder", metavar="FOLDER", help="checkpoint folder (--checkpoint_dir of a run)")
-    exports.add_argument("file", metavar="FILE", help="NAME.safetensors, or else a file for numpy.load() (.npz)")
+    exports.add_argument("file", metavar="FILE", help="NAME.safetensors, or NAME.npz for numpy.load()")
     exports.add_argument("--step", type=_step, help="global step; default: the newest complete checkpoint")
     exports.add_argument("--optimizer-state", action="store_true",
                          help="also <tensor>:velocity, <tensor>:collected, or <tensor>:m and <tensor>:v of adam, and :global_step")

@@ -204,9 +204,9 @@ TEST_F(ClientGpu, WhatCannotBeReachedIsStagedWithTheReason) {
 
     Cluster another({.worker_count = 1, .transports = {"simnic"}});  // the run of the first one has ended
     ClientOptions forced = another.options(0);
-    forced.gpu_transfers = {GpuTransfer::dma_buf};
-    forced.require_device = true;
-    forced.device = worker.memory();
+    forced.placement.gpu_transfers = {GpuTransfer::dma_buf};
+    forced.placement.require_device = true;
+    forced.placement.device = worker.memory();
     const absl::Status status = Client::join(forced, odd_schema()).status();
     EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
     EXPECT_THAT(std::string(message_of(status)), ::testing::ContainsRegex(refusal.why));
