@@ -93,6 +93,8 @@ class CheckpointCommand(cluster.ClusterTest):
         self.assert_says(self.checkpoint("verify", self.saved, code=cluster.FAILED), "holds no whole checkpoint$")
         nowhere = self.folder / "nowhere"
         self.assert_says(self.checkpoint("verify", nowhere, code=cluster.CONFIGURATION), f"{nowhere}: No such file or directory")
+        self.assert_says(self.checkpoint("verify", nowhere, self.saved, code=cluster.CONFIGURATION),
+                         f"{nowhere}: No such file or directory", "holds no whole checkpoint$")
 
     def test_other_shards_go_on_from_what_was_kept(self):
         """A run keeps its last three sets. A run with other numbers of ps and shards restores from the same folder."""

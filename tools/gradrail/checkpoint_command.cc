@@ -60,17 +60,19 @@ absl::Status print_set(const std::string& folder, const ps::CheckpointSet& set) 
   return absl::OkStatus();
 }
 
-absl::Status list(const std::string& folder) {
+/// True: each file could be read.
+absl::StatusOr<bool> list(const std::string& folder) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<ps::CheckpointSet> sets, ps::list_checkpoint_sets(folder));
   fmt::print("{}{}\n", folder, sets.empty() ? ": holds no checkpoint" : "");
-  if (sets.empty()) return absl::OkStatus();
+  if (sets.empty()) return true;
   fmt::print("{:>12}  {:>6}  {:>14}  {:<19}  state     optimizer  schema\n", "step", "shards", "bytes", "saved");
   absl::Status unreadable;
   for (const ps::CheckpointSet& set : sets) unreadable.Update(print_set(folder, set));
   // A crash in the middle of a save leaves such files; the next save of a run removes them.
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<ps::UnfinishedFile> unfinished, ps::list_unfinished_files(folder));
   for (const ps::UnfinishedFile& file : unfinished) fmt::print("unfinished: {}\n", file.path);
-  return unreadable;
+  if (!unreadable.ok()) return unreadable;
+  return true;
 }
 
 /// Every byte of every file, one file at a time; says what is wrong.
@@ -127,12 +129,11 @@ absl::StatusOr<bool> run_checkpoint(const CheckpointFlags& flags) {
   bool good = true;
   absl::Status unreadable;  // of the last such folder
   for (const std::string& folder : flags.folders) {
-    const absl::StatusOr<bool> whole = flags.verb == "ls" ? absl::StatusOr<bool>(true) : verify(folder);
-    const absl::Status read = flags.verb == "ls" ? list(folder) : whole.status();
+    const absl::StatusOr<bool> whole = flags.verb == "ls" ? list(folder) : verify(folder);
     good = good && whole.value_or(false);
-    if (read.ok()) continue;
+    if (whole.ok()) continue;
     if (!unreadable.ok()) fmt::print(stderr, "gradrail: {}\n", message_of(unreadable));
-    unreadable = read;
+    unreadable = whole.status();
   }
   if (!unreadable.ok()) return unreadable;
   return good;

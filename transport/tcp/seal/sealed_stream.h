@@ -84,8 +84,8 @@ class SealedStream {
   /// Errors  DATA_LOSS: altered.
   absl::StatusOr<absl::Span<const std::byte>> next();
   bool has_verified() const { return receiver_.has_value() && receiver_->record_count() > 0; }
-  /// Time for which a record has been incomplete without progress; called at intervals. The time starts anew after a
-  /// suspension of this process, because the rest of the record may wait in the socket.
+  /// Time for which a record has been incomplete without progress. The owner calls it at intervals. A suspension of this
+  /// process resets the time, because the rest of the record may wait in the socket.
   Duration stalled(TimePoint now, bool was_suspended);
 
  private:

@@ -10,7 +10,7 @@
 
 namespace gradrail::transport::ucx {
 
-/// A setting UCX_<name>=value of ours.
+/// A setting UCX_<name>=value that this transport selects.
 struct Setting {
   std::string name;
   std::string value;
