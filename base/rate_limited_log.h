@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "absl/base/thread_annotations.h"
+#include "base/log.h"
 #include "base/mutex.h"
 #include "gradrail/clock.h"
-#include "spdlog/spdlog.h"
 
 namespace gradrail {
 
@@ -24,11 +24,11 @@ class RateLimitedLog {
   RateLimitedLog(const RateLimitedLog&) = delete;
   RateLimitedLog& operator=(const RateLimitedLog&) = delete;
   ~RateLimitedLog() {
-    if (suppressed_ > 0) spdlog::warn("{} ({} similar messages suppressed)", last_, suppressed_);
+    if (suppressed_ > 0) log_warning("{} ({} similar messages suppressed)", last_, suppressed_);
   }
 
-  void write(std::string_view text, spdlog::level::level_enum level = spdlog::level::warn) ABSL_LOCKS_EXCLUDED(mutex_) {
-    if (!spdlog::should_log(level)) return;
+  void write(std::string_view text, LogLevel level = LogLevel::warn) ABSL_LOCKS_EXCLUDED(mutex_) {
+    if (!is_logged(level)) return;
     const TimePoint now = Clock::now();
     uint64_t suppressed = 0;
     {
@@ -45,8 +45,8 @@ class RateLimitedLog {
       ++written_;
       suppressed = std::exchange(suppressed_, 0);
     }
-    if (suppressed == 0) return spdlog::log(level, "{}", text);
-    spdlog::log(level, "{} ({} similar messages suppressed)", text, suppressed);
+    if (suppressed == 0) return write_log(level, text);
+    write_log(level, fmt::format("{} ({} similar messages suppressed)", text, suppressed));
   }
 
  private:

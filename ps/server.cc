@@ -8,6 +8,7 @@
 #include "absl/synchronization/mutex.h"
 #include "base/check.h"
 #include "base/file_descriptor.h"
+#include "base/log.h"
 #include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -24,7 +25,6 @@
 #include "ps/protocol/control_call.h"
 #include "ps/protocol/control_channel.h"
 #include "ps/protocol/mac.h"
-#include "spdlog/spdlog.h"
 
 namespace gradrail::ps {
 namespace {
@@ -90,9 +90,9 @@ std::string list_of(const std::vector<std::string>& workers) {
 
 void warn_of_members(const std::vector<std::string>& workers, Duration grace_period) {
   const double seconds = std::chrono::duration<double>(grace_period).count();
-  spdlog::warn("stopped on request{}: this task ends before {} {} left",
-               seconds > 0 ? fmt::format(", after the limit of {} s for workers to leave", seconds) : "",
-               list_of(workers), workers.size() == 1 ? "has" : "have");
+  log_warning("stopped on request{}: this task ends before {} {} left",
+              seconds > 0 ? fmt::format(", after the limit of {} s for workers to leave", seconds) : "",
+              list_of(workers), workers.size() == 1 ? "has" : "have");
 }
 
 /// The gRPC service of a control plane, behind a gate.
@@ -287,7 +287,7 @@ absl::Status Server::wait_finished(const std::atomic<bool>& stop, Duration grace
     if (Clock::now() < report_at) continue;
     report_at += kReportEvery;
     const std::vector<std::string> missing = heartbeat.awaited();
-    if (!missing.empty()) spdlog::warn("waiting for {}", list_of(missing));
+    if (!missing.empty()) log_warning("waiting for {}", list_of(missing));
   }
   heartbeat.declare_non_finite();  // non-finite values of the last steps
   // A stopped task is not a finished run: its backup must find it lost and take over.

@@ -5,6 +5,7 @@
 
 #include "absl/base/config.h"
 #include "absl/status/statusor.h"
+#include "base/log.h"
 #include "transport/context.h"
 #include "transport/registry.h"
 
@@ -13,7 +14,7 @@ namespace gradrail::transport {
 // The entry point of plug-ins that are built from this tree: C++ on both sides. Third parties use gradrail/transport.h.
 
 /// Changes with every change to the headers that a built-in plug-in includes.
-inline constexpr uint32_t kBuiltinPluginVersion = 4;
+inline constexpr uint32_t kBuiltinPluginVersion = 5;
 
 #define GRADRAIL_PLUGIN_TEXT_(x) #x
 #define GRADRAIL_PLUGIN_TEXT(x) GRADRAIL_PLUGIN_TEXT_(x)
@@ -34,6 +35,8 @@ struct BuiltinPlugin {
   const char* build = kBuiltinPluginBuild;
   const char* library = "";  ///< name for people of the library behind it, with its version: "libfabric 1.17.0"
   absl::StatusOr<std::unique_ptr<Context>> (*open)(const OpenOptions& options) = nullptr;
+  /// Called before open(): the plug-in has a log of its own otherwise.
+  void (*send_log_to)(const LogOfProgram& program) = gradrail::send_log_to;
 };
 
 using BuiltinPluginEntry = const BuiltinPlugin* (*)();

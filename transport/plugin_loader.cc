@@ -126,6 +126,7 @@ absl::StatusOr<Plugin> read_builtin(const std::string& path, const BuiltinPlugin
         fmt::format("{} was built with {}, this program with {}: install program and plug-ins of one build", path,
                     plugin->build, kBuiltinPluginBuild));
   }
+  plugin->send_log_to(own_log());
   return Plugin{plugin->library, plugin->open};
 }
 

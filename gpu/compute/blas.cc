@@ -5,11 +5,11 @@
 #include <string_view>
 #include <utility>
 
+#include "base/log.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "gpu/compute/device_memory.h"
 #include "gpu/driver/library.h"
-#include "spdlog/spdlog.h"
 
 namespace gradrail::gpu {
 namespace {
@@ -24,7 +24,7 @@ void warn_of_variables() {
   for (const char* name : {"CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATION_STRATEGY", "NVIDIA_TF32_OVERRIDE"}) {
     const char* const value = std::getenv(name);
     if (value == nullptr || *value == '\0' || std::string_view(value) == "0") continue;
-    spdlog::warn(
+    log_warning(
         "{}={}: cuBLAS may compute products of fp32 in another precision, so that equal runs can differ: unset it",
         name, value);
   }

@@ -48,7 +48,7 @@ absl::StatusOr<std::unique_ptr<TowerSum>> tower_sum(absl::Span<Compute* const> t
       return absl::FailedPreconditionError(
           fmt::format("gradients cannot be averaged by NCCL: {}", message_of(sum.status())));
     }
-    spdlog::info("towers' gradients are averaged by the host: {}", message_of(sum.status()));
+    log_info("towers' gradients are averaged by the host: {}", message_of(sum.status()));
   }
   return std::make_unique<HostTowerSum>(towers, options.answer_timeout);
 }

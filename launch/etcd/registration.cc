@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
+#include "base/log.h"
 #include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "gradrail/cluster.h"
-#include "spdlog/spdlog.h"
 
 namespace gradrail::launch {
 namespace {
@@ -143,14 +143,14 @@ absl::Status Registration::renew(uint16_t port) {
 /// Logs each error once: etcd can be unreachable for hours without an effect on the run.
 void Registration::report(const absl::Status& status) {
   if (status.ok()) {
-    if (!trouble_.empty()) spdlog::warn("this task is registered again in etcd, as {}", key_);
+    if (!trouble_.empty()) log_warning("this task is registered again in etcd, as {}", key_);
     trouble_.clear();
     return;
   }
   const std::string why(message_of(status));
   if (why == trouble_ || (!trouble_.empty() && absl::IsUnavailable(status))) return;
   trouble_ = why;
-  spdlog::warn("{}; the run continues, but a task that starts now may not find this one", why);
+  log_warning("{}; the run continues, but a task that starts now may not find this one", why);
 }
 
 }  // namespace gradrail::launch

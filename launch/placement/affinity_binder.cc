@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "spdlog/spdlog.h"
 
 namespace gradrail::launch {
 namespace {
@@ -52,7 +52,7 @@ AffinityBinder::AffinityBinder(const HostPlan& plan, const TaskOptions& options)
 void AffinityBinder::refused(const absl::Status& why) {
   // Once: towers and shards bind from their own threads, and one cause refuses all of them.
   if (warned_.exchange(true)) return;
-  spdlog::warn("not everything is bound as planned: {}", message_of(why));
+  log_warning("not everything is bound as planned: {}", message_of(why));
 }
 
 void AffinityBinder::bind(size_t unit) {

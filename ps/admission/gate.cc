@@ -21,7 +21,6 @@
 #include "fmt/format.h"
 #include "gradrail/cluster.h"
 #include "ps/admission/gate_text.h"
-#include "spdlog/spdlog.h"
 
 namespace gradrail::ps {
 namespace {

@@ -9,13 +9,13 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "base/log.h"
 #include "base/random_bits.h"
 #include "base/read_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/checkpoint/file.h"
 #include "ps/checkpoint/set.h"
-#include "spdlog/spdlog.h"
 
 namespace gradrail::ps {
 namespace {
@@ -121,10 +121,10 @@ absl::Status none_whole(const std::string& folder, const std::vector<CheckpointS
 
 void log_passed_over(const std::string& folder, const std::vector<std::string>& reasons, uint64_t step) {
   for (size_t i = 0; i < std::min(reasons.size(), kPassedOverNamed); ++i) {
-    spdlog::warn("checkpoint folder {}: {}: going back to step {}", folder, reasons[i], step);
+    log_warning("checkpoint folder {}: {}: going back to step {}", folder, reasons[i], step);
   }
   if (reasons.size() > kPassedOverNamed) {
-    spdlog::warn("checkpoint folder {}: {} more sets were skipped", folder, reasons.size() - kPassedOverNamed);
+    log_warning("checkpoint folder {}: {} more sets were skipped", folder, reasons.size() - kPassedOverNamed);
   }
 }
 
@@ -132,12 +132,12 @@ void warn_not_finite(const std::string& folder, const std::vector<CheckpointSet>
   const auto last = std::find_if(sets.begin(), sets.end(), [&](const CheckpointSet& set) {
     return set.global_step < step && set.complete() && is_finite(folder, set);
   });
-  spdlog::warn("checkpoint folder {}: the parameters or the optimizer state of step {} have NaN or infinity; {}",
-               folder, step,
-               last == sets.end()
-                   ? "no older set is without them"
-                   : fmt::format("the last set without them is that of step {}: remove the later ones to return to it",
-                                 last->global_step));
+  log_warning("checkpoint folder {}: the parameters or the optimizer state of step {} have NaN or infinity; {}", folder,
+              step,
+              last == sets.end()
+                  ? "no older set is without them"
+                  : fmt::format("the last set without them is that of step {}: remove the later ones to return to it",
+                                last->global_step));
 }
 
 /// Reads the newest set in one pass over the present files. NOT_FOUND also for a set that was removed meanwhile.

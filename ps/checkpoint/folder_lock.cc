@@ -14,11 +14,11 @@
 #include <utility>
 
 #include "absl/time/time.h"
+#include "base/log.h"
 #include "base/read_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "gradrail/clock.h"
-#include "spdlog/spdlog.h"
 
 namespace gradrail::ps {
 namespace {
@@ -59,8 +59,8 @@ bool write_owner(int fd, const std::string& text) {
 
 /// A run without the lock is better than no run.
 FileDescriptor without_lock(const std::string& path, int error, std::string_view second) {
-  spdlog::warn("{}: {}: a second {} in this checkpoint folder is not refused", path,
-               std::generic_category().message(error), second);
+  log_warning("{}: {}: a second {} in this checkpoint folder is not refused", path,
+              std::generic_category().message(error), second);
   return {};
 }
 
@@ -124,7 +124,7 @@ absl::StatusOr<FileDescriptor> lock_task(const std::string& folder, const std::s
   }
   // The lock holds without the text, for example on a full disk: a refusal then names a former owner.
   if (!write_owner(file.get(), owner_text(run, task)))
-    spdlog::warn("{}: {}: the file does not name this task", path, std::generic_category().message(errno));
+    log_warning("{}: {}: the file does not name this task", path, std::generic_category().message(errno));
   return file;
 }
 

@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/control/replication.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/mac.h"
-#include "spdlog/spdlog.h"
 #include "transport/registry.h"
 
 namespace gradrail::ps {
@@ -29,7 +29,7 @@ absl::Status BackupHandler::mirror(const proto::ReplicateRequest& request, proto
   if (!replication_.has_peer()) {
     const absl::Status why = Replication::no_peer_error();
     // This side would wait for workers that never join it.
-    if (!said_no_peer_.test_and_set()) spdlog::warn("a ps task has this task as its backup: {}", message_of(why));
+    if (!said_no_peer_.test_and_set()) log_warning("a ps task has this task as its backup: {}", message_of(why));
     return why;
   }
   MutexLock setup_lock(setup_.mutex);

@@ -10,12 +10,12 @@
 
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/checkpoint/retention.h"
 #include "ps/control/parent.h"
 #include "ps/protocol/control.pb.h"
-#include "spdlog/spdlog.h"
 
 namespace gradrail::ps {
 namespace {
@@ -136,7 +136,7 @@ absl::Status CheckpointHandler::outcome(const proto::CheckpointOutcomeRequest& r
     const absl::StatusOr<RemovedSets> removed =
         remove_older_sets(options.checkpoint_dir, set, options.keep_checkpoints);
     // The save itself has succeeded. The disk fills up, which an operator must learn from the log.
-    if (!removed.ok()) spdlog::warn("{} (an older checkpoint stays)", message_of(removed.status()));
+    if (!removed.ok()) log_warning("{} (an older checkpoint stays)", message_of(removed.status()));
     if (removed.ok()) log_kept(set, removed->finite_step);
   }
   return absl::OkStatus();
@@ -145,7 +145,7 @@ absl::Status CheckpointHandler::outcome(const proto::CheckpointOutcomeRequest& r
 /// Logs each set that stays once: a run that has diverged saves until it is stopped.
 void CheckpointHandler::log_kept(const SavedSet& completed, std::optional<uint64_t> finite_step) {
   if (!finite_step.has_value() || kept_step_.exchange(*finite_step) == *finite_step) return;
-  spdlog::warn(
+  log_warning(
       "checkpoint of step {}: the parameters of the newest {} sets have NaN or infinity (--keep {}); the last set "
       "without "
       "them, of step {}, stays as well: remove the later ones to return to it",

@@ -5,6 +5,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/strip.h"
 #include "base/check.h"
+#include "base/log.h"
 #include "base/random_bits.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -12,7 +13,6 @@
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/control_channel.h"
 #include "ps/protocol/security.h"
-#include "spdlog/spdlog.h"
 
 namespace gradrail::ps {
 namespace {
@@ -117,7 +117,7 @@ void Replication::take_over(uint64_t process, uint64_t term) {
   is_backup_ = false;
   // The former primary can return as the backup of this task.
   if (replication_peer_can_return()) link_->start();
-  spdlog::warn("took over from {}, which was lost", replication_peer_name());
+  log_warning("took over from {}, which was lost", replication_peer_name());
 }
 
 void Replication::set_deserted(bool deserted) {

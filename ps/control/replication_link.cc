@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/net_address.h"
 #include "base/resource_limits.h"
 #include "base/status.h"
@@ -12,7 +13,6 @@
 #include "ps/protocol/control_channel.h"
 #include "ps/protocol/control_status.h"
 #include "ps/protocol/mac.h"
-#include "spdlog/spdlog.h"
 #include "transport/negotiate.h"
 #include "transport/registry.h"
 
@@ -248,7 +248,7 @@ void ReplicationLink::attach(const proto::ReplicateReply& reply) {
     MutexLock lock(mutex_);
     level_shards_ = 0;
     if (!lost_.empty())
-      spdlog::warn("the connection to the backup was lost ({}); it receives the whole state again", lost_);
+      log_warning("the connection to the backup was lost ({}); it receives the whole state again", lost_);
     lost_.clear();
   }
   const std::string refused = connect_shards(reply);
@@ -256,7 +256,7 @@ void ReplicationLink::attach(const proto::ReplicateReply& reply) {
   MutexLock lock(mutex_);
   reconnect_ = true;
   if (!std::exchange(said_missing_, true)) {
-    spdlog::warn("not replicated: the shards cannot reach the backup at {}: {}", address_, refused);
+    log_warning("not replicated: the shards cannot reach the backup at {}: {}", address_, refused);
   }
 }
 
@@ -321,11 +321,11 @@ void ReplicationLink::not_heard(const absl::Status& why, TimePoint asked) {
   }
   if (!say_it) return;
   if (was_present) {
-    spdlog::warn("the backup at {} was lost ({}); the run continues without a backup until it returns", address_,
-                 std::string(message_of(why)));
+    log_warning("the backup at {} was lost ({}); the run continues without a backup until it returns", address_,
+                std::string(message_of(why)));
   } else {
-    spdlog::warn("not replicated: the backup at {} is not ready yet ({})",
-                 address_.empty() ? "an unknown address" : address_, std::string(message_of(why)));
+    log_warning("not replicated: the backup at {} is not ready yet ({})",
+                address_.empty() ? "an unknown address" : address_, std::string(message_of(why)));
   }
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/out_of_memory.h"
 #include "base/resource_limits.h"
 #include "base/status.h"
@@ -18,7 +19,6 @@
 #include "ps/control/parent.h"
 #include "ps/control/run_setup.h"
 #include "ps/protocol/control.pb.h"
-#include "spdlog/spdlog.h"
 
 namespace gradrail::ps {
 namespace {
@@ -240,7 +240,7 @@ absl::StatusOr<std::shared_ptr<const Checkpoint>> RunAgreement::restore(const pr
                                : restore_newest(folder, expected);
   if (!restored.ok() && has_position(request) && !request.has_begin_from()) {
     // A run under way has its parameters: continuing with those of the chief is better than an abort.
-    spdlog::warn("no checkpoint is restored: {}", std::string(message_of(restored.status())));
+    log_warning("no checkpoint is restored: {}", std::string(message_of(restored.status())));
     return nullptr;
   }
   if (restored.ok() && *restored != nullptr && context_.options.console) {
@@ -307,7 +307,7 @@ void RunAgreement::begin_again() {
     state.membership.on_servers_back(Clock::now());
   }
   context_.state.changed.notify_all();
-  spdlog::warn("{}", kCause);
+  log_warning("{}", kCause);
   // Fenced and not removed: a removal would apply steps without these members before they return.
   for (const Membership::Member& member : members) context_.shards.fence(member);
   // A late join of this group must not restore it (invariant 2).

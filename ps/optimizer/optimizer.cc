@@ -106,8 +106,8 @@ Isa choose_isa(const char* forced, absl::Span<const Isa> supported) {
   for (const Isa isa : supported) {
     if (isa_name(isa) == wanted) return isa;
   }
-  spdlog::warn("GRADRAIL_ISA={}: not an instruction set that this host can run; using {}", wanted,
-               isa_name(supported.back()));
+  log_warning("GRADRAIL_ISA={}: not an instruction set that this host can run; using {}", wanted,
+              isa_name(supported.back()));
   return supported.back();
 }
 

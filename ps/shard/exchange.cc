@@ -480,7 +480,7 @@ void ShardExchange::fail_shard_on_error(const absl::Status& stored) {
   if (stored.ok() || has_failed_) return;
   has_failed_ = true;
   const std::string cause = fmt::format("{}: {}", environment_.options.name, message_of(stored));
-  spdlog::error("{}", cause);
+  log_error("{}", cause);
   if (environment_.options.on_failed) environment_.options.on_failed(cause);
 }
 

@@ -110,8 +110,8 @@ absl::Status Handshake::send_welcome(ShardPeer& peer) {
   // The probe follows the allocation: it reads into the return region.
   GRADRAIL_RETURN_IF_ERROR(probe_mapping(peer));
   if (const absl::Status made = allocate_gpu_slots(peer); !made.ok()) {
-    spdlog::info("{}: worker {} puts gradients into host memory: {}", environment_.options.name, peer.worker,
-                 message_of(made));
+    log_info("{}: worker {} puts gradients into host memory: {}", environment_.options.name, peer.worker,
+             message_of(made));
   }
   if (!peer.is_on_device()) pin(peer);
   const uint32_t bucket_count = partition_.bucket_count();
@@ -186,8 +186,8 @@ void Handshake::activate(ShardPeer& peer) {
     return peers_.refuse(peer, std::string(message_of(sent)));
   }
   peers_.activate(peer);
-  spdlog::info("{}: worker {} connected: {}{}; registered so far: {}", environment_.options.name, peer.worker,
-               peer.connection->describe(), peer.mapped_text(), environment_.registered.text());
+  log_info("{}: worker {} connected: {}{}; registered so far: {}", environment_.options.name, peer.worker,
+           peer.connection->describe(), peer.mapped_text(), environment_.registered.text());
 }
 
 }  // namespace gradrail::ps

@@ -126,7 +126,7 @@ void PeerTable::start_closing(ShardPeer& peer, TimePoint deadline) {
 void PeerTable::refuse(ShardPeer& peer, const std::string& why) {
   rate_limited_log_.write(
       fmt::format("{}: refused {}: {}", environment_.options.name, peer.connection->describe(), why),
-      is_ending_ ? spdlog::level::info : spdlog::level::warn);
+      is_ending_ ? LogLevel::info : LogLevel::warn);
   const bool was_active = peer.phase == ShardPeer::Phase::active;
   start_closing(peer, Clock::now() + kGracePeriod);
   // The heartbeat of the worker may continue. Without a report, sync would wait for its gradients forever.
@@ -145,8 +145,8 @@ void PeerTable::on_lost(ShardPeer& peer, const std::string& cause) {
     absent_.push_back({peer.worker, peer.incarnation, Clock::now() + kReturnDeadline, cause});
   }
   if (peer.phase == ShardPeer::Phase::primary) {
-    spdlog::warn("{}: lost {} to the primary of this shard: {}", environment_.options.name, peer.connection->describe(),
-                 cause);
+    log_warning("{}: lost {} to the primary of this shard: {}", environment_.options.name, peer.connection->describe(),
+                cause);
   }
   close(peer);
 }

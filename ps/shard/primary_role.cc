@@ -57,7 +57,7 @@ absl::Status PrimaryRole::open_sender(const ShardEndpoint& endpoint, const std::
   GRADRAIL_ASSIGN_OR_RETURN(
       sender_, BackupSender::open(**context, partition_.store(), environment_.registered, std::move(options)));
   gate_.on_attached(partition_.bucket_count());
-  spdlog::info("{}: backup over {}", environment_.options.name, sender_->describe());
+  log_info("{}: backup over {}", environment_.options.name, sender_->describe());
   return absl::OkStatus();
 }
 

@@ -60,8 +60,8 @@ void RegisteredParameters::register_gpu(size_t context_index, NicGpuTransfer way
   if (region.ok()) {
     gpu_[context_index] = {way, *std::move(region)};
   } else {
-    spdlog::info("{}: {} does not reach its GPU's memory by {}: {}", environment_.options.name, context.name(),
-                 name_of(way), message_of(region.status()));
+    log_info("{}: {} does not reach its GPU's memory by {}: {}", environment_.options.name, context.name(),
+             name_of(way), message_of(region.status()));
   }
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/check.h"
 #include "base/file_descriptor.h"
+#include "base/log.h"
 #include "base/net_address.h"
 #include "base/out_of_memory.h"
 #include "base/resource_limits.h"
@@ -17,7 +18,6 @@
 #include "fmt/ranges.h"
 #include "gradrail/cluster.h"
 #include "ps/protocol/altered_data.h"
-#include "spdlog/spdlog.h"
 #include "transport/negotiate.h"
 #include "transport/rails/bundle_context.h"
 #include "transport/rails/rail_contexts.h"
@@ -69,7 +69,7 @@ absl::StatusOr<std::unique_ptr<transport::Context>> open_context(const transport
     GRADRAIL_ASSIGN_OR_RETURN(transport::rails::RailContexts opened,
                               transport::rails::open_rails(transport, options.open, options.rails));
     for (const auto& [rail, why] : opened.refused)
-      spdlog::warn("{}: {} leaves out the rail {}: {}", options.name, transport.name, options.rails[rail], why);
+      log_warning("{}: {} leaves out the rail {}: {}", options.name, transport.name, options.rails[rail], why);
     std::vector<std::string> hosts;
     for (size_t& rail : opened.rails) {
       hosts.push_back(options.rails[rail]);
@@ -263,7 +263,7 @@ void Shard::report_altered(const transport::Completion& lost) {
 }
 
 void Shard::fail(const std::string& cause) {
-  spdlog::error("{}", cause);
+  log_error("{}", cause);
   if (environment_.options.on_failed) environment_.options.on_failed(cause);
 }
 

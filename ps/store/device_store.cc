@@ -155,8 +155,8 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
     if (memory.bytes == 0) return {};
     absl::StatusOr<std::unique_ptr<gpu::Pin>> pinned = device_->pin(memory.data, memory.bytes);
     if (!pinned.ok()) {
-      spdlog::warn("{}: {} bytes of host memory cannot be pinned, so they need an additional copy: {}", where(),
-                   memory.bytes, message_of(pinned.status()));
+      log_warning("{}: {} bytes of host memory cannot be pinned, so they need an additional copy: {}", where(),
+                  memory.bytes, message_of(pinned.status()));
       return {};
     }
     reachable_->add(memory.data, memory.bytes, *std::move(pinned));

@@ -14,11 +14,11 @@ TEST(StartLog, AnotherThreadMayLogWhenTheTaskGetsItsName) {
   testing::internal::CaptureStderr();
   start_log("train");
   std::thread other([] {
-    for (int i = 0; i < 1000; ++i) spdlog::warn("line {}", i);
+    for (int i = 0; i < 1000; ++i) log_warning("line {}", i);
   });
   for (int i = 0; i < 100; ++i) start_log("worker/" + std::to_string(i % 7));
   other.join();
-  spdlog::warn("the last line");
+  log_warning("the last line");
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_NE(log.find("worker/1 W "), std::string::npos) << log.substr(0, 200);
   EXPECT_NE(log.find("the last line"), std::string::npos);
@@ -28,7 +28,7 @@ TEST(StartLog, AnotherThreadMayLogWhenTheTaskGetsItsName) {
 TEST(Log, ARecordIsOneLine) {
   testing::internal::CaptureStderr();
   start_log("ps/0");
-  spdlog::warn("{}", "a name\nworker/1 E 12:00:00.000 forged\x1b[2J");
+  log_warning("{}", "a name\nworker/1 E 12:00:00.000 forged\x1b[2J");
   const std::string log = testing::internal::GetCapturedStderr();
   EXPECT_NE(log.find("a name\\x0aworker/1 E 12:00:00.000 forged\\x1b[2J\n"), std::string::npos) << log;
   EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 1);
@@ -38,7 +38,7 @@ TEST(Log, ARecordIsOneLine) {
 TEST(Log, AReceiverGetsOneLine) {
   std::string received;
   send_log_to([&](int /*level*/, const std::string& text) { received = text; }, 0);
-  spdlog::warn("one\r\ntwo\x7f");
+  log_warning("one\r\ntwo\x7f");
   EXPECT_EQ(received, "one\\x0d\\x0atwo\\x7f");
   send_log_to(nullptr, 0);
 }

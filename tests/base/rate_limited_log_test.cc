@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gmock/gmock.h"
-#include "spdlog/sinks/ostream_sink.h"
+#include "tests/base/captured_log.h"
 
 namespace gradrail {
 namespace {
@@ -15,17 +15,10 @@ using testing::HasSubstr;
 
 class RateLimited : public testing::Test {
  protected:
-  RateLimited() {
-    auto logger = std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text_));
-    logger->set_pattern("%v");
-    spdlog::set_default_logger(logger);
-  }
-  ~RateLimited() override { spdlog::set_default_logger(before_); }
-  std::string text() const { return text_.str(); }
+  std::string text() const { return log_.text(); }
 
  private:
-  const std::shared_ptr<spdlog::logger> before_ = spdlog::default_logger();
-  std::ostringstream text_;
+  const CapturedLog log_{LogLevel::info};
 };
 
 TEST_F(RateLimited, OneLineOfAnIntervalAndTheNumberOfTheOthers) {
@@ -48,7 +41,7 @@ TEST_F(RateLimited, TheNextIntervalBeginsWithTheNumber) {
 
 TEST_F(RateLimited, LinesOfALevelThatIsNotLoggedDoNotCount) {
   RateLimitedLog log(std::chrono::hours(1));
-  log.write("info", spdlog::level::debug);
+  log.write("info", LogLevel::debug);
   log.write("warning");
   EXPECT_EQ(text(), "warning\n");
 }

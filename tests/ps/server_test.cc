@@ -22,8 +22,7 @@
 #include "ps/protocol/control.grpc.pb.h"
 #include "ps/protocol/control_call.h"
 #include "ps/protocol/training.h"
-#include "spdlog/sinks/ostream_sink.h"
-#include "spdlog/spdlog.h"
+#include "tests/base/captured_log.h"
 #include "tests/ps/server_caller.h"
 
 namespace gradrail::ps {
@@ -88,10 +87,7 @@ TEST(Server, AJoinAfterTheEndOfARunSaysSo) {
 }
 
 TEST(Server, AStopThatLeavesWorkersNamesThem) {
-  std::ostringstream text;
-  const auto former = spdlog::default_logger();
-  spdlog::set_default_logger(
-      std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text)));
+  const CapturedLog log;
   {
     const auto server = Server::start(local());
     ASSERT_TRUE(server.ok()) << server.status();
@@ -101,8 +97,7 @@ TEST(Server, AStopThatLeavesWorkersNamesThem) {
     const std::atomic<bool> stop = true;
     EXPECT_TRUE((*server)->wait_finished(stop, 50ms).ok());
   }
-  spdlog::set_default_logger(former);
-  EXPECT_THAT(text.str(), HasSubstr("after the limit of 0.05 s for workers to leave: this task ends before worker 0"));
+  EXPECT_THAT(log.text(), HasSubstr("after the limit of 0.05 s for workers to leave: this task ends before worker 0"));
 }
 
 TEST(Server, SummaryBeforeTheFirstJoin) {

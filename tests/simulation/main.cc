@@ -254,7 +254,8 @@ int main(int count, char** words) {
   }
   const std::optional<Arguments> arguments = parse(count, words);
   if (!arguments.has_value()) return usage();
-  spdlog::set_level(arguments->log ? spdlog::level::debug : spdlog::level::off);
+  setenv("GRADRAIL_LOG", arguments->log ? "debug" : "off", 1);
+  start_log("simulation");
   // Made at the first use, and in each child the same.
   if (transport::transports().empty()) return 1;
   transport::host_id();

@@ -4,9 +4,9 @@
 #include <optional>
 #include <utility>
 
+#include "base/log.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "spdlog/spdlog.h"
 
 namespace gradrail::tools {
 namespace {
@@ -40,7 +40,7 @@ void Summaries::check(const absl::Status& written) {
   if (written.ok()) return;
   // A full disk fails each write: one warning is enough, and the run matters more.
   broken_ = true;
-  spdlog::warn("the run continues without summaries: {}", message_of(written));
+  log_warning("the run continues without summaries: {}", message_of(written));
 }
 
 void Summaries::add_exchange(const ClientStats& stats, worker::Scalars& scalars) {

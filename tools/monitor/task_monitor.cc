@@ -2,10 +2,10 @@
 
 #include <limits>
 
+#include "base/log.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/control.pb.h"
-#include "spdlog/spdlog.h"
 #include "tools/monitor/task_metrics.h"
 
 namespace gradrail::tools {
@@ -58,7 +58,7 @@ absl::StatusOr<std::unique_ptr<Summaries>> open_summaries(const MonitoringFlags&
   absl::StatusOr<std::unique_ptr<Summaries>> opened =
       Summaries::create(fmt::format("{}/worker_{}", flags.logs_path, worker), every);
   if (!absl::IsResourceExhausted(opened.status())) return opened;
-  spdlog::warn("the run continues without summaries: {}", message_of(opened.status()));
+  log_warning("the run continues without summaries: {}", message_of(opened.status()));
   return nullptr;
 }
 
@@ -66,16 +66,16 @@ void FlightLog::write(const std::vector<Mark>& marks, const std::string& why) {
   if (marks.empty()) return;
   const absl::StatusOr<std::string> path = dump_.write(marks, why);
   if (path.ok()) {
-    spdlog::warn("flight recorder: the last {} operations are in {}", marks.size(), *path);
+    log_warning("flight recorder: the last {} operations are in {}", marks.size(), *path);
   } else {
-    spdlog::warn("flight recorder: {}", message_of(path.status()));
+    log_warning("flight recorder: {}", message_of(path.status()));
   }
 }
 
 void FlightLog::answer(const std::vector<Mark>& marks) {
   if (++answers_ <= kMostAnswers) return write(marks, "on request");
   if (answers_ == kMostAnswers + 1)
-    spdlog::warn("flight recorder: written down {} times; from now on only if this task fails", kMostAnswers);
+    log_warning("flight recorder: written down {} times; from now on only if this task fails", kMostAnswers);
 }
 
 absl::StatusOr<std::unique_ptr<Timeline>> open_timeline(const MonitoringFlags& flags, uint32_t worker) {
@@ -87,7 +87,7 @@ absl::StatusOr<std::unique_ptr<Timeline>> open_timeline(const MonitoringFlags& f
 void finish_timeline(Timeline* timeline, Client& client) {
   if (timeline == nullptr) return;
   if (const absl::Status written = timeline->finish(client); !written.ok())
-    spdlog::warn("no timeline: {}", message_of(written));
+    log_warning("no timeline: {}", message_of(written));
 }
 
 absl::StatusOr<std::unique_ptr<WorkerMonitor>> WorkerMonitor::start(const MonitoringFlags& flags, MonitoredTask task) {

@@ -71,7 +71,7 @@ void warn_of_loopback_name(const TrainOptions& options, const std::string& host)
   if (std::none_of(servers.begin(), servers.end(), is_elsewhere) &&
       std::none_of(workers.begin(), workers.end(), is_elsewhere))
     return;
-  spdlog::warn(
+  log_warning(
       "the name '{}' is {} on this host, which no other host can reach: name an address of the network in the "
       "cluster or with --bind, or correct /etc/hosts",
       host, found->front().host());
@@ -103,7 +103,7 @@ bool is_returning_ps_possible(const TrainOptions& options) { return !options.loc
 /// A stop on request is not a failure, even if the task had not started its work.
 absl::Status stopped_by_signal(const absl::Status& status, const launch::SignalThread& signals) {
   if (!absl::IsCancelled(status) || !signals.stop().load()) return status;
-  spdlog::warn("{}", message_of(status));
+  log_warning("{}", message_of(status));
   return absl::OkStatus();
 }
 
@@ -315,7 +315,7 @@ absl::Status serve_node(ClientOptions parent, const launch::SignalThread& signal
     if (!reached.ok()) return stopped_by_signal(reached, signals);
     const absl::Status served = serve(std::exchange(is_first, false));
     if (!absl::IsUnavailable(served) || signals.stop().load()) return served;
-    spdlog::warn("{}; this node begins again", message_of(served));
+    log_warning("{}; this node begins again", message_of(served));
   }
 }
 

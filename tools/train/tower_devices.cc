@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "gpu/direct/ipc.h"
-#include "spdlog/spdlog.h"
 #include "worker/models/workload.h"
 
 namespace gradrail::tools {
@@ -24,19 +24,18 @@ TowerDevices::TowerDevices(const launch::HostPlan& plan, const TrainOptions& opt
                                 [](const topology::Gpu& gpu) { return gpu.vendor == topology::Vendor::nvidia; });
   if (!plan.why_no_gpu.empty() && options.why_no_gpu.empty()) {
     if (idle)
-      spdlog::warn("this machine has GPUs, but towers compute on CPUs: {}", plan.why_no_gpu);
+      log_warning("this machine has GPUs, but towers compute on CPUs: {}", plan.why_no_gpu);
     else  // a host without a GPU is no reason for a warning
-      spdlog::log(plan.gpu_driver_failed ? spdlog::level::warn : spdlog::level::info, "towers compute on CPUs: {}",
-                  plan.why_no_gpu);
+      write_log(plan.gpu_driver_failed ? LogLevel::warn : LogLevel::info, "towers compute on CPUs: " + plan.why_no_gpu);
   }
   const auto on_cpu = std::count_if(towers_.begin(), towers_.end(), [](const Tower& t) { return t.ordinal < 0; });
   if (on_cpu == 0 || !plan.why_no_gpu.empty()) return;
   const auto with_gpu = towers_.size() - static_cast<size_t>(on_cpu);
   if (with_gpu == 0) {
-    spdlog::warn("towers compute on CPUs: no GPU remains for this worker");
+    log_warning("towers compute on CPUs: no GPU remains for this worker");
   } else {
-    spdlog::warn("{} of {} towers have GPUs; the other towers compute on CPUs, and each step waits for them", with_gpu,
-                 towers_.size());
+    log_warning("{} of {} towers have GPUs; the other towers compute on CPUs, and each step waits for them", with_gpu,
+                towers_.size());
   }
 }
 
@@ -61,7 +60,7 @@ absl::Status TowerDevices::instead_of(size_t index, const absl::Status& why) {
     return absl::Status(why.code(), fmt::format("--no-soft-placement: tower {}: {}", index, message_of(why)));
   }
   tower.why_cpu = message_of(why);
-  spdlog::warn("tower {} computes on CPUs: {}", index, tower.why_cpu);
+  log_warning("tower {} computes on CPUs: {}", index, tower.why_cpu);
   return absl::OkStatus();
 }
 

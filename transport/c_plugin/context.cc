@@ -17,12 +17,9 @@ namespace {
 constexpr size_t kMaxBatch = 64;
 
 void log_text(int level, const char* text) {
-  // Any thread of the plug-in may call this function: spdlog's loggers here permit that.
-  constexpr spdlog::level::level_enum kLevels[] = {spdlog::level::debug, spdlog::level::info, spdlog::level::warn,
-                                                   spdlog::level::err};
-  // Foreign code sets the level, which is an index.
-  const int known = std::clamp(level, 0, static_cast<int>(std::size(kLevels)) - 1);
-  spdlog::log(kLevels[known], "{}", printable(text == nullptr ? "" : text));
+  // Foreign code sets the level. Any thread of the plug-in may call this function.
+  const int known = std::clamp(level, static_cast<int>(LogLevel::debug), static_cast<int>(LogLevel::error));
+  write_log(static_cast<LogLevel>(known), text == nullptr ? "" : text);
 }
 
 absl::StatusOr<Capabilities> read_capabilities(const Table& table, const gradrail_transport_context* context) {
@@ -258,7 +255,7 @@ absl::Status PluginContext::cause_of_loss(const gradrail_transport_completion& c
 
 void PluginContext::give_up(absl::Status defect) {
   GRADRAIL_CHECK(defect_.ok() && losses_.empty());  // invariant 2: one defect
-  spdlog::error("{}; its {} connections are lost", message_of(defect), connections_.size());
+  log_error("{}; its {} connections are lost", message_of(defect), connections_.size());
   for (const auto& [handle, connection] : connections_) {
     // The loss of this connection has been reported.
     if (connection->lost()) continue;

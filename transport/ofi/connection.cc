@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "spdlog/spdlog.h"
 #include "transport/common/byte_codec.h"
 #include "transport/ofi/context.h"
 
@@ -183,8 +183,7 @@ void OfiConnection::lose(absl::Status cause) {
     cause = absl::Status(cause.code(), fmt::format("{}: {}", name_, message_of(cause)));
   }
   // The owner decides about an end that the peer chose, and the log of the owner has it if it was an error.
-  context_.rate_limited_log().write(message_of(cause),
-                                    side_channel_.is_open() ? spdlog::level::warn : spdlog::level::info);
+  context_.rate_limited_log().write(message_of(cause), side_channel_.is_open() ? LogLevel::warn : LogLevel::info);
   cause_ = cause;
   if (side_channel_.is_open()) {
     side_channel_.send(encode(Disconnect{std::string(message_of(cause))})).IgnoreError();  // it may have ended too

@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/random_bits.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "spdlog/spdlog.h"
 #include "transport/common/byte_codec.h"
 #include "transport/ucx/context.h"
 #include "transport/ucx/native_error.h"
@@ -224,7 +224,7 @@ void UcxConnection::reap() {
   side_channel_.close();
   if (!released() && !abandoned()) {
     context_.rate_limited_log().write(fmt::format("{}: UCX has not released the memory of this connection", describe()),
-                                      spdlog::level::err);
+                                      LogLevel::error);
   }
   state_ = State::lost;
 }

@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/random_bits.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "spdlog/spdlog.h"
 #include "transport/common/native_error.h"
 #include "transport/tcp/context.h"
 #include "transport/tcp/native_error.h"
@@ -64,7 +64,7 @@ void UcxContext::leak_abandoned() {
   const TimePoint deadline = Clock::now() + kTimeout;
   while (!abandoned_.empty() && Clock::now() < deadline) progress();
   if (abandoned_.empty()) return;
-  spdlog::warn("ucx: {} endpoints without a complete wire-up stay until the process ends", abandoned_.size());
+  log_warning("ucx: {} endpoints without a complete wire-up stay until the process ends", abandoned_.size());
   // The end of the worker would close these endpoints, and UCX 1.13 would abort (UcxConnection::abandoned). Its
   // callbacks may still use the connections.
   worker_.leak();

@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "base/log.h"
 #include "base/status.h"
-#include "spdlog/spdlog.h"
 #include "worker/client/client_impl.h"
 
 namespace gradrail {
@@ -16,8 +16,8 @@ namespace {
 void report_late_worker(const ClientOptions& options) {
   const size_t workers = options.cluster.workers.size();
   if (workers == 0 || options.task_index < workers) return;
-  spdlog::warn("worker {} joins as a late worker: the cluster names the workers 0 to {}", options.task_index,
-               workers - 1);
+  log_warning("worker {} joins as a late worker: the cluster names the workers 0 to {}", options.task_index,
+              workers - 1);
 }
 
 }  // namespace

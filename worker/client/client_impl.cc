@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
@@ -12,7 +13,6 @@
 #include "ps/protocol/altered_data.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/training.h"
-#include "spdlog/spdlog.h"
 #include "worker/client/session/stop.h"
 
 namespace gradrail::worker {
@@ -44,7 +44,7 @@ ClientImpl::ClientImpl(ClientOptions options, Schema schema, std::shared_ptr<ps:
       rejoin_(options_, failure_, telemetry_, exchange_, paths_, session_,
               {.join_cluster = [this](TimePoint deadline) { return join_cluster(deadline); },
                .start = [this] { return start(); }}) {
-  if (!options_.hooks.log) options_.hooks.log = [](const std::string& text) { spdlog::warn("{}", text); };
+  if (!options_.hooks.log) options_.hooks.log = [](const std::string& text) { log_warning("{}", text); };
 }
 
 ClientImpl::~ClientImpl() {

@@ -5,13 +5,13 @@
 #include <vector>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "gpu/direct/dma_buf.h"
 #include "ps/protocol/exchange_layout.h"
 #include "ps/protocol/path_check.h"
 #include "ps/protocol/push_format.h"
-#include "spdlog/spdlog.h"
 
 namespace gradrail::worker {
 namespace {
@@ -85,8 +85,8 @@ absl::Status GpuVariables::prepare_packing() {
 std::unique_ptr<gpu::Pin> GpuVariables::pin(const MemorySpan& memory) const {
   absl::StatusOr<std::unique_ptr<gpu::Pin>> pinned = device_.device->pin(memory.data, memory.bytes);
   if (pinned.ok()) return *std::move(pinned);
-  spdlog::info("host memory is not pinned, so that copies of {} are slower: {}", device_.device->name(),
-               message_of(pinned.status()));
+  log_info("host memory is not pinned, so that copies of {} are slower: {}", device_.device->name(),
+           message_of(pinned.status()));
   return nullptr;
 }
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
 #include "base/status.h"
-#include "spdlog/spdlog.h"
 
 namespace gradrail::worker {
 
@@ -27,8 +27,7 @@ void DevicePins::pin(gpu::Compute& device, const Run& run) {
   // Pinned by another tower serves all.
   if (!pin.ok() && !absl::IsAlreadyExists(pin.status()) && !refused_) {
     refused_ = true;  // one report is enough
-    spdlog::info("host memory is not pinned, so that copies of {} are slower: {}", device.name(),
-                 message_of(pin.status()));
+    log_info("host memory is not pinned, so that copies of {} are slower: {}", device.name(), message_of(pin.status()));
   }
   // A refused run is recorded as well: it is not tried again in each step.
   pinned_.push_back({run.data, run.bytes, pin.ok() ? *std::move(pin) : nullptr});

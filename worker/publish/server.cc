@@ -78,7 +78,7 @@ void Server::notify() {
   const char byte = 0;
   // A full pipe wakes the thread as well.
   if (write(wake_.writer.get(), &byte, 1) < 0 && errno != EAGAIN)
-    spdlog::error("publisher: write to a pipe: {}", std::strerror(errno));
+    log_error("publisher: write to a pipe: {}", std::strerror(errno));
 }
 
 void Server::finish(TimePoint deadline) {
@@ -159,7 +159,7 @@ bool Server::serve_one(ReaderLink& reader) {
   if (status.ok()) status = reader.check_time(stall_limit, kIdleInterval);
   if (status.ok()) return !reader.is_closed();
   if (absl::IsUnavailable(status)) {
-    rate_limited_log_.write(fmt::format("publisher {}: {}", address_, message_of(status)), spdlog::level::info);
+    rate_limited_log_.write(fmt::format("publisher {}: {}", address_, message_of(status)), LogLevel::info);
   } else {
     rate_limited_log_.write(fmt::format("publisher {}: {}; the connection is closed", address_, message_of(status)));
     const MutexLock lock(mutex_);

@@ -74,7 +74,7 @@ absl::Status Subscriber::retry(TimePoint deadline, Attempt attempt) {
     }
     drop_link();
     if (!absl::IsUnavailable(status)) return status;
-    if (last_loss_ != message_of(status)) spdlog::info("subscriber: {}; connecting again", message_of(status));
+    if (last_loss_ != message_of(status)) log_info("subscriber: {}; connecting again", message_of(status));
     last_loss_ = std::string(message_of(status));
     pause_ = std::clamp(pause_ * 2, kFirstPause, kLongestPause);
     retry_at_ = Clock::now() + with_jitter(pause_);
@@ -149,7 +149,7 @@ absl::Status Subscriber::receive(TimePoint deadline) {
     }
     ++stats_.hash_failures;
     if (std::exchange(failed_hash_, !failed_hash_)) return status;
-    spdlog::warn("subscriber: {}; requesting all parameters", message_of(status));
+    log_warning("subscriber: {}; requesting all parameters", message_of(status));
   }
 }
 

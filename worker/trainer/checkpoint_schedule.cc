@@ -5,9 +5,9 @@
 #include <thread>
 #include <vector>
 
+#include "base/log.h"
 #include "base/status.h"
 #include "fmt/ranges.h"
-#include "spdlog/spdlog.h"
 
 namespace gradrail::worker {
 
@@ -49,15 +49,15 @@ void CheckpointSchedule::take_outcome() {
   if (!files.ok()) return failed(files.status());
   if (files->empty()) {
     saved_after_ = 0;
-    spdlog::warn("a checkpoint was abandoned: a parameter server was lost during the write");
+    log_warning("a checkpoint was abandoned: a parameter server was lost during the write");
     return;
   }
-  spdlog::info("saved {}", fmt::join(*files, ", "));
+  log_info("saved {}", fmt::join(*files, ", "));
 }
 
 void CheckpointSchedule::failed(const absl::Status& why) {
   saved_after_ = 0;
-  spdlog::warn("a checkpoint failed, training continues: {}", message_of(why));
+  log_warning("a checkpoint failed, training continues: {}", message_of(why));
 }
 
 // A failure here is the result of the run: no later save could repair it.
@@ -76,7 +76,7 @@ absl::Status CheckpointSchedule::at_end(bool unchanged) {
   }
   GRADRAIL_RETURN_IF_ERROR(begun);
   const absl::StatusOr<std::vector<std::string>> files = variables_.finish_checkpoint();
-  if (files.ok()) spdlog::info("saved {}", fmt::join(*files, ", "));
+  if (files.ok()) log_info("saved {}", fmt::join(*files, ", "));
   return files.status();
 }
 

@@ -6,10 +6,10 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "spdlog/spdlog.h"
 #include "worker/models/elementwise.h"
 
 namespace gradrail::worker {
@@ -164,7 +164,7 @@ absl::Status Towers::choose_sum(gpu::Reduce reduce) {
   if (!sum.ok()) {
     if (reduce == gpu::Reduce::nccl)
       return absl::Status(sum.status().code(), fmt::format("--reduce nccl: {}", message_of(sum.status())));
-    spdlog::info("the towers' gradients are averaged by the host: {}", message_of(sum.status()));
+    log_info("the towers' gradients are averaged by the host: {}", message_of(sum.status()));
     return absl::OkStatus();
   }
   sum_ = *std::move(sum);

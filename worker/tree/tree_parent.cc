@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/resource_limits.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -13,7 +14,6 @@
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/schema.h"
 #include "ps/protocol/security.h"
-#include "spdlog/spdlog.h"
 #include "worker/client/run_failure.h"
 #include "worker/client/session/control_link.h"
 
@@ -51,7 +51,7 @@ absl::Status wait_for_parent(const ClientOptions& options) {
   for (uint32_t i = 0; i < options.cluster.ps.size(); ++i) {
     GRADRAIL_RETURN_IF_ERROR(ps::check_exposure(options.security, options.cluster.ps[i]));
     worker::ControlLink link(
-        i, options.cluster.ps[i], dialer, [](const std::string& text) { spdlog::warn("{}", text); }, stopped, nullptr);
+        i, options.cluster.ps[i], dialer, [](const std::string& text) { log_warning("{}", text); }, stopped, nullptr);
     GRADRAIL_RETURN_IF_ERROR(link.describe(request, deadline).status());
   }
   return absl::OkStatus();
@@ -297,7 +297,7 @@ void TreeParent::leave(const std::string& failed) {
     failure_ = absl::OkStatus();
     return ended;
   });
-  if (!left.ok()) spdlog::warn("{}: {}", name(), message_of(left));
+  if (!left.ok()) log_warning("{}: {}", name(), message_of(left));
 }
 
 absl::Status TreeParent::begin_checkpoint() {

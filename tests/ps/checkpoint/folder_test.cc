@@ -17,8 +17,7 @@
 #include "ps/checkpoint/file.h"
 #include "ps/checkpoint/retention.h"
 #include "ps/checkpoint/set.h"
-#include "spdlog/sinks/ostream_sink.h"
-#include "spdlog/spdlog.h"
+#include "tests/base/captured_log.h"
 #include "tests/ps/checkpoint/checkpoint_files.h"
 
 namespace {
@@ -142,13 +141,9 @@ TEST(CheckpointFolder, HalfASetIsAnErrorThatNamesTheOtherHalf) {
 /// Returns the log text of `run`.
 template <typename Run>
 std::string log_of(Run run) {
-  std::ostringstream text;
-  const auto before = spdlog::default_logger();
-  spdlog::set_default_logger(
-      std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(text)));
+  const CapturedLog log;
   run();
-  spdlog::set_default_logger(before);
-  return text.str();
+  return log.text();
 }
 
 void damage(const std::string& path) { write_bytes(path, read_bytes(path).substr(0, 200)); }

@@ -149,11 +149,7 @@ gradrail_transport_table good_table() {
 
 class CPlugin : public ::testing::Test {
  protected:
-  CPlugin() : table_(Table::read("fake", "/plugins/fake.so", good_table()).value()) {
-    script = {};
-    spdlog::set_level(spdlog::level::off);
-  }
-  ~CPlugin() override { spdlog::set_level(spdlog::level::info); }
+  CPlugin() : table_(Table::read("fake", "/plugins/fake.so", good_table()).value()) { script = {}; }
 
   std::string why_not_opened() { return std::string(message_of(open(table_, {}).status())); }
   void open_it() { context_ = open(table_, {}).value(); }

@@ -17,8 +17,7 @@
 #include "base/random.h"
 #include "gmock/gmock.h"
 #include "gradrail/clock.h"
-#include "spdlog/sinks/ostream_sink.h"
-#include "spdlog/spdlog.h"
+#include "tests/base/captured_log.h"
 #include "tests/transport/shm/testing.h"
 
 namespace {
@@ -470,10 +469,7 @@ TEST(ShmSocket, APacketJustBeforeTheEndIsNotMissed) {
 
 /// Any local user wrote megabytes a second into the log: one line for each connection.
 TEST_F(ShmHostile, AFloodOfConnectionsWritesFewLines) {
-  std::ostringstream log;
-  const auto before = spdlog::default_logger();
-  spdlog::set_default_logger(
-      std::make_shared<spdlog::logger>("test", std::make_shared<spdlog::sinks::ostream_sink_mt>(log)));
+  const CapturedLog log;
   constexpr int kConnections = 1000;
   for (int i = 0; i < kConnections; ++i) {
     RawPeer peer(address_);
@@ -491,8 +487,7 @@ TEST_F(ShmHostile, AFloodOfConnectionsWritesFewLines) {
     EXPECT_EQ(peer.hear(*context_).message.kind, ControlKind::disconnect);
   }
   context_.reset();
-  spdlog::set_default_logger(before);
-  const std::string text = log.str();
+  const std::string text = log.text();
   EXPECT_THAT(text, HasSubstr("similar messages suppressed"));
   EXPECT_LE(std::count(text.begin(), text.end(), '\n'), 20) << text;
 }

@@ -5,8 +5,7 @@
 
 #include <sstream>
 
-#include "spdlog/sinks/ostream_sink.h"
-#include "spdlog/spdlog.h"
+#include "tests/base/captured_log.h"
 #include "tests/transport/tcp/fixture.h"
 
 namespace gradrail::transport::tcp {
@@ -18,11 +17,7 @@ class TcpHostile : public ::testing::Test {
     address_ = server_.listen();
     region_ = server_.add(memory_, Access::remote_write);
     readable_ = server_.add(secret_, Access::remote_read);
-    auto sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(log_);
-    before_ = spdlog::default_logger();
-    spdlog::set_default_logger(std::make_shared<spdlog::logger>("test", sink));
   }
-  ~TcpHostile() override { spdlog::set_default_logger(before_); }
 
   static Tuning quick() {
     Tuning tuning;
@@ -73,8 +68,7 @@ class TcpHostile : public ::testing::Test {
 
   std::vector<std::byte> memory_ = std::vector<std::byte>(64);
   std::vector<std::byte> secret_ = std::vector<std::byte>(64);
-  std::ostringstream log_;
-  std::shared_ptr<spdlog::logger> before_;
+  CapturedLog log_;
   Node server_;
   Node honest_;
   std::string address_;
@@ -88,7 +82,7 @@ TEST_F(TcpHostile, GarbageIsClosedAtOnceAndReportsNothing) {
   EXPECT_TRUE(is_closed(raw));
   EXPECT_TRUE(server_.seen.empty());
   EXPECT_TRUE(raw.heard.empty());
-  EXPECT_NE(log_.str().find("not a gradrail peer"), std::string::npos) << log_.str();
+  EXPECT_NE(log_.text().find("not a gradrail peer"), std::string::npos) << log_.text();
   expect_honest_peer_served();
 }
 
@@ -136,7 +130,7 @@ TEST_F(TcpHostile, OtherVersionGetsTheReason) {
   raw.start_handshake(99);
   EXPECT_TRUE(is_closed(raw));
   EXPECT_NE(raw.heard.find("protocol version 99, this side has version 1"), std::string::npos) << raw.heard;
-  EXPECT_NE(log_.str().find("protocol version 99"), std::string::npos) << log_.str();
+  EXPECT_NE(log_.text().find("protocol version 99"), std::string::npos) << log_.text();
 }
 
 TEST_F(TcpHostile, ConnectingToAnotherVersionGetsTheReason) {
@@ -328,8 +322,8 @@ TEST_F(TcpHostile, ManySilentConnectionsDoNotBlockPeers) {
     return all;
   }));
   size_t lines = 0;
-  for (const char c : log_.str()) lines += c == '\n';
-  EXPECT_EQ(lines, 1U) << "40 unknown connections within 10 s are one line:\n" << log_.str();
+  for (const char c : log_.text()) lines += c == '\n';
+  EXPECT_EQ(lines, 1U) << "40 unknown connections within 10 s are one line:\n" << log_.text();
 }
 
 TEST_F(TcpHostile, ConnectionBeyondTheLimitGetsTheReason) {

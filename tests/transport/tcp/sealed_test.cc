@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <functional>
 
-#include "spdlog/spdlog.h"
 #include "tests/transport/tcp/fixture.h"
 #include "transport/tcp/seal/record_cipher.h"
 
@@ -57,10 +56,8 @@ class Wire {
 class TcpSealed : public ::testing::Test {
  protected:
   TcpSealed() : server_(tuning(), encrypted()), client_(tuning(), encrypted()), address_(server_.listen()) {
-    spdlog::set_level(spdlog::level::off);
     wire_ = std::make_unique<Wire>(address_);
   }
-  ~TcpSealed() override { spdlog::set_level(spdlog::level::info); }
 
   static Tuning tuning() {
     Tuning tuning;

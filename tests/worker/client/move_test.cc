@@ -2,14 +2,12 @@
 // counts once.
 #include <atomic>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <string_view>
 
+#include "base/log.h"
 #include "base/random.h"
 #include "base/status.h"
-#include "spdlog/sinks/base_sink.h"
-#include "spdlog/spdlog.h"
+#include "tests/base/captured_log.h"
 #include "tests/worker/client/cluster.h"
 #include "tests/worker/client/cut.h"
 #include "transport/registry.h"
@@ -18,28 +16,6 @@ namespace gradrail::worker {
 namespace {
 
 using ::testing::HasSubstr;
-
-/// Counts the log lines with these words. Must outlive each thread that logs.
-class Heard : public spdlog::sinks::base_sink<std::mutex> {
- public:
-  static std::shared_ptr<Heard> listen(std::string words) {
-    auto heard = std::make_shared<Heard>(std::move(words));
-    spdlog::default_logger()->sinks().push_back(heard);
-    return heard;
-  }
-  explicit Heard(std::string words) : words_(std::move(words)) {}
-
-  int count() const { return count_.load(); }
-
- private:
-  void sink_it_(const spdlog::details::log_msg& line) override {
-    if (std::string_view(line.payload.data(), line.payload.size()).find(words_) != std::string_view::npos) ++count_;
-  }
-  void flush_() override {}
-
-  const std::string words_;
-  std::atomic<int> count_ = 0;
-};
 
 class ClientMove : public ::testing::TestWithParam<const char*> {};
 
@@ -104,7 +80,7 @@ TEST(ClientMoveOfStreams, TheBytesOfTheLostPathRemain) {
 
 TEST_P(ClientMove, ConnectionThatFailsWhileWaitingIsReplaced) {
   const Watchdog watchdog;
-  const std::shared_ptr<Heard> moves = Heard::listen("continues over");
+  const CapturedLog log(LogLevel::info);
   Cluster cluster({.worker_count = 2, .transports = {GetParam()}});
   ClientOptions options[2] = {cluster.options(0, ModeKind::sync), cluster.options(1, ModeKind::sync)};
   const std::unique_ptr<Client> first = join(options[0], odd_schema());
@@ -121,7 +97,7 @@ TEST_P(ClientMove, ConnectionThatFailsWhileWaitingIsReplaced) {
   });
   cut_one(GetParam(), cluster.spec());
   // Otherwise shared memory, which outlives the socket beside it, may carry the answer before the loss is detected.
-  EXPECT_TRUE(eventually([&] { return moves->count() > 0; }));
+  EXPECT_TRUE(eventually([&] { return log.text().find("continues over") != std::string::npos; }));
   fill_gradients(*second, 1, 1);
   second->exchange();
   const absl::Status waited = second->wait();

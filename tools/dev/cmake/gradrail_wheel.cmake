@@ -1,9 +1,8 @@
 # GRADRAIL_WHEEL: the objects of the Python wheel (pyproject.toml). Other packages of the same process bring their own
-# versions of the same libraries. The objects contain fmt and spdlog, hidden. tools/dev/build_wheel bundles the other
+# versions of the same libraries. The objects contain fmt, hidden. tools/dev/build_wheel bundles the other
 # libraries and renames their symbols. Debian's archives of Abseil, protobuf and re2 are not position-independent.
 # Static gRPC and OpenSSL would be in the wheel four times.
-set_target_properties(spdlog::spdlog_header_only PROPERTIES INTERFACE_LINK_LIBRARIES "Threads::Threads;fmt::fmt-header-only")
-set(GRADRAIL_LOG_LIBRARIES spdlog::spdlog_header_only fmt::fmt-header-only)
+set(GRADRAIL_FMT fmt::fmt-header-only)
 
 # The package is the prefix of an installation: the program and the library find plug-ins and MNIST relative to their
 # own files. A wheel has no symbolic links.

@@ -2,13 +2,13 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/net_address.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/mac.h"
 #include "ps/protocol/path_check.h"
-#include "spdlog/spdlog.h"
 #include "transport/rails/bundle_context.h"
 #include "transport/rails/rail_contexts.h"
 #include "transport/registry.h"
@@ -202,7 +202,7 @@ absl::Status PathManager::try_gpu_transfer(ShardLink& link, size_t candidate, Gp
   GRADRAIL_RETURN_IF_ERROR(failure_.status());
   if (!checked.ok() && path->slots_on_gpu()) {
     // Either GPU may be the cause. A second test without the shard's GPU decides.
-    spdlog::warn("shard {}: the path into its GPU's memory does not work: {}", link.shard_index, message_of(checked));
+    log_warning("shard {}: the path into its GPU's memory does not work: {}", link.shard_index, message_of(checked));
     link.host_slots = true;
     path.reset();
     return try_gpu_transfer(link, candidate, way, deadline);

@@ -2,9 +2,9 @@
 #include <algorithm>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "spdlog/spdlog.h"
 #include "worker/client/paths/gpu_transfers.h"
 #include "worker/client/paths/path_manager.h"
 
@@ -41,7 +41,7 @@ void PathManager::switch_to_probe(ShardLink& link, TimePoint deadline) {
   link.probe.path->activate();
   const absl::Status switched = establish(*link.probe.path, Phase::active, deadline);
   if (!switched.ok()) return end_probe(link, std::string(message_of(switched)));
-  spdlog::warn("shard {} at {}: back on {}", link.shard_index, link.address, link.probe.path->describe());
+  log_warning("shard {} at {}: back on {}", link.shard_index, link.address, link.probe.path->describe());
   telemetry_.count_return();
   link.transfers_refused = std::move(link.probe.refused);
   use(link, std::move(link.probe.path), link.probe.candidate);
@@ -105,8 +105,8 @@ absl::StatusOr<std::unique_ptr<ShardPath>> PathManager::open_probe(ShardLink& li
 }
 
 void PathManager::end_probe(ShardLink& link, const std::string& why) {
-  spdlog::info("shard {} at {}: {} does not work yet: {}", link.shard_index, link.address,
-               link.candidates[link.probe.candidate].name, why);
+  log_info("shard {} at {}: {} does not work yet: {}", link.shard_index, link.address,
+           link.candidates[link.probe.candidate].name, why);
   link.candidates[link.probe.candidate].refused = why;
   // The next probe leaves out what may have been the cause: first the shard's GPU, then the way.
   if (link.probe.path != nullptr && link.probe.path->slots_on_gpu()) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/net_address.h"
 #include "base/status.h"
 #include "fmt/format.h"
@@ -12,7 +13,6 @@
 #include "ps/protocol/altered_data.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/mac.h"
-#include "spdlog/spdlog.h"
 #include "transport/rails/bundle_context.h"
 #include "transport/rails/rail_contexts.h"
 #include "transport/registry.h"
@@ -73,8 +73,8 @@ void PathManager::warn_of_slower_paths() const {
     for (size_t i = 0; i < link->candidate; ++i) {
       const transport::Candidate& better = link->candidates[i];
       if (better.never || better.refused.empty() || !reasons.insert(better.refused).second) continue;
-      spdlog::warn("shard {} at {}: {} is used, because {} was refused: {}", link->shard_index, link->address,
-                   link->candidates[link->candidate].name, better.name, better.refused);
+      log_warning("shard {} at {}: {} is used, because {} was refused: {}", link->shard_index, link->address,
+                  link->candidates[link->candidate].name, better.name, better.refused);
     }
   }
 }

@@ -1,9 +1,9 @@
 // Replaces a path that was lost during the run. The exchange repeats the pushes without an answer.
 #include "base/check.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "spdlog/spdlog.h"
 #include "worker/client/paths/path_manager.h"
 #include "worker/client/session/stop.h"
 
@@ -65,8 +65,8 @@ absl::Status PathManager::replace(ShardLink& link) {
       const absl::Status replaced = try_candidate(link, candidate, Clock::now() + kReplaceAttempt);
       if (replaced.ok()) {
         telemetry_.count_move();
-        spdlog::warn("{}: {} was lost ({}); continues over {} after {:.2f} s", where, lost, cause,
-                     link.path->describe(), seconds_since(start));
+        log_warning("{}: {} was lost ({}); continues over {} after {:.2f} s", where, lost, cause, link.path->describe(),
+                    seconds_since(start));
         // The call is needed even if a ps was lost at the same time: this path is in use, so no later call repeats its
         // pushes.
         events_.on_path_lost(link);

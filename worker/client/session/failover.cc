@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/control.pb.h"
-#include "spdlog/spdlog.h"
 #include "worker/client/session/stop.h"
 
 namespace gradrail::worker {
@@ -63,7 +63,7 @@ absl::Status Failover::recover() {
     for (const auto& [ps_index, cause] : lost) {
       const absl::Status switched = switch_to_successor(ps_index, cause);
       if (switched.ok()) continue;
-      spdlog::warn("its backup did not take over: {}", std::string(message_of(switched)));
+      log_warning("its backup did not take over: {}", std::string(message_of(switched)));
       failure_.abandon_failover();
       failure_.fail(cause);
       return failure_.status();

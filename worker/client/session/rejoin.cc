@@ -5,10 +5,10 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "ps/protocol/optimizer_settings.h"
-#include "spdlog/spdlog.h"
 #include "worker/client/session/stop.h"
 
 namespace gradrail::worker {
@@ -133,7 +133,7 @@ absl::Status Rejoin::join_once(TimePoint deadline, uint64_t former_group) {
   }
   const bool same_servers = session_.group() == former_group;
   if (session_.has_started() && !same_servers && !session_.began_from().has_value()) {
-    spdlog::warn(
+    log_warning(
         "the parameter servers have restored no checkpoint ({}): the run continues with the chief's parameters{}, and "
         "global steps count from 0 again",
         session_.saves_checkpoints() ? "see their logs" : "not all of them have --checkpoint_dir",
