@@ -160,7 +160,7 @@ void Workers::end_step(uint32_t index, Trace trace, Time now) {
     ++finished_count_;
     return;
   }
-  // As Exchange::catch_up().
+  // The rule of Exchange::catch_up().
   if (worker.was_dropped) worker.step = std::max(worker.step, lowest_version(index));
   begin_step(index, now);
 }
