@@ -13,8 +13,8 @@
 
 namespace gradrail {
 
-/// Lines that other processes can cause, also such that have proven nothing: without a limit any local user could fill
-/// the disk. The line after an interval has the number of those that were suppressed.
+/// Limits log lines that other processes can cause, also processes without authentication: any local user could fill
+/// the disk otherwise. The line after an interval has the number of those that were suppressed.
 /// Threads  Any thread.
 class RateLimitedLog {
  public:

@@ -20,7 +20,7 @@ uint64_t parse_size(const std::string& text);
 /// "[json.exception.parse_error.101] parse error at line 1, …".
 std::string json_error_text(const std::exception& error);
 
-/// Processor, cores, kernel: what a figure means nothing without.
+/// Processor, cores and kernel. A figure without them has no meaning.
 std::string machine();
 
 }  // namespace gradrail::bench

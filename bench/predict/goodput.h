@@ -7,13 +7,13 @@ namespace gradrail::bench::predict {
 /// Averages over the runs of the Monte Carlo simulation, except for the percentile and the minimum.
 struct Goodput {
   double steps_per_s = 0;  ///< useful steps / wall time
-  double share = 0;        ///< of the steps of a run without failures and saves
+  double share = 0;        ///< share of the steps of a run without failures and saves
   double share_p5 = 0;     ///< 5th percentile of the runs. A few runs with large losses can lower the mean below it
-  double share_min = 0;    ///< of the worst run
-  double lost_steps = 0;   ///< of a run: done, and done again after a return to a checkpoint
-  double failures = 0;     ///< of hosts, of a run
-  double returns = 0;      ///< to a checkpoint, of a run
-  double stalled_s = 0;    ///< of a run: no worker makes a step
+  double share_min = 0;    ///< share of the worst run
+  double lost_steps = 0;   ///< steps of a run that are done again after a return to a checkpoint
+  double failures = 0;     ///< failures of hosts in a run
+  double returns = 0;      ///< returns to a checkpoint in a run
+  double stalled_s = 0;    ///< time of a run in which no worker makes a step
   double absent = 0;       ///< share of the gradients that lost workers do not send
 };
 

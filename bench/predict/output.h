@@ -11,7 +11,7 @@ namespace gradrail::bench::predict {
 
 struct Prediction {
   Outcome outcome;
-  /// With failures: without and with a backup of each ps.
+  /// The results without and with a backup of each ps, if hosts fail.
   std::optional<Goodput> without_backup, with_backup;
 };
 

@@ -64,7 +64,7 @@ absl::StatusOr<Plan> plan_of(const Description& description) {
   }
   plan.first_bucket.push_back(static_cast<uint32_t>(plan.buckets.size()));
   set_ready(load.layers, map, plan);
-  // As worker::Exchange: shard by shard, the last bucket first.
+  // The order of worker::Exchange: shard by shard, the last bucket first.
   plan.order.resize(plan.buckets.size());
   std::iota(plan.order.begin(), plan.order.end(), 0);
   std::sort(plan.order.begin(), plan.order.end(), [&](uint32_t a, uint32_t b) {

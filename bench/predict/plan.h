@@ -13,10 +13,10 @@ namespace gradrail::bench::predict {
 struct Plan {
   struct Bucket {
     uint32_t shard = 0;
-    uint32_t index = 0;  ///< in its shard
+    uint32_t index = 0;  ///< index in its shard
     double fp32_bytes = 0;
-    double push_bytes = 0;    ///< with the header
-    double return_bytes = 0;  ///< with the header
+    double push_bytes = 0;    ///< bytes of a push with its header
+    double return_bytes = 0;  ///< bytes of an answer with its header
     uint32_t before = kNone;  ///< common index of the bucket that leaves before this one from its place
     uint32_t after = kNone;
     double ready = 1;  ///< share of the compute time after which its gradient is complete
@@ -25,7 +25,7 @@ struct Plan {
 
   std::vector<Bucket> buckets;
   std::vector<uint32_t> first_bucket;  ///< per shard, and one past the last
-  std::vector<uint32_t> order;         ///< in which the buckets of a step leave
+  std::vector<uint32_t> order;         ///< order in which the buckets of a step leave
 
   /// Bytes of the pushes of one step into the shard that has the most.
   double bytes_into_shard(const Cluster& cluster) const;

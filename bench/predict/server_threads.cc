@@ -31,7 +31,7 @@ void ServerThreads::receive(uint32_t thread, double bytes, Time now) {
   busy_ += work + costs_.message_us * 1e3;
   // The thread takes bytes while the others arrive, if it has time.
   free_at = std::max(free_at + work, now + last_piece) + costs_.message_us * 1e3;
-  // From the NIC to memory; TCP copies them once more.
+  // The NIC writes the bytes to memory; TCP copies them once more.
   free_at = std::max(free_at, use_memory(thread, bytes * (costs_.receive_ns_per_byte > 0 ? 3 : 1)));
 }
 

@@ -53,7 +53,8 @@ class Simulation {
   }
 
  private:
-  /// In sync all workers make equally many steps. In other modes the rest of a run would have fewer workers.
+  /// Whether the measurement has ended. The steps of all workers count in sync; elsewhere the run ends with its first
+  /// worker, because the rest of it would have fewer workers.
   bool is_over() {
     // Equal workers repeat their step.
     if (description_.workers_each > 1 && workers_.all_steps() != checked_steps_) {

@@ -19,11 +19,11 @@ struct Outcome {
   double step_s_mean = 0;
   double step_s_min = 0;
   double step_s_max = 0;
-  double exchange_s_median = 0;  ///< from the end of the compute time to the last fresh parameter
+  double exchange_s_median = 0;  ///< time from the end of the computation to the last fresh parameter
   double exchange_s_p99 = 0;
-  double steps_per_s = 0;    ///< of the median worker
-  double updates_per_s = 0;  ///< of all buckets, divided by their number
-  double dropped_share = 0;  ///< of the answers
+  double steps_per_s = 0;    ///< pace of the median worker
+  double updates_per_s = 0;  ///< updates of all buckets, divided by their number
+  double dropped_share = 0;  ///< share of the answers to late gradients
 
   /// Shares of the measured time in which a resource works: of all resources of the kind together. The network: of the
   /// busier direction, in bytes. That of the shards' NICs is the share of line rate.
@@ -33,8 +33,8 @@ struct Outcome {
   std::array<double, kCauses> critical_path{};
   std::string bottleneck;  ///< the largest of them
 
-  uint64_t buckets = 0;            ///< of the model
-  double bytes_into_shard = 0;     ///< of the pushes of one step, at the shard that has the most
+  uint64_t buckets = 0;            ///< buckets of the model
+  double bytes_into_shard = 0;     ///< bytes of the pushes of one step, at the shard that has the most
   uint32_t simulated_workers = 0;  ///< less than the workers: each stands for several equal ones
   uint64_t events = 0;
 };

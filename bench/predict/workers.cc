@@ -60,7 +60,7 @@ void Workers::on_push(uint32_t index, Time now) {
   events_.insert(std::max({now, ready, worker.free_at}), Event::Kind::push, index);
 }
 
-/// As Exchange::push_bucket().
+/// The rule of Exchange::push_bucket().
 void Workers::push(uint32_t worker, uint32_t index, const Trace& trace, Time now) {
   bucket(worker, index).is_pushed = true;
   const uint32_t before = plan_.buckets[index].before;
@@ -93,7 +93,7 @@ void Workers::send(uint32_t index, uint32_t bucket_index, Trace trace, Time now)
                 departs_at);
 }
 
-/// As Exchange::on_answer().
+/// The rule of Exchange::on_answer().
 void Workers::on_answer(uint32_t message_index, Time now) {
   const Costs& costs = description_.costs;
   ++answers_;
@@ -124,7 +124,7 @@ void Workers::on_answer(uint32_t message_index, Time now) {
                         : end_step(message.worker, message.trace, worker.free_at);
 }
 
-/// As Exchange::repeat_late().
+/// The rule of Exchange::repeat_late().
 void Workers::repeat_late(uint32_t index, const Trace& trace, Time now) {
   Worker& worker = workers_[index];
   worker.step = std::max(worker.step, lowest_version(index)) + 1;
@@ -160,7 +160,7 @@ void Workers::end_step(uint32_t index, Trace trace, Time now) {
     ++finished_count_;
     return;
   }
-  // As Exchange::catch_up().
+  // The rule of Exchange::catch_up().
   if (worker.was_dropped) worker.step = std::max(worker.step, lowest_version(index));
   begin_step(index, now);
 }

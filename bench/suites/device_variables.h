@@ -17,7 +17,7 @@ class DeviceVariables {
   static absl::StatusOr<std::unique_ptr<DeviceVariables>> create(const std::string& on, size_t elements,
                                                                  PushFormat push);
 
-  /// For PlacementOptions::device.
+  /// The block of PlacementOptions::device.
   DeviceBlock memory() const;
 
   /// Shapes  values: [elements], of all tensors one behind the other.

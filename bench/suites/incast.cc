@@ -91,7 +91,7 @@ std::vector<Figure> rows_of(const ExchangeLoad& load) {
 }
 
 absl::StatusOr<int> run_incast_suite(const Options& options, const DistributedOptions& own) {
-  // sync would make all as slow as the slowest: nothing to be unfair about.
+  // In sync all workers have the pace of the slowest: the suite could not show an unfair shard.
   GRADRAIL_ASSIGN_OR_RETURN(const ExchangeLoad load, load_of(options, own.exchange, 4, "async"));
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "4K", "4M", sizeof(float)));
   GRADRAIL_RETURN_IF_ERROR(check_memory_of_sizes(load, list));

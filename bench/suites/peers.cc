@@ -67,7 +67,7 @@ struct PeersOptions {
   }
 };
 
-/// Sizes are looked at before anything runs.
+/// The checked flags. Sizes are checked before the first run.
 struct Asked {
   Options options;
   ExchangeLoad load;

@@ -33,13 +33,13 @@ struct CompressionOptions {
 
 /// Data connections to the shards.
 struct TransportOptions {
-  std::vector<std::string> order = {"shm", "ucx", "ofi", "tcp"};  ///< in order of preference
+  std::vector<std::string> order = {"shm", "ucx", "ofi", "tcp"};  ///< names in order of preference
   bool rdma_only = true;                                          ///< ucx and ofi: not without an RDMA device
   std::string ofi_provider;                          ///< libfabric's name of the provider to use; "": the best
   Duration path_timeout = std::chrono::seconds(10);  ///< a path that acknowledges nothing for so long is lost
   bool fallback = true;                              ///< false: the first refusal of a transport is an error
   bool require_rdma = false;                         ///< a path that no RDMA device carries is refused
-  Duration failback = std::chrono::seconds(30);      ///< after a move, how often better paths are tried; zero: never
+  Duration failback = std::chrono::seconds(30);      ///< interval of trials of better paths after a move; zero: none
   bool checksums = false;                            ///< CRC32C over every payload, both ways
   std::string bind_host;  ///< this host's address for network connections; "": the kernel's choice
   bool rails = true;      ///< stripes buckets over the network interfaces that a shard offers; false: over one of them
@@ -50,8 +50,8 @@ struct TransportOptions {
 /// Waits for ps tasks that start, and the remedies for those that are lost.
 struct RecoveryOptions {
   std::vector<std::string> backups;  ///< "host:port" of each ps task's backup, in the same order; empty: no backups
-  Duration join_timeout = std::chrono::minutes(30);  ///< for all ps tasks to start
-  Duration rejoin_timeout = Duration::zero();        ///< for a lost ps task to be started again; zero: no wait
+  Duration join_timeout = std::chrono::minutes(30);  ///< time limit for the start of all ps tasks
+  Duration rejoin_timeout = Duration::zero();        ///< time limit for the restart of a lost ps task; zero: no wait
   /// The current address of a ps task, called before each attempt to reach it. It may start on any host. The backups
   /// have the indexes behind those of `cluster.ps`. NOT_FOUND and UNAVAILABLE mean that the address is not known yet;
   /// the client tries again. Empty: the addresses in `cluster` and `backups`.

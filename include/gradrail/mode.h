@@ -92,9 +92,8 @@ GRADRAIL_EXPORT absl::StatusOr<ReturnFormat> parse_return_format(std::string_vie
 GRADRAIL_EXPORT std::string_view return_format_name(ReturnFormat format);
 GRADRAIL_EXPORT std::vector<std::string> return_format_names();
 
-/// As on the command line: async, sync, ssp:K, quorum:K. Options of quorum follow with a comma: grace=SECONDS or
-/// grace=auto, late=drop.
-/// worker_count keeps its default.
+/// Parses the text of --mode: async, sync, ssp:K, quorum:K. Options of quorum follow with a comma: grace=SECONDS or
+/// grace=auto, late=drop. worker_count keeps its default.
 /// Errors  INVALID_ARGUMENT lists the modes.
 GRADRAIL_EXPORT absl::StatusOr<Mode> parse_mode(std::string_view text);
 GRADRAIL_EXPORT std::string mode_text(const Mode& mode);

@@ -14,7 +14,7 @@ struct RegistrationBudget {
   uint64_t bytes = 0;
   Duration time = Duration::zero();
 
-  /// For people: "4 regions, 636 KiB, 1.24 ms".
+  /// A text for people: "4 regions, 636 KiB, 1.24 ms".
   GRADRAIL_EXPORT std::string text() const;
 };
 

@@ -15,7 +15,7 @@ struct Security {
   std::string trusted_ca_file;      ///< worker: issuer of the ps' certificate; ps: issuer of workers' certificates
   bool system_authorities = false;  ///< client: TLS with the system's authorities if trusted_ca_file is empty
   bool client_cert_auth = false;    ///< ps: accepts only workers with a certificate by trusted_ca_file
-  std::string secret;               ///< of the job; each end proves that it has it; "": none
+  std::string secret;               ///< secret of the job; each end proves that it has it; "": none
   bool encrypt_data = false;        ///< data connections between hosts are encrypted; needs a secret or TLS
   bool insecure = false;            ///< allows addresses beyond this host without any of these
 

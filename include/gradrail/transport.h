@@ -17,7 +17,7 @@
  *            gradrail puts the name of the transport in front. Results are used only with OK.
  * Checks     gradrail passes no NULL pointer except where stated, no handle that was ended, and no slice outside its
  *            region. It detects completions that the plug-in must not report, logs them as a defect of the plug-in, and
- *            gives up all connections of the context.
+ *            closes all connections of the context.
  * Threads    A context, its connections and its regions have one owner thread at a time. Contexts of one process may
  *            have different owner threads. Only poll() may complete operations; no call waits, except connect().
  * Lifetime   A plug-in stays loaded until the process exits. gradrail ends all connections and regions of a context

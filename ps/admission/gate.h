@@ -66,7 +66,7 @@ class AdmissionGate {
   ConnectionChecker checker_;
   Admit admit_;
   // The thread.
-  std::vector<Pending> pending_;  ///< in the order of their deadlines
+  std::vector<Pending> pending_;  ///< connections in the order of their deadlines
   RateLimitedLog rate_limited_log_;
   std::thread thread_;  ///< last
 };

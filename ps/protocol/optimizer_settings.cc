@@ -43,7 +43,7 @@ absl::Status validate(const OptimizerConfig& optimizer) {
   constexpr std::string_view kFinite = "a finite number, 0 or more";
   constexpr std::string_view kShare = "0 or more and less than 1";
   GRADRAIL_RETURN_IF_ERROR(check("learning_rate", optimizer.learning_rate, kInfinity, kFinite));
-  // With a factor of 1 or more the state would grow without a bound.
+  // A factor of 1 or more would let the state grow without a bound.
   GRADRAIL_RETURN_IF_ERROR(check("momentum", optimizer.momentum, 1.0f, kShare));
   GRADRAIL_RETURN_IF_ERROR(check("beta1", optimizer.beta1, 1.0f, kShare));
   GRADRAIL_RETURN_IF_ERROR(check("beta2", optimizer.beta2, 1.0f, kShare));

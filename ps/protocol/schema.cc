@@ -44,7 +44,7 @@ std::string mistake_in_name(std::string_view name) {
 uint64_t checked_elements(const Tensor& tensor) {
   uint64_t elements = 1;
   for (const int64_t dimension : tensor.shape) {
-    // As a division: the product of the dimensions could overflow.
+    // A division, because the product of the dimensions could overflow.
     if (dimension < 1 || static_cast<uint64_t>(dimension) > kMaxElements / elements) return 0;
     elements *= static_cast<uint64_t>(dimension);
   }

@@ -24,7 +24,7 @@ struct Layout {
   std::vector<uint32_t> tensor_fragment;
   std::vector<Run> runs;
   std::vector<std::string> fragments;  ///< their names, in the order of their first tensors
-  uint64_t elements = 0;               ///< with the gaps
+  uint64_t elements = 0;               ///< elements of the model with the gaps
 
   /// The fragment of an element; an element in a gap has that of the run before.
   uint32_t fragment_at(uint64_t element) const;

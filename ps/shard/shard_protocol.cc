@@ -69,7 +69,7 @@ void ShardProtocol::add_worker(WorkerIndex worker, uint64_t incarnation) {
     member.exchanges.assign(buckets_.size(), Exchange{});
     for (size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
       buckets_[bucket].slowest_count = 0;
-      // ssp: from step 0 the newcomer would stop all others until it has caught up. It begins at the slowest step.
+      // ssp: a worker that began at step 0 would hold all others until its step is theirs. It begins at the slowest step.
       if (mode_.kind == ModeKind::ssp) member.exchanges[bucket].done_step = buckets_[bucket].floor;
     }
   }

@@ -30,7 +30,7 @@ std::unique_ptr<Memory> Bed::make_guarded(const void* values, size_t bytes, size
   absl::StatusOr<std::unique_ptr<Memory>> memory = compute_->allocate(image.size());
   GRADRAIL_CHECK(memory.ok());
   compute_->upload((*memory)->data(), image.data(), image.size());
-  const absl::Status status = compute_->finish();  // the image goes away
+  const absl::Status status = compute_->finish();  // the destructor of the image frees its bytes
   EXPECT_TRUE(status.ok()) << status;
   return *std::move(memory);
 }

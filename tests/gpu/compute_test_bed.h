@@ -101,7 +101,7 @@ class ComputeTest : public ::testing::TestWithParam<std::string> {
 /// |value − expected| ≤ tolerance · max(1, |expected|) everywhere; NaN only where NaN is expected.
 void expect_near(absl::Span<const float> values, absl::Span<const double> expected, double tolerance);
 
-/// The same bits; says where the first difference is.
+/// Whether the bits are equal; the message names the first difference.
 void expect_same_bits(absl::Span<const float> values, absl::Span<const float> expected);
 
 inline std::string compute_name(const ::testing::TestParamInfo<std::string>& compute) { return compute.param; }

@@ -22,7 +22,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-constexpr int kNoGpu = 77;         // what the peer says when there is no GPU
+constexpr int kNoGpu = 77;         // exit code of the peer on a machine without a GPU
 constexpr size_t kCount = 600000;  // more than the 2 MiB that the driver shares among small allocations
 constexpr size_t kFirst = 1024;    // the exported run begins inside its allocation
 constexpr size_t kRun = 50000;

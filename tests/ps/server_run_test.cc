@@ -131,7 +131,7 @@ TEST(Server, ANewcomerReceivesTheRunOfTheReturned) {
   EXPECT_EQ(caller.heartbeat(newcomer.member()).run(), 78u);
 }
 
-/// A worker leaves the tasks that it has not lost until it has found the lost one. It comes back and repeats its step.
+/// A worker leaves the tasks that it has not lost until it has found the lost one. It joins again and repeats its step.
 TEST(Server, AStepWaitsForAWorkerThatSearchesForAnotherTask) {
   const auto server = Server::start(local());
   ASSERT_TRUE(server.ok()) << server.status();

@@ -122,7 +122,7 @@ class Export(CheckpointTest):
         self.assert_says(task, rf"^\(784, 100\) {arrays['W1'][2].hex()[:64]}$")
 
     def test_the_modules_alone_are_enough(self):
-        """As the Debian package has them: without the library."""
+        """The modules without the library, as in the Debian package."""
         self.run_digits("--epochs", 1)
         alone = self.folder / "python/gradrail"
         alone.mkdir(parents=True)

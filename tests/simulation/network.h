@@ -32,7 +32,7 @@ class Net final : public transport::loopback::Network {
   // Processes.
   void add_process(ProcessId process, uint32_t task);
   uint32_t task_of(ProcessId process) const { return tasks_[process]; }
-  /// Before Scheduler::kill(). `with_host`: no packet says that the process has ended.
+  /// Ends the connections of a process, before Scheduler::kill(). `with_host`: no packet reports the end to a peer.
   void on_kill(ProcessId process, bool with_host);
 
   // transport::loopback::Network.

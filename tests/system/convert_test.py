@@ -140,7 +140,7 @@ class Kineto(Convert):
             shaped("user_annotation", "gloo:all_reduce", [[200], []], 420))), [(1059850, 200.5), (201, 240), (256, 250)])
 
     def test_tasks_count_if_some_calls_have_no_shapes(self):
-        """As PyTorch of 2023 writes it: no shapes for a list of tensors."""
+        """PyTorch of 2023 writes no shapes for a list of tensors."""
         self.assertEqual(self.layers(kineto(
             step(550, 0, 900), shaped("cpu_op", "c10d::_reduce_scatter_base_", [[8, 4], [64, 4], [], [], []], 20),
             shaped("user_annotation", "nccl:_reduce_scatter_base", [[64, 4]], 21),

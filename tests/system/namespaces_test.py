@@ -141,7 +141,7 @@ class Backups(four_hosts.FourHosts):
         workers[0].wait_for(r"has taken over", 30 * cluster.PATIENCE)
         primary.wait_for(r"worker 1 .* was lost: no heartbeat", 15 * cluster.PATIENCE)
         primary.wait_for(r"the backup at .* was lost \(", 15 * cluster.PATIENCE)
-        # The primary hears the workers before its backup.
+        # The messages of the workers reach the primary before those of its backup.
         four_hosts.ip("-n", self.hosts[0], "route", "add", "blackhole", four_hosts.address_of(1))
         four_hosts.ip("-n", self.switch, "link", "set", "port0", "up")
         workers[1].signal(signal.SIGCONT)

@@ -31,7 +31,7 @@ class Sandbox(cluster.ClusterTest):
         return self.launch(name, [*sandbox, cluster.binary(), "train", *map(str, flags)], {"TMPDIR": str(self.folder)})
 
     def assert_goes_over_tcp(self, sandbox, why):
-        """In a local cluster, and where the server or the worker alone is in the sandbox."""
+        """The sandbox has a local cluster, the server alone, or the worker alone."""
         task = self.start(sandbox, "--ps", 1, "--workers", 1, *RUN)
         self.assert_ends(task, cluster.GOOD, says=[rf"Path: shard 0 at .*: tcp \(shm refused: not usable at the other end: {why}"])
         for sandboxes in ((sandbox, []), ([], sandbox)):

@@ -312,7 +312,7 @@ class Stop(StoppedRun):
                 first.signal(signal.SIGTERM)
             late = time.monotonic() - began > 1.7
             code = first.code(5 * cluster.PATIENCE)
-            # On a busy machine the worker gives up the step itself before it takes the last signal.
+            # On a busy machine the worker ends the step itself before it takes the last signal.
             late = late or code == cluster.GOOD
             if not late:
                 break

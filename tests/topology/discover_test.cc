@@ -148,7 +148,7 @@ TEST(Discover, EthernetRdmaIsNoInfiniband) {
   EXPECT_FALSE(machine.nics[0].infiniband);
 }
 
-/// On two nodes a root that hangs on the whole machine says nothing; on one node it can be nowhere else.
+/// A root bridge of the whole machine has no known node on a machine of two nodes. On one node its place is known.
 TEST(Discover, DevicesOfTheWholeMachine) {
   MachineXml xml({0, 1}, {0, 1});
   for (const int node : {0, 1})

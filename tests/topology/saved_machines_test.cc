@@ -137,7 +137,7 @@ TEST_F(SavedMachines, DeepEstHasGpuAndHcaBelowDifferentRoots) {
                     {"mlx5_0", "ib0", "0000:b3:00.0", 0, true, true}});
 }
 
-/// Its host bridges hang on the whole machine: only the PCI tree says what is near what.
+/// Its host bridges belong to the whole machine: only the PCI tree states which devices are near each other.
 TEST_F(SavedMachines, Juropa3RecordsNoLocality) {
   const Machine juropa = machine("j3c053.xml");
   expect_cores(juropa, 2, 2, 16, 2);

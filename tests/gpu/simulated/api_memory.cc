@@ -59,7 +59,7 @@ GRADRAIL_SIMULATED Result cuMemAlloc_v2(DevicePointer* address, size_t bytes) {
 GRADRAIL_SIMULATED Result cuMemFree_v2(DevicePointer address) {
   const auto allocation = memory().find(address);
   if (!allocation || allocation->address != address || allocation->imported) return cuda::kInvalidValue;
-  Machine::get().drain_with_peers(*allocation->device);  // as the real one does, though nothing says so
+  Machine::get().drain_with_peers(*allocation->device);  // as the real one does, without a word in its manual
   allocation->device->used_bytes -= allocation->bytes;
   return memory().release(address, false) ? cuda::kSuccess : cuda::kInvalidValue;
 }

@@ -60,7 +60,7 @@ int register_vector(fid* domain, const iovec* pieces, size_t count, uint64_t acc
   return registrar(domain).regv(domain, pieces, count, access, offset, key, flags, mr, context);
 }
 
-/// The memory behind a dma-buf, once all that was said of it has been found to be true.
+/// The memory behind a dma-buf, after a check of all that its description states.
 iovec checked(const DmaBufWords& words) {
   auto* const data = static_cast<char*>(words.base) + words.offset;
   if (!has_dma_bufs()) stop("FI_MR_DMABUF", data, "this libfabric does not know it");

@@ -111,7 +111,7 @@ TEST_F(Gate, TheKernelLooksForAVanishedHost) {
   listen({.secret = kSecret, .vanish_timeout = 4s});
   Peer peer(gate_->port());
   peer.say(connect_request(proof(kSecret)));
-  peer.hear(std::string_view("HTTP/1.1 200 OK\r\n\r\nserved").size());  // said after the admission
+  peer.hear(std::string_view("HTTP/1.1 200 OK\r\n\r\nserved").size());  // the server sends "served" after the admission
   const MutexLock lock(mutex_);
   const auto option = [&](int level, int name) {
     int value = -1;

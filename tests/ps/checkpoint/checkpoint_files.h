@@ -21,7 +21,7 @@ inline std::string fast_parent() {
                                                             : std::filesystem::temp_directory_path().string();
 }
 
-/// A folder that goes away with the test.
+/// A folder that is removed at the end of the test.
 class TemporaryFolder {
  public:
   explicit TemporaryFolder(const std::string& parent = fast_parent()) : path_(parent + "/gradrail-test-XXXXXX") {

@@ -214,7 +214,7 @@ TEST_F(MembershipTest, ALateReturnToAContinuedRunIsAccepted) {
   EXPECT_FALSE(membership_.finished());
 }
 
-/// The workers pass on the lost ones: a server that came back went on without members that were about to return.
+/// The workers pass on the names of lost workers: a restarted server continued without members that were about to return.
 TEST_F(MembershipTest, OnlyTheLostThatHaveNotReturnedAreNamed) {
   join(0);
   join(1);
@@ -284,7 +284,7 @@ TEST_F(MembershipTest, AFinishedRunWaitsForASilentMember) {
   membership_.leave(0, 100);
   EXPECT_FALSE(membership_.finished());
   EXPECT_THAT(membership_.may_return(), ElementsAre("worker 1 (host:1)"));
-  Membership unaware = membership_;  // the member leaves before it learns of its loss
+  Membership unaware = membership_;  // the member leaves before a reply names it as lost
   unaware.leave(1, 101);
   EXPECT_TRUE(unaware.finished());
   ASSERT_TRUE(membership_.join(1, 8, "host:1", at(40s)).ok());

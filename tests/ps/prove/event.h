@@ -33,7 +33,7 @@ struct Event {
     welcome,
     detach,
     take_over,
-    stop_replaced,  ///< the former primary learns of the takeover
+    stop_replaced,  ///< the former primary receives the higher term of its backup
     // Faults, limited by Faults. A copy that was made may arrive or not.
     deliver_copy,
     copy,

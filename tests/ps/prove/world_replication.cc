@@ -165,7 +165,7 @@ void World::take_over(const Event& event) {
     if (known.departed.empty()) {
       const Worker::Connection& connection = workers_[known.worker].servers[event.server];
       if (!connection.has_finished) continue;
-      // The join for the takeover says that its steps are done.
+      // The join for the takeover states that its steps are done.
       backup.ledger.expected[known.worker] = false;
       backup.protocol.mark_worker_finished(known.worker, known.incarnation, dropped);
       continue;

@@ -15,7 +15,7 @@
 namespace gradrail::worker {
 namespace {
 
-/// The replication peer of a backup: in these tests a ps that was lost does not come back.
+/// The replication peer of a backup: in these tests a lost ps does not return.
 constexpr const char* kUnreachable = "127.0.0.1:1";
 
 }  // namespace

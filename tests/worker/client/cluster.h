@@ -22,7 +22,7 @@ using namespace std::chrono_literals;
 /// Generous: a loaded machine is slow, a hang lasts for ever.
 inline constexpr Duration kTimeout = 120s;
 
-/// Stops the process when a test is stuck inside a call that cannot be given up: better a name than a silent timeout.
+/// Stops the process when a test hangs in a call that cannot be interrupted, and prints the name of the test.
 class Watchdog {
  public:
   explicit Watchdog(Duration limit = kTimeout);

@@ -130,7 +130,7 @@ TEST_P(ClientExchange, TensorsBecomeReadyInAnyOrder) {
     std::iota(order.begin(), order.end(), 0);
     for (uint64_t step = 1; step <= kSteps; ++step) {
       for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
-      // A tensor has its gradient only when it says so: a bucket that left too early would take an old one along.
+      // A tensor has its gradient from ready() on: a bucket that left earlier would carry an old one.
       const size_t announced = random.below(order.size() + 1);
       for (size_t i = 0; i < order.size(); ++i) {
         fill_gradient(*client, order[i], task, step);

@@ -84,7 +84,7 @@ TEST(ClientMembership, AsyncTakesAWorkerThatJoinsInTheMiddle) {
   EXPECT_EQ(first->statistics().now().staleness_max, 1u);
 }
 
-/// The second server had never heard of such a worker, and waited for it.
+/// The second server had no record of such a worker, and waited for it.
 TEST(ClientMembership, AWorkerLostBetweenTwoJoinsIsWaitedForByNoServer) {
   const Watchdog watchdog;
   Cluster cluster({.ps_count = 2, .worker_count = 2});
@@ -102,7 +102,7 @@ TEST(ClientMembership, AWorkerLostBetweenTwoJoinsIsWaitedForByNoServer) {
   EXPECT_TRUE(stays->leave().ok());
 }
 
-/// Its heartbeat told the next chief half a second later: steps that it had to save were over.
+/// The heartbeat named the next chief half a second later: steps that it had to save were over.
 TEST(ClientMembership, TheNextChiefKnowsItBehindItsStep) {
   const Watchdog watchdog;
   for (const ModeKind mode : {ModeKind::sync, ModeKind::async}) {

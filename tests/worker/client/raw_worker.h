@@ -42,7 +42,7 @@ class RawWorker {
   /// Hands the connection over, so that another can be made.
   Link take_link() { return std::move(link_); }
 
-  /// Connects and says JoinPath. `parameters_bytes` is what it registers, 0: as much as the model needs.
+  /// Connects and sends JoinPath. `parameters_bytes` is what it registers, 0: as much as the model needs.
   struct Handshake {
     std::string transport = "tcp";
     std::string proof;  ///< "": its own
@@ -74,7 +74,7 @@ class RawWorker {
  private:
   absl::Status open(const std::string& transport);
   void put(size_t bytes, uint64_t offset, uint64_t immediate);  ///< from the start of its headers
-  /// The next thing that the shard says or puts; INVALID_ARGUMENT when it is a refusal.
+  /// The next message or put of the shard; INVALID_ARGUMENT when it is a refusal.
   absl::Status await_next(const std::function<bool(const ps::proto::ToWorker*)>& is_it);
 
   const ClientOptions options_;

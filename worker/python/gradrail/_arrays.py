@@ -150,7 +150,7 @@ def write_safetensors(file: BinaryIO, arrays: Dict[str, np.ndarray], metadata: D
 
 
 def write_npz(file: BinaryIO, arrays: Dict[str, np.ndarray]) -> None:
-    """As numpy.savez(), which takes no array with the name `file`. Not compressed: weights hardly shrink."""
+    """Writes a file of numpy.savez(), which takes no array with the name `file`. Not compressed: weights hardly shrink."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for name, array in arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as entry:

@@ -285,7 +285,7 @@ class Client:
         self._call(LIBRARY.gradrail_save_checkpoint)
 
     def begin_checkpoint(self) -> None:
-        """As save_checkpoint(), beside further steps: returns when the servers have copied their state."""
+        """Begins a save_checkpoint() beside further steps: returns when the servers have copied their state."""
         self._call(LIBRARY.gradrail_begin_checkpoint)
 
     def finish_checkpoint(self) -> None:

@@ -426,16 +426,16 @@ class DiLoCo:
 
     @property
     def is_chief(self) -> bool:
-        """As Client.is_chief."""
+        """Whether this worker is the chief now; see Client.is_chief."""
         return self.client.is_chief
 
     def save_checkpoint(self) -> None:
-        """As Client.save_checkpoint(), of the common parameters and the outer optimizer. It waits for an exchange under way."""
+        """Saves the common parameters and the outer optimizer; see Client.save_checkpoint(). It waits for an exchange under way."""
         self._finish(self._keep)
         self.client.save_checkpoint()
 
     def stats(self) -> Dict[str, Any]:
-        """As Client.stats(). It waits for an exchange under way."""
+        """Returns the statistics of the client; see Client.stats(). It waits for an exchange under way."""
         self._finish(self._keep)
         return self.client.stats()
 

@@ -104,7 +104,9 @@ class FedAvg(flwr.serverapp.strategy.FedAvg):
         self._gate: Optional[client.Client] = None
 
     def start(self, grid: Any, initial_arrays: ArrayRecord, *arguments: Any, **named: Any) -> Any:
-        """As Strategy.start() of Flower. After `timeout` a round goes on without the clients that have not answered."""
+        """Runs the rounds, like Strategy.start() of Flower.
+
+        After `timeout` a round continues without the clients that have not answered."""
         self._described = _describe(initial_arrays)
         # The strategy is worker 0 and sends no gradient. Therefore fewer clients than `quorum` never complete a step.
         with _join(self._place, 0, self._described, self._local) as self._gate:
@@ -134,12 +136,12 @@ class FedAvg(flwr.serverapp.strategy.FedAvg):
         return found
 
     def configure_train(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Any) -> Iterable[Message]:
-        """As Strategy.configure_train() of Flower. The messages have no arrays."""
+        """Returns the messages of Strategy.configure_train() of Flower, without arrays."""
         return self._with_place(super().configure_train(server_round, ArrayRecord(), config, grid))
 
     def configure_evaluate(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord,
                            grid: Any) -> Iterable[Message]:
-        """As Strategy.configure_evaluate() of Flower. The messages have no arrays."""
+        """Returns the messages of Strategy.configure_evaluate() of Flower, without arrays."""
         return self._with_place(super().configure_evaluate(server_round, ArrayRecord(), config, grid))
 
     def aggregate_train(self, server_round: int,

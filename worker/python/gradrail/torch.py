@@ -226,7 +226,7 @@ class Exchange:
 
     @contextlib.contextmanager
     def accumulate(self) -> Iterator[None]:
-        """In this context backward() adds to the gradients, and nothing is sent before step().
+        """Returns a context in which backward() adds to the gradients, and nothing is sent before step().
 
         For several backward passes in one step, and for gradients that the program changes, for example clips.
         """
@@ -293,27 +293,27 @@ class Exchange:
 
     @property
     def global_step(self) -> int:
-        """As Client.global_step: the steps of all workers. A program that may be started again trains until a number."""
+        """The global step of the client: steps of all workers. A program that may be started again trains until a number."""
         return self.client.global_step
 
     @property
     def is_chief(self) -> bool:
-        """As Client.is_chief."""
+        """Whether this worker is the chief now; see Client.is_chief."""
         return self.client.is_chief
 
     def save_checkpoint(self) -> None:
-        """As Client.save_checkpoint(): for the chief, between two steps. The file has the parameters of the servers: as
-        step(), it raises FailedPrecondition for parameters that the program has changed."""
+        """Saves a checkpoint, like Client.save_checkpoint(): for the chief, between two steps. The file has the parameters of
+        the servers: like step(), it raises FailedPrecondition for parameters that the program has changed."""
         for slot in self._slots:
             slot.check_weight()
         self.client.save_checkpoint()
 
     def stats(self) -> Dict[str, Any]:
-        """As Client.stats()."""
+        """Returns the statistics of the client; see Client.stats()."""
         return self.client.stats()
 
     def leave(self) -> None:
-        """As Client.leave(). The model keeps its parameters, and backward() sends nothing more."""
+        """Leaves the run, like Client.leave(). The model keeps its parameters, and backward() sends nothing more."""
         self._remove_hooks()
         self.client.leave()
 
@@ -443,7 +443,7 @@ class MeanExchange:
             future.set_result(bucket.buffer())
 
     def leave(self) -> None:
-        """As Client.leave()."""
+        """Leaves the run; see Client.leave()."""
         self.client.leave()
 
     def __enter__(self) -> "MeanExchange":

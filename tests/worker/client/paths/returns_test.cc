@@ -132,7 +132,7 @@ TEST_P(ClientReturns, SmallModelsAndValuesThatAreNotFinite) {
   }
 }
 
-/// async: the version of a bucket says nothing about what a worker has.
+/// async: the version of a bucket does not determine the parameters that a worker has.
 TEST_P(ClientReturns, WorkersAtDifferentStepsReachTheSameParameters) {
   for (const char* transport : {"shm", "tcp"}) {
     Cluster cluster({.shards_per_ps = 2, .transports = {transport}});
