@@ -1,5 +1,6 @@
 """Tests `gradrail-report plot`: the content of its pictures, read from the SVG, and its errors for files that it cannot draw."""
 import copy
+import importlib.util
 import json
 import math
 import os
@@ -8,40 +9,25 @@ import re
 import struct
 import subprocess
 import sys
-import tempfile
 import unittest
 import xml.etree.ElementTree as xml
 
 import cluster
+from report import PROGRAM, report, row, run_of
+import plot as plot_module  # of the program, whose folder is on the path behind `report`
 
-REPORT = pathlib.Path(__file__).resolve().parents[2] / "tools" / "report" / "gradrail-report"
 SVG = "{http://www.w3.org/2000/svg}"
 NO_MATPLOTLIB = 4
 SKIPPED = 77
-SHARES = (0.001, 0.005, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.995, 0.999, 0.9999)
 STAGES = (("pack or copy", 0.0), ("post", 1.0), ("wire", 5.0), ("visible", 2.0), ("arrival seen", 0.01))
 
 
 def plot(*arguments, environment=None):
-    return subprocess.run([sys.executable, "-B", REPORT, "plot", *map(str, arguments)], capture_output=True, text=True,
+    """Draws in this process, or with an environment in one of its own."""
+    if environment is None:
+        return report("plot", *arguments)
+    return subprocess.run([sys.executable, "-B", PROGRAM, "plot", *map(str, arguments)], capture_output=True, text=True,
                           timeout=cluster.FINISH, env=environment)
-
-
-def row(path, size, p50, **other):
-    """A row as bench/report/figure.cc writes it."""
-    return {"path": path, "what": "", "size": size, "count": size // 4, "type": "float",
-            "percentiles": {"iterations": 6000, "min_us": 0.9 * p50, "max_us": 9 * p50, "p50_us": p50, "mean_us": p50,
-                            "stdev_us": 1.0, "p99_us": 2 * p50, "p999_us": 3 * p50},
-            "distribution_us": {str(share): p50 * (0.9 + 0.2 * share) for share in SHARES},
-            "rounds_us": [p50, p50, p50], "alg_bytes": size, "bus_bytes": 2 * size,
-            "alg_bw": size / max(p50, 1e-3) * 1e-3, "bus_bw": 2 * size / max(p50, 1e-3) * 1e-3,
-            "nwrong": 0, "failed": "", "why": "", "stages": [], "more": {}, **other}
-
-
-def run_of(rows, question="peers", **config):
-    return {"version": "gradrail 0.1.0 abcdef0", "machine": "a machine, 2 cores", "title": f"gradrail bench {question}: it",
-            "arguments": f"bench {question}", "libraries": {}, "devices": [], "config": {"question": question, **config},
-            "results": rows}
 
 
 def peers():
@@ -352,11 +338,9 @@ class Picture:
 
 
 if __name__ == "__main__":
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as probe:
-        probe.write(json.dumps(peers()))
-        probe.flush()
-        missing = plot(probe.name, "--kind", "cdf", "--format", "svg", "-o", os.devnull + "/x").returncode == NO_MATPLOTLIB
-    if missing:
+    if importlib.util.find_spec("matplotlib") is None:
+        if sys.executable != plot_module.DEBIAN_PYTHON and os.access(plot_module.DEBIAN_PYTHON, os.X_OK):
+            os.execv(plot_module.DEBIAN_PYTHON, [plot_module.DEBIAN_PYTHON, "-B", *sys.argv])
         print("skipped: no python3-matplotlib (tools/setup --for test installs it)")
         sys.exit(SKIPPED)
     unittest.main()

@@ -1,32 +1,14 @@
 """Tests `gradrail-report` with written runs: comparison, limits. plot_test has the pictures."""
-import contextlib
 import copy
-import importlib.machinery
-import importlib.util
-import io
 import json
 import pathlib
-import sys
 import tempfile
 import unittest
 
-PROGRAM = pathlib.Path(__file__).resolve().parents[2] / "tools" / "report" / "gradrail-report"
-sys.path.insert(0, str(PROGRAM.parent))
-
-import compare
-from plot_test import row, run_of
+from report import report, row, run_of
+import compare  # of the program, whose folder is on the path behind `report`
 
 GOOD, FAILED, USAGE, WRONG_RESULTS = 0, 1, 2, 3
-
-
-def load_program():
-    loader = importlib.machinery.SourceFileLoader("gradrail_report", str(PROGRAM))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader(loader.name, loader))
-    loader.exec_module(module)
-    return module
-
-
-REPORT = load_program()
 
 
 class ReportTest(unittest.TestCase):
@@ -44,17 +26,10 @@ class ReportTest(unittest.TestCase):
         return file
 
     def report(self, *arguments, code=GOOD):
-        said = io.StringIO()
-        said.reconfigure = lambda **_: None
-        sys.argv = ["gradrail-report", *map(str, arguments)]
-        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-            try:
-                result = REPORT.main()
-            except SystemExit as ended:
-                result = ended.code
-        self.assertEqual(result, code, said.getvalue())
-        self.assertNotIn("Traceback", said.getvalue())
-        return said.getvalue()
+        ran = report(*arguments, together=True)
+        self.assertEqual(ran.returncode, code, ran.stdout)
+        self.assertNotIn("Traceback", ran.stdout)
+        return ran.stdout
 
     def assert_refused(self, words, *arguments):
         self.assertRegex(self.report(*arguments, code=USAGE), words)

@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "gradrail/transport.h"
+#include "tests/base/captured_log.h"
 #include "transport/builtin_plugin.h"
 #include "transport/plugin_loader.h"
 #include "transport/registry.h"
@@ -119,8 +120,18 @@ TEST_F(PluginEntryPoint, BuiltinOfAnotherBuild) {
   EXPECT_THAT(why_not("foreign"), AllOf(HasSubstr("another compiler"), HasSubstr(kBuiltinPluginBuild)));
 }
 
+TEST_F(PluginEntryPoint, BuiltinWritesToTheLogOfTheProgram) {
+  put("builtin3", "logging");
+  ASSERT_TRUE(set_plugin_dir(folder_).ok());
+  const absl::StatusOr<const Plugin*> loaded = load_plugin("logging");
+  ASSERT_TRUE(loaded.ok()) << loaded.status();
+  const CapturedLog log;
+  EXPECT_TRUE(absl::IsNotFound((*loaded)->open({}).status()));
+  EXPECT_EQ(log.text(), "no device of this kind\n");
+}
+
 TEST_F(PluginEntryPoint, BuiltinThatOffersNothing) {
-  put("builtin3", "empty");
+  put("builtin4", "empty");
   ASSERT_TRUE(set_plugin_dir(folder_).ok());
   EXPECT_THAT(why_not("empty"), HasSubstr("its entry point returns no plug-in"));
 }
