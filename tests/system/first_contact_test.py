@@ -71,6 +71,7 @@ class FirstContact(unittest.TestCase):
         self.assertLessEqual(len(list(out.iterdir())), 8)
         return done.stdout, json.loads((out / f"{name}.json").read_text())
 
+    @cluster.long("simulated_gpu.* are the same programs; the other tests of this file start the script")
     def test_facts(self):
         said, record = self.part("a")
         version = subprocess.run([cluster.binary(), "--version"], capture_output=True, text=True, check=True).stdout
@@ -81,7 +82,7 @@ class FirstContact(unittest.TestCase):
         self.assertTrue(any(step.startswith("fact: ") for step in steps), steps)
         self.assertRegex(said, r"part a: \d+ steps, 0 failed, \d+ s, simulated driver")
 
-    @cluster.long("facts; gpu_parameters_test and gpu_direct_test run the same programs")
+    @cluster.long("gpu_parameters_test and gpu_direct_test run the same programs")
     def test_figures(self):
         # The second time with the sizes of a GPU, and a driver that computes nothing: the time of the script itself.
         for flags in ((), ("--null",)):
@@ -94,7 +95,7 @@ class FirstContact(unittest.TestCase):
             self.assertRegex(record["rows"][5]["note"], r"^shm gpu-direct\(ipc\): \d+ GB/s \(goal 300\)")
             self.assertLess(record["seconds"], MOST_SECONDS * cluster.PATIENCE)
 
-    @cluster.long("facts; gpu_parameters_test and gpu_direct_test run the same programs")
+    @cluster.long("gpu_parameters_test and gpu_direct_test run the same programs")
     def test_training(self):
         _, record = self.part("c")
         steps = [row["step"] for row in record["rows"]]
@@ -119,7 +120,7 @@ class FirstContact(unittest.TestCase):
         self.assertFalse(found["good"], said)
         self.assertIn("libnone", found["note"])
 
-    @cluster.long("facts; gpu_parameters_test and gpu_direct_test run the same programs")
+    @cluster.long("gpu_parameters_test and gpu_direct_test run the same programs")
     def test_a_gpu_without_cublas_is_a_failure(self):
         alone = self.folder / "alone"
         alone.mkdir()

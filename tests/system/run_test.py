@@ -340,8 +340,15 @@ class Run(cluster.ClusterTest):
         self.assert_ends(self.launch("run", [*command, show], {"PYTHONUNBUFFERED": ""}), cluster.GOOD, says=["set to ''"])
 
     def test_a_process_group_under_torchrun_is_that_of_the_workers(self):
+        self.check_process_groups((1, 2, []))
+
+    @cluster.long("the test above has one ps and one kind of rendezvous")
+    def test_process_groups_of_several_ps_and_another_rendezvous(self):
+        self.check_process_groups((2, 2, []), (1, 2, ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"]))
+
+    def check_process_groups(self, *cases):
         python = cluster.python_with("torch.distributed.run")
-        for ps, workers, rendezvous in ((1, 2, []), (2, 2, []), (1, 2, ["--rdzv_backend", "c10d", "--rdzv_endpoint", "localhost:0"])):
+        for ps, workers, rendezvous in cases:
             with self.subTest(ps=ps, workers=workers, rendezvous=rendezvous):
                 port = ["--master_port", cluster.free_ports(1)[0]] if not rendezvous else rendezvous
                 # Rank 9 does not exist. The default of torch 1.13 fails with Python 3.11.

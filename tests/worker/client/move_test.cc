@@ -144,7 +144,7 @@ TEST_P(ClientMove, SyncRunUnderCutsEqualsTheUndisturbedOne) {
       if (index == 0) fill_initial(*client);
       ASSERT_TRUE(client->start().ok());
       ++started;
-      for (uint64_t step = 1; step <= 300; ++step) {
+      for (uint64_t step = 1; step <= 150; ++step) {
         fill_gradients(*client, index, step);
         scale_gradients(*client, 0.3f);
         client->exchange();
