@@ -1,10 +1,7 @@
 #include "tools/doctor/table.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
-
-#include "base/net_address.h"
 
 namespace gradrail::tools::doctor {
 namespace {
@@ -42,9 +39,6 @@ Predicate below(const char* name, const char* other) {
     return facts.has(name) && facts.has(other) && *facts.number(name) < *facts.number(other);
   };
 }
-Predicate is_errno(int error) {
-  return [error](const Facts& facts) { return facts.number("errno") == static_cast<uint64_t>(error); };
-}
 Predicate operator&&(Predicate a, Predicate b) {
   return [a = std::move(a), b = std::move(b)](const Facts& facts) { return a(facts) && b(facts); };
 }
@@ -64,10 +58,7 @@ CheckTable rdma_devices() {
   return {
       topic::kRdma,
       "rdma-devices",
-      {{kDevices,
-        {{lacks("uverbs"), State::broken, "{what}: nothing in /sys/class/infiniband_verbs names it",
-          "no program can open it: it is being removed, or ib_uverbs is not loaded", "sudo modprobe ib_uverbs"},
-         {always(), State::ok, "{what} in {folder}, {uverbs}"}}},
+      {{kDevices, {{always(), State::ok, "{what} in {folder}"}}},
        {kHost,
         {{lacks("rdma") && has("idle_cards"), State::missing,
           "nothing in /sys/class/infiniband, but /sys/bus/pci/devices has {idle_cards}", lost,
@@ -93,10 +84,7 @@ CheckTable rdma_ports() {
              {always(), State::broken, seen, lost,
               "check cable and switch port: ibstat, iblinkinfo; a port that was disabled: sudo ibportstate LID PORT "
               "enable"}}},
-           {kHost,
-            {no_device(),
-             {lacks("rdma_ports"), State::broken, "{first_rdma_folder}/ports is empty", "no port to use",
-              "reload the driver: sudo modprobe -r mlx5_ib && sudo modprobe mlx5_ib; then dmesg"}}}},
+           {kHost, {no_device()}}},
           one_port_works};
 }
 
@@ -105,39 +93,28 @@ CheckTable rdma_gids() {
   const std::string give_address =
       "give the interface an address that its peers reach: sudo ip address add 10.0.0.1/24 dev {interface_name}";
   // rdma-ports reports an inactive port; without a link it has no GIDs.
-  std::vector<Row> infiniband = {
-      {has("active") && lacks("ethernet") && has("gid"), State::ok, "{name}: {gid} in " + table + "/{gid_index}"},
-      {has("active") && lacks("ethernet"), State::broken, "{name}: " + table + " has none",
-       "connections by rdma_cm and ofi's verbs find no source address",
-       "the subnet manager sets it: sudo systemctl restart opensm, then ibv_devinfo -v"}};
-  std::vector<Row> ethernet = {
-      {has("active") && has("ethernet") && lacks("gid"), State::broken, "{name}: " + table + " has none",
-       "nothing can be addressed over this port",
-       "sudo ip link set {interface_name} up && sudo ip address add 10.0.0.1/24 dev {interface_name}"},
-      {has("active") && has("ethernet") && lacks("gids_typed"), State::unknown,
-       "{name}: {folder}/gid_attrs/types does not say which RoCE its GIDs are",
-       "RoCE v1 is not routed, and many switches drop it", "show_gids, or rdma link show, of a newer kernel"},
-      {has("active") && has("ethernet") && lacks("gid_v2"), State::broken,
-       "{name}: only '{gid_type}' in {folder}/gid_attrs/types/{gid_index}",
-       "RoCE v1 frames pass no router and many switches drop them; peers that speak RoCE v2 are not reached",
-       "a firmware and driver with RoCE v2: sudo mlxconfig -d MST_DEVICE set ROCE_CONTROL=2, and for rdma_cm: sudo "
-       "cma_roce_mode -d {device} -p 1 -m 2"},
-      {has("active") && has("ethernet") && has("addresses_error"), State::unknown,
-       "{name}: RoCE v2 in " + table + "/{gid_index}; the interface's addresses: {addresses_error}",
-       "the GID may belong to an address that is gone", "compare: ip address, and rdma link"},
-      {has("active") && has("ethernet") && lacks("gid_on_interface"), State::broken,
-       "{name}: RoCE v2 {gid_address} in " + table + "/{gid_index}, which no interface of this host has (ip address)",
-       "packets leave with a source address that no host answers: connections time out", give_address},
-      {has("active") && has("ethernet") && has("gid_link_local"), State::warning,
-       "{name}: RoCE v2 only with a link-local address in " + table + "/{gid_index}",
-       "no connection to hosts behind a router, and none to an IPv4 address of a cluster file", give_address},
-      {has("active") && has("ethernet"), State::ok,
-       "{name}: RoCE v2 {gid_address} of {gid_interface} in " + table + "/{gid_index}"}};
-  return {topic::kRdma,
-          "rdma-gids",
-          {{kPorts, std::move(infiniband)},
-           {kPorts, std::move(ethernet)},
-           {kHost, {no_device(), {lacks("active_port"), State::not_applicable, "no active port"}}}}};
+  const Predicate infiniband = has("active") && lacks("ethernet"), ethernet = has("active") && has("ethernet");
+  return {
+      topic::kRdma,
+      "rdma-gids",
+      {{kPorts,
+        {{infiniband && has("gid"), State::ok, "{name}: {gid} in " + table + "/{gid_index}"},
+         {infiniband, State::broken, "{name}: " + table + " has none",
+          "connections by rdma_cm and ofi's verbs find no source address",
+          "the subnet manager sets it: sudo systemctl restart opensm, then ibv_devinfo -v"},
+         {ethernet && lacks("gid"), State::broken, "{name}: " + table + " has none",
+          "nothing can be addressed over this port",
+          "sudo ip link set {interface_name} up && sudo ip address add 10.0.0.1/24 dev {interface_name}"},
+         {ethernet && lacks("gid_v2"), State::broken,
+          "{name}: only '{gid_type}' in {folder}/gid_attrs/types/{gid_index}",
+          "RoCE v1 frames pass no router and many switches drop them; peers that speak RoCE v2 are not reached",
+          "a firmware and driver with RoCE v2: sudo mlxconfig -d MST_DEVICE set ROCE_CONTROL=2, and for rdma_cm: sudo "
+          "cma_roce_mode -d {device} -p 1 -m 2"},
+         {ethernet && has("gid_link_local"), State::warning,
+          "{name}: RoCE v2 only with a link-local address in " + table + "/{gid_index}",
+          "no connection to hosts behind a router, and none to an IPv4 address of a cluster file", give_address},
+         {ethernet, State::ok, "{name}: RoCE v2 {gid_address} in " + table + "/{gid_index}"}}},
+       {kHost, {no_device(), {lacks("active_port"), State::not_applicable, "no active port"}}}}};
 }
 
 CheckTable rdma_pkeys() {
@@ -161,77 +138,45 @@ CheckTable rdma_pkeys() {
 }
 
 CheckTable rdma_mtu() {
-  constexpr uint64_t kLargest = 4096;  // the sizes of RDMA packets are powers of two from 256 to 4096 (enum ib_mtu)
-  const std::string of_card = "{name}: active {verbs_mtu}, largest {verbs_largest_mtu} (libibverbs)";
-  const std::string of_interface =
-      "{name}: {mtu_file} is {mtu}, enough for RDMA packets of {mtu_packet}{verbs_mtu_text}";
-  const Predicate infiniband = has("active") && lacks("ethernet"), ethernet = has("active") && has("ethernet");
-  return {
-      topic::kRdma,
-      "rdma-mtu",
-      {{kPorts,
-        {{infiniband && lacks("verbs_mtu"), State::unknown, "{name}: {verbs_reason}",
-          "whether packets are as large as they could be is not known", "ibv_devinfo | grep mtu"},
-         {infiniband && below("verbs_mtu", "verbs_largest_mtu"), State::warning, of_card,
-          "more and smaller packets than the card could send",
-          "let the subnet manager raise it: mtu=5 (4096) in /etc/opensm/partitions.conf"},
-         {infiniband, State::ok, of_card},
-         {ethernet && lacks("mtu"), State::unknown, "{name}: no interface in {folder}/gid_attrs/ndevs",
-          "RoCE takes its packet size from an interface", "ip link; rdma link"},
-         {ethernet && below("verbs_mtu", "mtu_packet"), State::warning, of_interface,
-          "the card sends smaller packets than its interface allows",
-          "set the interface's MTU again, the card follows: sudo ip link set {interface} mtu {mtu}"},
-         {ethernet && below("mtu_packet", kLargest), State::warning, of_interface,
-          "more and smaller packets than RoCE could send",
-          "sudo ip link set {interface} mtu 4200 (or 9000), on every host and switch port of this network"},
-         {ethernet, State::ok, of_interface}}},
-       {kHost,
-        {no_device(),
-         {lacks("active_port"), State::not_applicable, "no active port"},
-         // Ends that cut packets unlike each other lose the larger ones.
-         {has("different_mtus"), State::warning,
-          "interfaces of active ports have MTUs {different_mtus} (/sys/class/net/*/mtu)",
-          "two ports of one network with unlike MTUs lose large packets",
-          "the same MTU on all interfaces and switch ports of one network: sudo ip link set INTERFACE mtu 4200"}}}}};
-}
-
-CheckTable rdma_providers() {
-  const std::string lost = "libibverbs does not see {name}, and so neither do UCX and libfabric";
-  const std::string package =
-      "sudo apt install ibverbs-providers (Debian, Ubuntu) or sudo dnf install libibverbs (RHEL)";
-  return {
-      topic::kRdma,
-      "rdma-providers",
-      {{kDevices,
-        {{lacks("provider"), State::unknown,
-          "{name}: no provider known for its driver '{driver}' ({folder}/device/driver)",
-          "libibverbs opens a device only with its provider", "ibv_devices shows those that have one"},
-         // rdma-core reads the name from its file and loads the library: both must be present.
-         {lacks("provider_named"), State::missing, "{name} ({driver}): no {provider_file}", lost, package},
-         {lacks("provider_library"), State::missing,
-          "{name}: {provider_file} is there, its library lib{provider}-rdmav*.so in no library folder", lost, package},
-         {always(), State::ok, "{name}: {provider_file} and {provider_library}"}}},
-       {kDevices,
-        {{has("verbs_error"), State::broken, "libibverbs cannot open {name}: {verbs_error}",
-          "whatever uses verbs fails as this did", "ibv_devinfo -d {name} and dmesg say more"}}},
-       {kHost, {no_device()}}}};
-}
-
-CheckTable uverbs_access() {
+  const std::string seen = "{name}: active {mtu}, largest {largest_mtu} (libibverbs)";
+  const std::string lost = "more and smaller packets than the card could send";
+  const Predicate is_small = has("active") && below("mtu", "largest_mtu");
   return {topic::kRdma,
-          "uverbs-access",
+          "rdma-mtu",
+          {{kPorts,
+            {{has("active") && lacks("mtu"), State::unknown, "{name}: libibverbs does not open the device"},
+             {is_small && has("ethernet"), State::warning, seen, lost,
+              "sudo ip link set {interface_name} mtu 4200 (or 9000), on every host and switch port of this network"},
+             {is_small, State::warning, seen, lost,
+              "let the subnet manager raise it: mtu=5 (4096) in /etc/opensm/partitions.conf"},
+             {has("active"), State::ok, seen}}},
+           {kHost, {no_device(), {lacks("active_port"), State::not_applicable, "no active port"}}}}};
+}
+
+/// Whether libibverbs opens the devices: kernel, node in /dev, rights and the provider of rdma-core in one attempt.
+CheckTable rdma_verbs() {
+  const std::string lost = "UCX and libfabric cannot use {name}";
+  const std::string package =
+      "sudo apt install ibverbs-providers (Debian, Ubuntu) or sudo dnf install libibverbs (RHEL); ibv_devices lists "
+      "what it sees";
+  return {topic::kRdma,
+          "rdma-verbs",
           {{kDevices,
-            {{is("access", "absent"), State::missing, "{name}: no {node}",
-              "no program can open the device; in a container: it was not passed in",
-              "docker run --device={node} (Kubernetes: an RDMA device plug-in); on the host: sudo modprobe ib_uverbs "
-              "&& sudo udevadm trigger"},
-             {has("access_error"), State::unknown, "{name}: {node}: {access_error}",
-              "this user may be kept from the device", "ls -l {node}"},
-             {is("access", "granted"), State::ok, "{name}: {node} may be read and written"},
-             {has("access"), State::broken, "{name}: {node}: {access} ({user})", "this user cannot use the device",
+            {{has("opened"), State::ok, "{name}: libibverbs opens {node}"},
+             {lacks("uverbs"), State::broken, "{name}: nothing in /sys/class/infiniband_verbs names it", lost,
+              "sudo modprobe ib_uverbs"},
+             {lacks("node_exists"), State::missing, "{name}: no {node}", lost,
+              "in a container: docker run --device={node} (Kubernetes: an RDMA device plug-in); on the host: sudo "
+              "udevadm trigger"},
+             {is("open_error", "Permission denied"), State::broken, "{name}: {node}: {open_error}",
+              "this user cannot use the device",
               "udev rules of rdma-core give it to all: sudo chmod 0666 {node}, for good in "
-              "/etc/udev/rules.d/90-rdma.rules: KERNEL==\"uverbs*\", MODE=\"0666\""}}},
-           {kHost, {no_device(), {lacks("uverbs"), State::not_applicable, "no user can open any device"}}}}};
+              "/etc/udev/rules.d/90-rdma.rules: KERNEL==\"uverbs*\", MODE=\"0666\""},
+             {has("open_error"), State::broken, "libibverbs cannot open {name}: {open_error}", lost,
+              "ibv_devinfo -d {name} and dmesg say more"},
+             {has("verbs_reason"), State::missing, "{name}: {verbs_reason}", lost, package},
+             {always(), State::missing, "libibverbs does not list {what}: it has no provider for it", lost, package}}},
+           {kHost, {no_device()}}}};
 }
 
 CheckTable memlock() {
@@ -257,8 +202,6 @@ CheckTable memlock() {
              {always(), State::ok, seen}}}}};
 }
 
-Row no_gpu() { return {lacks("gpus"), State::not_applicable, "no NVIDIA GPU in /sys/bus/pci/devices"}; }
-
 CheckTable gpu_driver() {
   const std::string file = "/proc/driver/nvidia/version";
   const std::string unbound = "GPU {name}: {bound} ({folder}/driver)", lost = "CUDA does not see this GPU";
@@ -279,145 +222,31 @@ CheckTable gpu_driver() {
           "no NVIDIA GPU in /sys/bus/pci/devices"},
          {no_trace, State::warning, "libcuda.so.1 is here: {cuda_error}",
           "if this host has a GPU, towers run on CPUs all the same", "nvidia-smi; dmesg | grep -i nvrm"},
-         {has("open_module"), State::ok, file + ": {module_version}, open kernel modules"},
-         {has("module_line"), State::ok, file + ": {module_version}, closed kernel module"},
-         {lacks("cuda_error"), State::unknown, "CUDA answers, but there is no " + file,
-          "the driver is not NVIDIA's, or /proc belongs to another container", "cat " + file},
-         {always(), State::missing, "no " + file, "CUDA sees no GPU; towers run on CPUs",
-          "sudo apt install nvidia-open (or cuda-drivers), then sudo modprobe nvidia"}}}}};
+         {has("cuda_version"), State::ok, "CUDA {cuda_version} by libcuda.so.1; " + file + ": {module_version}"},
+         {lacks("module_line"), State::missing, "no " + file, "CUDA sees no GPU; towers run on CPUs",
+          "sudo apt install nvidia-open (or cuda-drivers), then sudo modprobe nvidia"},
+         {always(), State::broken, file + ": {module_version}, but {cuda_error}",
+          "CUDA sees no GPU; towers run on CPUs",
+          "reboot after an upgrade of the driver: library and kernel module have one version; nvidia-smi; dmesg | grep "
+          "-i nvrm"}}}}};
 }
 
-Predicate is_closed_module() { return has("module_line") && lacks("open_module"); }
-Predicate is_old_module() { return has("open_module") && has("module_before_515"); }
-/// Whether there is no dma-buf: Linux 5.12 added it for RDMA (ib_umem_dmabuf), and NVIDIA's open modules of 515 export
-/// it. A version that cannot be read is no objection: an obstacle must have evidence.
-Predicate has_no_dma_buf() { return has("kernel_before_5_12") || is_closed_module() || is_old_module(); }
-
-CheckTable gpu_peer_memory() {
-  const std::string none = "no /sys/module/nvidia_peermem, nor an older name of it";
-  const std::string remedy =
-      "sudo modprobe nvidia_peermem (after ib_core); for good: echo nvidia_peermem | sudo tee "
-      "/etc/modules-load.d/nvidia_peermem.conf";
-  return {topic::kGpu,
-          "gpu-peer-memory",
-          {{&Machine::peer_modules,
-            // One module that is live is enough: the others are older names of it.
-            {{is("state", "live"), State::ok, "{file}: live"},
-             {lacks("another_is_live"), State::broken, "{file}: {state}", "the module does not serve",
-              "sudo rmmod {name}; sudo modprobe {name}; then dmesg"}}},
-           {kHost,
-            {no_gpu(),
-             {lacks("peer_modules") && has_no_dma_buf(), State::missing, none,
-              "no NIC reads GPU memory: gradients are staged through host memory", remedy},
-             {lacks("peer_modules"), State::warning, none,
-              "libraries that know no dma-buf (UCX before 1.14, libfabric before 1.20) cannot register GPU memory",
-              remedy}}}}};
-}
-
-CheckTable gpu_dma_buf() {
-  const std::string file = "/proc/driver/nvidia/version";
-  const std::string lost = "GPU memory cannot be registered with a NIC as a dma-buf";
-  return {topic::kGpu,
-          "gpu-dma-buf",
-          {{kHost,
-            {no_gpu(),
-             {has("kernel_before_5_12"), State::broken, "/proc/sys/kernel/osrelease: {kernel}, older than 5.12", lost,
-              "a kernel from 5.12 on; or the peer-memory module instead: sudo modprobe nvidia_peermem"}}},
-           {kHost,
-            {{has("gpus") && is_closed_module(), State::broken, file + ": '{module_line}' is the closed module",
-              lost + ": only NVIDIA's open kernel modules export it",
-              "install them: sudo apt install nvidia-open (or the .run file with -M=open), then reboot; or sudo "
-              "modprobe nvidia_peermem"},
-             {has("gpus") && is_old_module(), State::broken, file + ": {module_version}, older than 515", lost,
-              "a driver from 515 on: sudo apt install nvidia-open"}}},
-           {kGpus,
-            {{is("dma_buf", "yes"), State::ok, "GPU {name}: CUDA says that its memory can be exported"},
-             {is("dma_buf", "no"), State::broken,
-              "GPU {name}: CUDA says no (CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, libcuda.so.1)",
-              "its memory cannot be registered with a NIC as a dma-buf",
-              "NVIDIA's open kernel modules (sudo apt install nvidia-open) and CUDA 11.7 on; or sudo modprobe "
-              "nvidia_peermem"}}},
-           {kHost,
-            {{lacks("gpus") || has_no_dma_buf() || has("cuda_says_dma_buf"), State::none},
-             {lacks("module_line"), State::unknown, "no " + file, "the driver decides it",
-              "sudo modprobe nvidia, then again"},
-             {always(), State::ok, file + ": {module_version}, open; /proc/sys/kernel/osrelease: {kernel}"}}}},
-          // A peer-memory module that is live is another way.
-          [](const Machine& machine) {
-            return std::any_of(machine.peer_modules.begin(), machine.peer_modules.end(), is("state", "live"));
-          }};
-}
-
-CheckTable gpu_bar1() {
-  constexpr uint64_t kClassic = 256 << 20;  // size on cards without a resizable BAR; the driver takes a part of it
-  const std::string seen = "GPU {name}: {bar1_text} in {folder}/resource, line {bar1_line}";
-  const std::string remedy =
-      "in the firmware's setup: Above 4G Decoding and Re-Size BAR on; in a virtual machine: a larger 64-bit MMIO "
-      "window; then nvidia-smi -q | grep -A 3 BAR1";
-  return {topic::kGpu,
-          "gpu-bar1",
-          {{kGpus,
-            {{lacks("folder"), State::none},
-             {lacks("bar1"), State::unknown, "GPU {name}: no prefetchable memory behind BAR 0 in {folder}/resource",
-              "how much of its memory NICs can reach is not known", "nvidia-smi -q | grep -A 3 BAR1"},
-             {is("bar1", "0"), State::broken, "GPU {name}: none assigned in {folder}/resource, line {bar1_line}",
-              "NICs cannot reach its memory at all", remedy},
-             {below("bar1", kClassic + 1), State::broken, seen,
-              "registering more GPU memory than that fails, and some of it is taken", remedy},
-             {below("bar1", "memory"), State::warning, seen + ", of {memory_text} memory",
-              "only that much can be registered with NICs at once", remedy},
-             {always(), State::ok, seen}}},
-           {kHost, {{lacks("pci_gpus"), State::not_applicable, "no NVIDIA GPU in /sys/bus/pci/devices"}}}}};
-}
-
-CheckTable cuda() {
-  const std::string seen =
-      "{cudart} is CUDA {cudart_version}, the driver speaks {cuda_version} ({cuda_version_source})";
-  return {topic::kGpu,
-          "cuda",
-          {{kHost,
-            {{lacks("gpus") && has("newest_cudart"), State::not_applicable, "{newest_cudart} is there, but no GPU"},
-             {lacks("gpus"), State::not_applicable, "no GPU"},
-             // The library and the kernel module have one version. After an upgrade without a reboot they differ. A
-             // name without a version, as in some containers, gives no information about the driver.
-             {lacks("libcuda_version") || lacks("module_version"), State::none},
-             {differ("libcuda_version", "module_version"), State::broken,
-              "{libcuda} is {libcuda_version}, /proc/driver/nvidia/version: {module_version}",
-              "CUDA does not start: driver and library mismatch",
-              "reboot, or sudo rmmod nvidia_uvm nvidia && sudo modprobe nvidia, so that the new kernel module is "
-              "loaded"},
-             {always(), State::ok, "{libcuda} and kernel module are {libcuda_version}"}}},
-           {kHost,
-            {{lacks("gpus"), State::none},
-             {lacks("cuda_version"), State::unknown, "the driver's version: {cuda_error}",
-              "whether libraries fit is not known", "nvidia-smi"},
-             {lacks("cudart"), State::ok,
-              "no libcudart in the library folders; the driver speaks CUDA {cuda_version} ({cuda_version_source})"},
-             // Any runtime runs on any driver of one major version. NVIDIA calls this minor version compatibility; it
-             // holds from CUDA 11 on.
-             {has("cudart_fits"), State::ok, seen},
-             {has("cuda_compat"), State::warning, seen + ", /usr/local/cuda/compat/libcuda.so.1 is there",
-              "works for programs that find the compatibility library first",
-              "export LD_LIBRARY_PATH=/usr/local/cuda/compat"},
-             {always(), State::broken, seen,
-              "cuBLAS and NCCL of that version do not start: CUDA driver version is insufficient",
-              "a driver for CUDA {cudart_major}: sudo apt install nvidia-open; or CUDA's forward compatibility: sudo "
-              "apt install cuda-compat-{cudart_major}-{cudart_minor}; or the libraries of CUDA {cuda_major}"}}}}};
-}
-
-CheckTable nccl() {
-  const std::string lost = "towers on several GPUs of one worker are averaged on the host";
-  const std::string remedy = "sudo apt install libnccl2 (NVIDIA's package repository), 2.18 or newer";
-  return {topic::kGpu,
-          "nccl",
-          {{kHost,
-            {{lacks("gpus") && has("nccl"), State::not_applicable, "{nccl} is there, but no GPU"},
-             {lacks("gpus"), State::not_applicable, "no GPU"},
-             {has("nccl_version") && has("nccl"), State::ok, "{nccl_version} ({nccl})"},
-             {has("nccl_version"), State::ok, "{nccl_version} (libnccl.so.2)"},
-             // Towers are then averaged on the host.
-             {lacks("nccl"), State::warning, "no libnccl.so.2 in the library folders", lost, remedy},
-             {always(), State::broken, "{nccl}: {nccl_error}", lost, remedy}}}}};
+CheckTable gpu_nic_access() {
+  return {
+      topic::kGpu,
+      "gpu-nic-access",
+      {{kGpus,
+        {{lacks("by_cuda"), State::none},
+         {has("dma_buf"), State::ok, "GPU {name}: by dma-buf (libcuda.so.1)"},
+         {has("peer_module"), State::ok, "GPU {name}: by the kernel module {peer_module}"},
+         {always(), State::missing, "GPU {name}: no dma-buf (libcuda.so.1), and {peer_error}",
+          "no NIC reads GPU memory: gradients are staged through host memory",
+          "dma-buf: NVIDIA's open kernel modules from 515 on (sudo apt install nvidia-open) and Linux from 5.12 on; "
+          "or sudo modprobe nvidia_peermem (after ib_core), for good: echo nvidia_peermem | sudo tee "
+          "/etc/modules-load.d/nvidia_peermem.conf"}}},
+       {kHost,
+        {{lacks("gpus"), State::not_applicable, "no NVIDIA GPU in /sys/bus/pci/devices"},
+         {lacks("cuda_version"), State::unknown, "CUDA does not answer"}}}}};
 }
 
 Row no_card() {
@@ -452,7 +281,8 @@ CheckTable pci_acs() {
               "where no virtual machines need it: sudo setpci -s {address} ECAP_ACS+0x6.w=0000 after each boot, or the "
               "kernel parameter pci=disable_acs_redir={address} (NCCL user guide, Troubleshooting, ACS)"}}},
            {kHost,
-            {no_card(), {lacks("bridges"), State::not_applicable, "no bridges above them in /sys/bus/pci/devices"}}}}};
+            {{lacks("gpus"), State::not_applicable, "no NVIDIA GPU in /sys/bus/pci/devices"},
+             {lacks("bridges"), State::not_applicable, "no bridges above them in /sys/bus/pci/devices"}}}}};
 }
 
 CheckTable iommu() {
@@ -466,86 +296,6 @@ CheckTable iommu() {
               "the kernel parameter iommu=pt (with intel_iommu=on or amd_iommu=on), in GRUB_CMDLINE_LINUX of "
               "/etc/default/grub, then sudo update-grub and reboot"}}},
            {kHost, {no_card()}}}};
-}
-
-CheckTable ucx() {
-  const std::string no_verbs = "{ucx_modules}/libuct_ib.so.0 is not there", lost = "UCX uses no RDMA device";
-  const std::string with_verbs = "a UCX built with verbs: ./configure --with-verbs --with-rdmacm";
-  return {topic::kLibraries,
-          "ucx",
-          {{kHost,
-            {{lacks("ucx"), State::missing, "UCX: {ucx_error}", "the transport over UCX cannot be used",
-              "sudo apt install libucx-dev and build gradrail again"},
-             {always(), State::ok, "{ucx} {ucx_version}"}}},
-           // UCX loads these modules by name at its start; it leaves out one that cannot be loaded, without an error.
-           {kHost,
-            {{lacks("ucx"), State::none},
-             {has("ucx_verbs"), State::ok, "{ucx_modules}/libuct_ib.so.0: verbs"},
-             {has("rdma"), State::broken, no_verbs, lost, with_verbs},
-             {always(), State::warning, no_verbs, lost, with_verbs}}},
-           {kHost,
-            {{lacks("ucx"), State::none},
-             {has("ucx_cuda"), State::ok, "{ucx_modules}/libuct_cuda.so.0: CUDA"},
-             {lacks("gpus"), State::ok, "{ucx_modules}: built without CUDA, and there is no GPU"},
-             {always(), State::warning, "{ucx_modules}/libuct_cuda.so.0 is not there: built without CUDA",
-              "UCX takes no GPU memory: over ucx gradients are staged through host memory",
-              "a UCX built with CUDA: ./configure --with-cuda=/usr/local/cuda --with-verbs, or NVIDIA's HPC-X"}}}}};
-}
-
-CheckTable libfabric() {
-  const std::string seen = "{libfabric} {libfabric_version}";
-  const std::string lost = "libfabric takes no GPU memory: over ofi gradients are staged through host memory";
-  return {topic::kLibraries,
-          "libfabric",
-          {{kHost,
-            {{lacks("libfabric"), State::missing, "libfabric: {libfabric_error}",
-              "the transport over libfabric cannot be used", "sudo apt install libfabric-dev and build gradrail again"},
-             {lacks("gpus"), State::ok, seen},
-             {lacks("libfabric_cuda"), State::warning, seen + ": built without CUDA (it names no cudaMemcpy)", lost,
-              "a libfabric built with CUDA: ./configure --with-cuda=/usr/local/cuda --enable-cuda-dlopen "
-              "--enable-verbs"},
-             {is("libfabric_cuda", "cuda-without-libcudart"), State::warning,
-              seen + ": with CUDA, which it loads by the name libcudart.so; there is none", lost,
-              "sudo apt install cuda-cudart-dev-13-0, or a link libcudart.so to libcudart.so.13 in a folder of the "
-              "library path"},
-             // FI_MR_DMABUF exists since 1.20; before it, libfabric exports on its own or needs the peer-memory module.
-             {has("libfabric_before_1_20"), State::warning, seen + ": with CUDA, older than 1.20",
-              "it takes no dma-buf: GPU memory needs the peer-memory module",
-              "libfabric 1.20 or newer; or sudo modprobe nvidia_peermem"},
-             {always(), State::ok, seen + ": with CUDA"}}}}};
-}
-
-CheckTable kernel() {
-  return {topic::kHost,
-          "kernel",
-          {{kHost,
-            {{lacks("kernel_has_version"), State::unknown, "/proc/sys/kernel/osrelease: '{kernel}'",
-              "which RDMA interfaces there are is not known", "uname -r"},
-             {has("kernel_before_5_12"), State::warning, "/proc/sys/kernel/osrelease: {kernel}, older than 5.12",
-              "no dma-buf for RDMA: GPU memory reaches a NIC by the peer-memory module alone",
-              "a kernel from 5.12 on: sudo apt install linux-image-amd64 of a newer release "
-              "(docs.kernel.org/driver-api/dma-buf.html)"},
-             {always(), State::ok, "/proc/sys/kernel/osrelease: {kernel}"}}}}};
-}
-
-CheckTable topology() {
-  const std::string where = "/sys/devices/system/node/node*/distance";
-  return {
-      topic::kHost,
-      "topology",
-      {{kHost,
-        {{below("numa_nodes", 2), State::ok, "/sys/devices/system/node: {numa_nodes} NUMA node"},
-         {has("distances_differ"), State::ok, "{numa_nodes} NUMA nodes, distances in " + where},
-         // A firmware without the distances makes them all equal.
-         {always(), State::warning, "{numa_nodes} NUMA nodes, all distances equal or missing in " + where,
-          "near and far memory cannot be distinguished",
-          "numactl --hardware; newer firmware, NUMA (SRAT, SLIT) switched on"}}},
-       {kHost,
-        {{has("hwloc"), State::ok, "hwloc: {hwloc}"},
-         {has("hwloc_not_recorded"), State::unknown, "hwloc: {hwloc_error}", "where tasks would be bound is not known",
-          "lstopo; gradrail topo"},
-         {always(), State::broken, "hwloc: {hwloc_error}", "nothing is bound to cores, and no NIC is chosen for a GPU",
-          "lstopo says more; /sys must be mounted: docker run -v /sys:/sys:ro"}}}}};
 }
 
 CheckTable numa_balancing() {
@@ -564,13 +314,12 @@ CheckTable numa_balancing() {
 }
 
 CheckTable hugepages() {
-  const std::string seen =
-      "/sys/kernel/mm/transparent_hugepage/enabled: {transparent_hugepages}; /sys/kernel/mm/hugepages: {hugepages}";
+  const std::string seen = "/sys/kernel/mm/transparent_hugepage/enabled: {hugepages}";
   return {topic::kHost,
           "hugepages",
           {{kHost,
-            // Either fact permits huge pages where a task requests them (madvise).
-            {{has("hugepages_reserved") || has("hugepages_on_request"), State::ok, seen},
+            {{lacks("hugepages"), State::not_applicable, "no /sys/kernel/mm/transparent_hugepage/enabled"},
+             {has("hugepages_on_request"), State::ok, seen},
              {always(), State::warning, seen, "memory comes in pages of 4 KiB: NICs translate more addresses, slowly",
               "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"}}}}};
 }
@@ -587,74 +336,55 @@ CheckTable cpu_governor() {
           "sudo cpupower frequency-set -g performance"}}}}};
 }
 
-CheckTable cgroup_rdma() {
-  const std::string seen = "{file}: {line}";
-  const std::string remedy = "echo '{device} hca_handle=max hca_object=max' | sudo tee {file}";
-  return {topic::kHost,
-          "cgroup-rdma",
-          {{&Machine::rdma_limits,
-            {{is("count", "0"), State::broken, seen, "this cgroup may open no RDMA {what} of {device}", remedy},
-             {has("few"), State::warning, seen, "this cgroup may have only few RDMA {what} of {device}", remedy}}},
-           {kHost,
-            {no_device(),
-             {lacks("few_rdma_objects"), State::ok,
-              "no limit in the rdma.max of this process's cgroups (/proc/self/cgroup)"}}}}};
-}
-
 CheckTable cgroup_limits() {
   // The scale is a model of 100 million parameters with Adam, which takes 1.2 GB at its ps; 2 GiB is no room for more.
   constexpr uint64_t kLittleMemory = uint64_t{2} << 30;
   // Percent: two CPUs. A task has at least a thread that spins and one for gRPC.
   constexpr uint64_t kLittleCpu = 200;
   constexpr uint64_t kFewTasks = 200;  // gRPC alone takes a dozen threads a process
+  const std::string cpu = "{cpu_file}: {cpu_percent} % of one cpu";
   return {topic::kHost,
           "cgroup-limits",
-          {{&Machine::cgroup_limits,
-            {{is("what", "memory") && below("value", kLittleMemory), State::warning, "{file}: {text}",
+          {{kHost,
+            {{below("memory_left", kLittleMemory), State::warning, "{memory_left_text}",
               "parameters, slots and pinned memory of all tasks in it must fit, else they are killed",
               "docker run --memory 16g, MemoryMax= in the systemd unit, srun --mem"},
-             {is("what", "cpu") && below("value", kLittleCpu), State::warning, "{file}: {text}",
+             {has("memory_left"), State::ok, "{memory_left_text}"}}},
+           {kHost,
+            {{below("tasks_left", kFewTasks), State::warning, "{tasks_left_text}", "threads cannot be started",
+              "docker run --pids-limit 4096, TasksMax= in the systemd unit"},
+             {has("tasks_left"), State::ok, "{tasks_left_text}"}}},
+           {kHost,
+            {{below("cpu_percent", kLittleCpu), State::warning, cpu,
               "threads that spin use it up and are then stopped for the rest of each period: pauses of 50 ms and more",
               "docker run --cpus 4, CPUQuota= in the systemd unit; until then gradrail train --wait block"},
-             {is("what", "pids") && below("value", kFewTasks), State::warning, "{file}: {text}",
-              "threads cannot be started", "docker run --pids-limit 4096, TasksMax= in the systemd unit"},
-             {always(), State::ok, "{file}: {text}"}}},
-           {kHost, {{lacks("cgroup_limits"), State::ok, "no limit on memory, cpu, threads (/proc/self/cgroup)"}}}}};
+             {has("cpu_percent"), State::ok, cpu},
+             {always(), State::ok, "no limit on cpu (/proc/self/cgroup)"}}}}};
 }
 
 CheckTable tasks() {
   const std::string open_port =
       "on that host: sudo firewall-cmd --add-port={port}/tcp, or sudo ufw allow {port}/tcp; cloud: its security group";
-  const std::string waits = "workers wait for this task in vain";
-  const std::string unreached = "workers on this host cannot reach the task";
   const std::string seen = "{name}: {error}";
   return {topic::kNetwork,
           "tasks",
           {{&Machine::servers,
-            {{has("unresolved"), State::broken, "{name}: {unresolved}", "the name stands for no address here",
+            {{is("result", "connected"), State::ok, "{name}: connected"},
+             {is("result", "unresolved"), State::broken, seen, "the name stands for no address here",
               "getent hosts {host}; /etc/hosts or the DNS"},
-             {is_errno(0), State::ok, "{name}: connected"},
-             {is_errno(ECONNREFUSED), State::missing, seen + ": the host is there, no process listens at the port",
+             {is("result", "refused"), State::missing, seen + ": the host is there, no process listens at the port",
               "the task is not running there yet, or listens at another address",
               "start it: gradrail train --job_name ps ...; on that host: ss -ltn | grep {port}"},
-             {is_errno(EMSGSIZE), State::broken, "{name}: connected, but " + std::string(kLargePacketsLost),
+             {is("result", "small_packets"), State::broken, "{name}: connected, but {error}",
               "workers join, and their data connections fail",
               "ping -M do -s 1472 {host}; permit ICMP on the way, or lower the MTU of both hosts"},
-             {is_errno(ETIMEDOUT), State::broken,
-              seen + ": no answer at all, as when a firewall drops packets, or the host is off", waits,
-              "ping it; " + open_port},
-             // A router or firewall answers with ICMP in one round trip. This host gives the same error after ARP
-             // failed.
-             {is_errno(EHOSTUNREACH) && has("quick"), State::broken,
-              seen + ": refused at once by a device on the way, as a firewall that rejects does", waits, open_port},
-             {is_errno(EHOSTUNREACH), State::broken, seen + ": no host in this network has the address",
-              "the host is off, or the address is wrong", "ping it; ip neigh; the address in the cluster file"},
-             {is_errno(ENETUNREACH), State::broken, seen + ": this host has no route there", unreached,
-              "ip route get ADDRESS; sudo ip route add NETWORK via ROUTER"},
-             // The packet filter of this host makes connect() fail with these two.
-             {is_errno(EACCES) || is_errno(EPERM), State::broken, seen + ": a firewall on this host forbids it",
-              unreached, "sudo nft list ruleset | grep -B 2 -A 2 -E 'drop|reject' here"},
-             {always(), State::broken, seen, unreached, open_port}}},
+             {is("result", "no_answer"), State::broken,
+              seen + " at all, as when a firewall drops packets, or the host is off",
+              "workers wait for this task in vain", "ping {host}; " + open_port},
+             {always(), State::broken, seen, "workers on this host cannot reach the task",
+              "the address in the cluster file; ip route get {host}; sudo nft list ruleset | grep -E 'drop|reject' "
+              "here; " +
+                  open_port}}},
            {kHost,
             {{has("servers_error"), State::unknown, "{servers_error}", "whether the tasks can be reached is not known",
               "getent hosts NAME for each name of the cluster"},
@@ -674,11 +404,9 @@ void look_at(const Facts& object, const Look& look, std::vector<Finding>& findin
 
 const std::vector<CheckTable>& check_tables() {
   static const std::vector<CheckTable> tables = {
-      rdma_devices(),  rdma_ports(),    rdma_gids(),  rdma_pkeys(),      rdma_mtu(),    rdma_providers(),
-      uverbs_access(), memlock(),       gpu_driver(), gpu_peer_memory(), gpu_dma_buf(), gpu_bar1(),
-      cuda(),          nccl(),          pci_link(),   pci_acs(),         iommu(),       ucx(),
-      libfabric(),     kernel(),        topology(),   numa_balancing(),  hugepages(),   cpu_governor(),
-      cgroup_rdma(),   cgroup_limits(), tasks()};
+      rdma_devices(),   rdma_ports(), rdma_gids(),      rdma_pkeys(),    rdma_mtu(), rdma_verbs(),
+      memlock(),        gpu_driver(), gpu_nic_access(), pci_link(),      pci_acs(),  iommu(),
+      numa_balancing(), hugepages(),  cpu_governor(),   cgroup_limits(), tasks()};
   return tables;
 }
 

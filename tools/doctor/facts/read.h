@@ -1,18 +1,15 @@
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "base/net_address.h"
 #include "tools/doctor/facts/facts.h"
 #include "tools/doctor/system.h"
 
 namespace gradrail::tools::doctor {
 
 /// Reads everything but the servers. A separate process queries each library and each driver.
-Machine read_machine(System& system);
+Machine read_machine(const System& system);
 
 /// The PCI functions of the kernel's list, in the order of their addresses.
 struct PciDevice {
@@ -26,29 +23,19 @@ struct PciDevice {
   bool is_network() const { return device_class >> 16 == 0x02; }
   bool is_nvidia_gpu() const { return vendor == 0x10de && device_class >> 16 == 0x03; }
 };
-std::vector<PciDevice> read_pci_devices(Tree& tree);
+std::vector<PciDevice> read_pci_devices(const System& system);
 
 // The parts of read_machine(), in this order.
-void read_host(System& system, Machine& machine);
-void read_rdma(System& system, const std::vector<PciDevice>& functions, Machine& machine);
-void read_gpus(System& system, const std::vector<PciDevice>& functions, Machine& machine);
-void read_pci(System& system, const std::vector<PciDevice>& functions, Machine& machine);
-void read_libraries(System& system, Machine& machine);
-void read_cgroups(System& system, Machine& machine);
+void read_host(const System& system, Machine& machine);
+void read_rdma(const System& system, const std::vector<PciDevice>& functions, Machine& machine);
+void read_gpus(const System& system, const std::vector<PciDevice>& functions, Machine& machine);
+void read_pci(const System& system, const std::vector<PciDevice>& functions, Machine& machine);
 
-/// The folders of the dynamic linker and of a CUDA installation.
-std::vector<std::string> library_folders(Tree& tree);
-/// The path of a library of exactly this name; "" when it is in none of them.
-std::string find_library(Tree& tree, const std::string& name);
-
-/// The type of gradrail::resolve(), so that a test can give a name several addresses.
-using Resolver = std::function<absl::StatusOr<std::vector<NetAddress>>(const std::string& host, uint16_t port)>;
-
-/// Tries the control port of each parameter server ("host:port") over TCP, at all addresses of the name and all at the
-/// same time: workers listen nowhere. One address that connects is enough.
-void read_servers(const std::vector<std::string>& servers, Machine& machine, const Resolver& resolver = resolve);
-/// Facts of one attempt. `error`: its errno; 0: connected; EMSGSIZE: connected, and large packets are lost. `quick`:
-/// the answer arrived immediately.
-Facts server_facts(const std::string& server, int error, bool quick);
+/// Tries the control port of each parameter server ("host:port") over TCP, as a worker does before it joins: workers
+/// listen nowhere.
+void read_servers(const std::vector<std::string>& servers, Machine& machine);
+/// Facts of one attempt: "connected", or one of "unresolved", "refused", "no_answer", "small_packets" and "unreached"
+/// with the error behind it.
+Facts server_facts(const std::string& server, const std::string& result);
 
 }  // namespace gradrail::tools::doctor
