@@ -40,7 +40,7 @@ constexpr uint16_t kPortsOfTransport = 2;
 
 bool crosses_network(const std::string& name) {
   const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);
-  return found.ok() && !(*found)->same_host_only && !(*found)->in_process_only;
+  return found.ok() && !(*found)->same_host_only;
 }
 
 /// A port of --data-port that is in use must not leave the shard without this transport: the site has opened no other.

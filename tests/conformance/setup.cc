@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "conformance/channel.h"
 #include "fmt/format.h"
+#include "tests/transport/loopback/context.h"
 #include "transport/plugin_loader.h"
 #include "transport/rails/bundle_context.h"
 
@@ -31,12 +32,15 @@ bool is_built(const transport::Transport& transport) {
 
 }  // namespace
 
+bool in_process_only(const transport::Transport& transport) { return transport.name == "loopback"; }
+
 std::vector<Setup> all_setups() {
+  transport::loopback::add_to_transports();
   std::vector<Setup> setups;
   for (const transport::Transport& transport : transport::transports()) {
     if (!is_built(transport) && !is_required(transport.name)) continue;
     setups.push_back({&transport, Peers::threads});
-    if (!transport.in_process_only) setups.push_back({&transport, Peers::processes});
+    if (!in_process_only(transport)) setups.push_back({&transport, Peers::processes});
   }
   return setups;
 }
