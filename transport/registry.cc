@@ -37,14 +37,7 @@ Transport plugin(const std::string& name, const std::string& purpose, bool is_ou
     GRADRAIL_ASSIGN_OR_RETURN(const Plugin* const loaded, load_plugin(name));
     return loaded->open(options);
   };
-  return {.name = name,
-          .purpose = purpose,
-          .open = open,
-          .plugin = true,
-          .lanes = is_ours ? Transport::Lanes::each_context : Transport::Lanes::none,
-          // UCX 1.13 stops the process with a failed assertion if an endpoint over a lost rail ends during its wire-up.
-          .rails_by_name_only = name == "ucx",
-          .by_name_only = !is_ours};
+  return {.name = name, .purpose = purpose, .open = open, .plugin = true, .by_name_only = !is_ours};
 }
 
 std::deque<Transport> make_list() {
@@ -59,7 +52,7 @@ std::deque<Transport> make_list() {
     const bool built_in = name == "tcp" || std::any_of(list.begin(), list.end(), same);
     if (!built_in) list.push_back(plugin(name, "a plug-in", false));
   }
-  list.push_back({.name = "tcp", .purpose = "everywhere", .open = &tcp::open, .lanes = Transport::Lanes::one_context});
+  list.push_back({.name = "tcp", .purpose = "everywhere", .open = &tcp::open, .has_lanes = true});
   return list;
 }
 

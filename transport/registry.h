@@ -51,14 +51,7 @@ struct Transport {
   /// Whether two tasks can use it only on one host (same kernel, same network namespace: host_id()).
   bool same_host_only = false;
   bool plugin = false;
-  /// Ways in which its connections have several lanes (transport/rails/bundle_context.h).
-  enum class Lanes : uint8_t {
-    none,
-    one_context,   ///< one context reaches all rails, with any number of streams on each
-    each_context,  ///< a context uses the device of one rail, with one lane there
-  };
-  Lanes lanes = Lanes::none;
-  bool rails_by_name_only = false;  ///< several rails only if the user names their addresses
+  bool has_lanes = false;  ///< its connections may have several lanes (transport/rails/bundle_context.h)
   /// Whether "auto" excludes it: a third party's plug-in is used only on request.
   bool by_name_only = false;
 };

@@ -69,9 +69,9 @@ std::string environment(const char* name, const char* otherwise) {
 
 const std::string kRails[] = {"127.0.0.1", "127.0.0.2"};
 
-/// GRADRAIL_TEST_LANES: each connection has two rails, and two lanes on each one if one context reaches both.
+/// GRADRAIL_TEST_LANES: each connection has two rails, and two lanes on each one.
 bool has_lanes(const transport::Transport& transport) {
-  return transport.lanes != transport::Transport::Lanes::none && std::getenv("GRADRAIL_TEST_LANES") != nullptr;
+  return transport.has_lanes && std::getenv("GRADRAIL_TEST_LANES") != nullptr;
 }
 
 /// GRADRAIL_TEST_OFI_PROVIDER: one run of the suite for each libfabric provider. GRADRAIL_TEST_RDMA_ONLY: with what
@@ -90,11 +90,9 @@ std::unique_ptr<transport::Context> open(const transport::Transport& transport) 
     if (!opened.ok()) throw Broken(fmt::format("open {}: {}", transport.name, opened.status().ToString()));
     return *std::move(opened);
   };
-  if (!has_lanes(transport)) return need(transport.open(open_options()));
-  using transport::rails::BundleContext;
-  if (transport.lanes == transport::Transport::Lanes::each_context)
-    return need(BundleContext::over(need(transport::rails::open_rails(transport, open_options(), kRails))));
-  return need(BundleContext::over(need(transport.open(open_options())), 2));
+  std::unique_ptr<transport::Context> context = need(transport.open(open_options()));
+  if (!has_lanes(transport)) return context;
+  return std::make_unique<transport::rails::BundleContext>(std::move(context), 2);
 }
 
 std::string any_address(const transport::Transport& transport) {
