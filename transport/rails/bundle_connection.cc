@@ -212,11 +212,6 @@ absl::Status BundleConnection::send(absl::Span<const std::byte> message) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::byte*> BundleConnection::map(RemoteRegion region) {
-  if (is_single()) return lanes_[0]->connection->map(region);
-  return absl::UnimplementedError(fmt::format("{} cannot map a peer's memory", path_));
-}
-
 std::string BundleConnection::describe() const {
   const std::string first = lanes_[0]->connection->describe();
   if (is_single() && left_out_.empty()) return first;

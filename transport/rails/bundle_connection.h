@@ -59,7 +59,7 @@ class BundleConnection final : public Connection {
   absl::Status put(LocalSlice source, RemoteSlice target, PutOptions options) override;
   absl::Status get(LocalSlice target, RemoteSlice source, uint64_t tag) override;
   absl::Status send(absl::Span<const std::byte> message) override;
-  absl::StatusOr<std::byte*> map(RemoteRegion region) override;
+  absl::StatusOr<std::byte*> map(RemoteRegion region) override { return lanes_[0]->connection->map(region); }
   uint32_t lanes() const override { return static_cast<uint32_t>(lanes_.size()); }
   std::string left_out() const override { return left_out_; }
   std::string describe() const override;

@@ -38,12 +38,6 @@ BundleContext::BundleContext(std::unique_ptr<Context> child, uint32_t streams, c
 
 BundleContext::~BundleContext() = default;
 
-Capabilities BundleContext::capabilities() const {
-  Capabilities capabilities = child_->capabilities();
-  capabilities.direct_map = false;
-  return capabilities;
-}
-
 absl::StatusOr<std::string> BundleContext::listen(const std::string& address) {
   if (!address.starts_with(kLanesPrefix)) {
     GRADRAIL_ASSIGN_OR_RETURN(std::string listening, child_->listen(address));

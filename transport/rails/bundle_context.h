@@ -42,7 +42,7 @@ class BundleContext final : public Context {
 
   // Context.
   std::string_view name() const override { return child_->name(); }
-  Capabilities capabilities() const override;
+  Capabilities capabilities() const override { return child_->capabilities(); }
   absl::StatusOr<std::unique_ptr<MemoryRegion>> register_memory(MemorySpan memory, Access access) override {
     return child_->register_memory(memory, access);
   }
