@@ -13,7 +13,7 @@ namespace gradrail::transport {
 // The entry point of plug-ins that are built from this tree: C++ on both sides. Third parties use gradrail/transport.h.
 
 /// Changes with every change to the headers that a built-in plug-in includes.
-inline constexpr uint32_t kBuiltinPluginVersion = 4;
+inline constexpr uint32_t kBuiltinPluginVersion = 5;
 
 #define GRADRAIL_PLUGIN_TEXT_(x) #x
 #define GRADRAIL_PLUGIN_TEXT(x) GRADRAIL_PLUGIN_TEXT_(x)
