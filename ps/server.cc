@@ -217,7 +217,6 @@ Shard::Options Server::Impl::shard_options(const Options& options, uint32_t inde
           .transports = options.transports,
           .bind_host = bind_host,
           .rails = options.rails,
-          .rails_named = options.rails_named,
           .data_port = static_cast<uint16_t>(data_port_of(options, index)),
           .open = {.bind_host = bind_host,
                    .rdma_only = options.rdma_only,

@@ -31,7 +31,6 @@ struct ServerOptions {
   uint32_t shard_count = 1;
   std::vector<std::string> transports;  ///< transports to offer, in order
   std::vector<std::string> rails = {};  ///< addresses at which shards listen for data; empty: that of the control plane
-  bool rails_named = false;             ///< ShardOptions::rails_named
   uint16_t data_port = 0;               ///< port of shard 0 of task 0, by data_ports_of(); 0: the kernel chooses all
   bool rdma_only = true;                ///< ucx and ofi: only with an RDMA device
   std::string ofi_provider = {};        ///< libfabric's name of the provider to use; "": the best

@@ -34,7 +34,7 @@ class Context {
 
   /// Accepts peers from now on. Once per Context; tcp accepts at several addresses.
   /// `address` is in the transport's own form (tcp: "host:port", port 0
-  /// for any; shm and loopback: "" or a name). Returns the address for peers to connect to.
+  /// for any; shm: "" or a name). Returns the address for peers to connect to.
   /// Errors  ALREADY_EXISTS: address in use. INVALID_ARGUMENT: not an address.
   virtual absl::StatusOr<std::string> listen(const std::string& address) = 0;
 

@@ -13,7 +13,7 @@ namespace {
 absl::Status no_such_transport(std::string_view name) {
   std::vector<std::string> names = {"auto"};
   for (const Transport& transport : transports()) {
-    if (!transport.in_process_only) names.push_back(transport.name);
+    names.push_back(transport.name);
   }
   return absl::InvalidArgumentError(
       fmt::format("no transport '{}' between tasks (there are {})", name, fmt::join(names, ", ")));
@@ -25,7 +25,7 @@ absl::StatusOr<std::vector<std::string>> parse_transport_order(std::string_view 
   std::vector<std::string> order;
   if (text == "auto") {
     for (const Transport& transport : transports()) {
-      if (!transport.in_process_only && !transport.by_name_only) order.push_back(transport.name);
+      if (!transport.by_name_only) order.push_back(transport.name);
     }
     return order;
   }
@@ -33,7 +33,7 @@ absl::StatusOr<std::vector<std::string>> parse_transport_order(std::string_view 
     const std::string name(text.substr(0, text.find(',')));
     text.remove_prefix(std::min(text.size(), name.size() + 1));
     const absl::StatusOr<const Transport*> found = find_transport(name);
-    if (!found.ok() || (*found)->in_process_only) return no_such_transport(name);
+    if (!found.ok()) return no_such_transport(name);
     // A name that is repeated keeps its first rank.
     if (std::find(order.begin(), order.end(), name) == order.end()) order.push_back(name);
   }

@@ -11,7 +11,6 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "transport/loopback/context.h"
 #include "transport/plugin_loader.h"
 #include "transport/shm/context.h"
 #include "transport/tcp/context.h"
@@ -38,18 +37,11 @@ Transport plugin(const std::string& name, const std::string& purpose, bool is_ou
     GRADRAIL_ASSIGN_OR_RETURN(const Plugin* const loaded, load_plugin(name));
     return loaded->open(options);
   };
-  return {.name = name,
-          .purpose = purpose,
-          .open = open,
-          .plugin = true,
-          .lanes = is_ours ? Transport::Lanes::each_context : Transport::Lanes::none,
-          // UCX 1.13 stops the process with a failed assertion if an endpoint over a lost rail ends during its wire-up.
-          .rails_by_name_only = name == "ucx",
-          .by_name_only = !is_ours};
+  return {.name = name, .purpose = purpose, .open = open, .plugin = true, .by_name_only = !is_ours};
 }
 
-std::vector<Transport> make_list() {
-  std::vector<Transport> list = {
+std::deque<Transport> make_list() {
+  std::deque<Transport> list = {
       {"shm", "tasks on one host: peers map each other's memory", &shm::open, true},
       plugin("ucx", "InfiniBand, RoCE through UCX", true),
       plugin("ofi", "InfiniBand, RoCE, EFA through libfabric", true),
@@ -57,21 +49,24 @@ std::vector<Transport> make_list() {
   for (const std::string& name : plugin_names()) {
     const auto same = [&](const Transport& transport) { return transport.name == name; };
     // A file in a plug-in folder must not replace a transport of this program.
-    const bool built_in = name == "tcp" || name == "loopback" || std::any_of(list.begin(), list.end(), same);
+    const bool built_in = name == "tcp" || std::any_of(list.begin(), list.end(), same);
     if (!built_in) list.push_back(plugin(name, "a plug-in", false));
   }
-  list.push_back({.name = "tcp", .purpose = "everywhere", .open = &tcp::open, .lanes = Transport::Lanes::one_context});
-  list.push_back({"loopback", "tests and simulation, inside one process", &loopback::open, true, true});
+  list.push_back({.name = "tcp", .purpose = "everywhere", .open = &tcp::open, .has_lanes = true});
   return list;
+}
+
+/// Made at the first use: a later set_plugin_dir() adds no names.
+std::deque<Transport>& list() {
+  static std::deque<Transport> made = make_list();
+  return made;
 }
 
 }  // namespace
 
-const std::vector<Transport>& transports() {
-  // Made at the first use: a later set_plugin_dir() adds no names.
-  static const std::vector<Transport> list = make_list();
-  return list;
-}
+const std::deque<Transport>& transports() { return list(); }
+
+void add_transport(Transport transport) { list().push_back(std::move(transport)); }
 
 absl::StatusOr<const Transport*> find_transport(std::string_view name) {
   std::vector<std::string_view> names;

@@ -1,12 +1,12 @@
 #pragma once
 
 #include <chrono>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "gradrail/clock.h"
@@ -50,24 +50,19 @@ struct Transport {
   std::function<absl::StatusOr<std::unique_ptr<Context>>(const OpenOptions&)> open;
   /// Whether two tasks can use it only on one host (same kernel, same network namespace: host_id()).
   bool same_host_only = false;
-  /// Whether it connects only contexts of one process: for tests and simulation, never chosen automatically.
-  bool in_process_only = false;
   bool plugin = false;
-  /// Ways in which its connections have several lanes (transport/rails/bundle_context.h).
-  enum class Lanes : uint8_t {
-    none,
-    one_context,   ///< one context reaches all rails, with any number of streams on each
-    each_context,  ///< a context uses the device of one rail, with one lane there
-  };
-  Lanes lanes = Lanes::none;
-  bool rails_by_name_only = false;  ///< several rails only if the user names their addresses
+  bool has_lanes = false;  ///< its connections may have several lanes (transport/rails/bundle_context.h)
   /// Whether "auto" excludes it: a third party's plug-in is used only on request.
   bool by_name_only = false;
 };
 
 /// The one list of transports, in order of preference. It holds the built-in transports, ucx and ofi with or without
-/// their plug-ins, and all other transports of the plug-in folders (plugin_loader.h).
-const std::vector<Transport>& transports();
+/// their plug-ins, all other transports of the plug-in folders (plugin_loader.h), and those of add_transport().
+const std::deque<Transport>& transports();
+
+/// Adds a transport of this program behind the others, such as the network of a simulation. No other thread uses the
+/// list at the same time. Pointers to transports stay valid.
+void add_transport(Transport transport);
 
 /// The transport of this name. NOT_FOUND names those that exist.
 absl::StatusOr<const Transport*> find_transport(std::string_view name);

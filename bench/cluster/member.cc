@@ -24,7 +24,6 @@ nlohmann::json run_server(const ExchangeLoad& load, RunShared& shared, uint32_t 
                          .shard_count = load.shards,
                          .transports = {load.transport},
                          .rails = load.rails,
-                         .rails_named = !load.rails.empty(),
                          .rdma_only = load.rdma_only,
                          .ofi_provider = load.ofi_provider,
                          .worker_names = worker_names(load.workers),

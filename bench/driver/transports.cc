@@ -52,7 +52,7 @@ absl::StatusOr<std::vector<TransportChoice>> choose_transports(const Options& op
   std::vector<std::string> names = options.transports;
   if (names.empty()) {
     for (const transport::Transport& transport : transport::transports())
-      if (!transport.in_process_only && !transport.by_name_only) names.push_back(transport.name);
+      if (!transport.by_name_only) names.push_back(transport.name);
   }
   if (encrypt_data && std::find(names.begin(), names.end(), kEncrypting) == names.end()) {
     return absl::InvalidArgumentError(
@@ -67,8 +67,6 @@ absl::StatusOr<std::vector<TransportChoice>> choose_transports(const Options& op
     const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);
     if (!found.ok())
       return absl::Status(found.status().code(), fmt::format("--transport: {}", message_of(found.status())));
-    if ((*found)->in_process_only)
-      return absl::InvalidArgumentError(name + " works within one process only: there is nothing to measure");
     TransportChoice choice{
         .name = name, .rdma_only = (*found)->plugin && !with_sockets, .ofi_provider = options.ofi_provider};
     try_to_open(options, choice);

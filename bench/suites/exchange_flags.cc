@@ -41,7 +41,7 @@ void ExchangeOptions::add_flags(CLI::App& app) {
       ->transform(NumberIn(0u, kMaxBucketKib))
       ->capture_default_str();
   app.option_defaults()->group("Transport");
-  app.add_option("--rails", rails, "addresses of the server's links, over which the buckets are striped")
+  app.add_option("--rails", rails, "tcp: addresses of the server's links, over which the buckets are striped")
       ->transform(accepted_by(transport::rails::parse_rails));
   app.add_option("--streams", streams, "tcp: connections on each rail; auto: by the speed of the link")
       ->transform(accepted_by(transport::rails::parse_streams));

@@ -1,7 +1,7 @@
 #ifndef GRADRAIL_TRANSPORT_PLUGIN_H
 #define GRADRAIL_TRANSPORT_PLUGIN_H
 
-/* The interface of a transport plug-in, in C. docs/transports.md is the guide, transport/example a complete plug-in.
+/* The interface of a transport plug-in, in C. docs/transports.md is the guide, worker/examples/plugin a complete plug-in.
  *
  * A plug-in is a shared object libgradrail_transport_<name>.so. It includes this header only, defines the three handle
  * types as it needs them, and exports its table of functions:

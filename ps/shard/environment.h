@@ -41,7 +41,6 @@ struct ShardOptions {
   std::vector<std::string> transports;  ///< transports to listen on
   std::string bind_host;                ///< host for transports with network addresses
   std::vector<std::string> rails;       ///< addresses of the network interfaces; empty: bind_host alone
-  bool rails_named = false;             ///< the user has named them, and this host does not have them
   uint16_t data_port = 0;  ///< port of the first transport over a network; each further one has the next; 0: any
   transport::OpenOptions open;
   WaitPolicy wait = kAdaptiveWait;

@@ -20,7 +20,6 @@
 #include "ps/protocol/altered_data.h"
 #include "transport/negotiate.h"
 #include "transport/rails/bundle_context.h"
-#include "transport/rails/rail_contexts.h"
 
 namespace gradrail::ps {
 namespace {
@@ -40,7 +39,7 @@ constexpr uint16_t kPortsOfTransport = 2;
 
 bool crosses_network(const std::string& name) {
   const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);
-  return found.ok() && !(*found)->same_host_only && !(*found)->in_process_only;
+  return found.ok() && !(*found)->same_host_only;
 }
 
 /// A port of --data-port that is in use must not leave the shard without this transport: the site has opened no other.
@@ -53,43 +52,20 @@ absl::Status check_data_port(const std::string& host, uint16_t port) {
                                                    addresses.front().text(), std::strerror(error)));
 }
 
-/// Opens a transport, and listens on its rails.
+/// Opens a transport, and listens on its rails if its connections may have several lanes.
 absl::StatusOr<std::unique_ptr<transport::Context>> open_context(const transport::Transport& transport,
                                                                  const ShardOptions& options, uint16_t port,
                                                                  ShardEndpoint& endpoint) {
-  using transport::Transport;
-  using transport::rails::BundleContext;
-  const auto listen_on_rails = [&](transport::Context& context, const std::vector<std::string>& hosts) {
-    std::vector<std::string> rails;
-    for (const std::string& host : hosts) rails.push_back(to_string({.host = host, .port = port}));
-    return context.listen(fmt::format("{}{}", transport::rails::kLanesPrefix, fmt::join(rails, ",")));
-  };
-  const bool may_have_rails = options.rails_named || !transport.rails_by_name_only;
-  if (transport.lanes == Transport::Lanes::each_context && options.rails.size() > 1 && may_have_rails) {
-    GRADRAIL_ASSIGN_OR_RETURN(transport::rails::RailContexts opened,
-                              transport::rails::open_rails(transport, options.open, options.rails));
-    for (const auto& [rail, why] : opened.refused)
-      log_warning("{}: {} leaves out the rail {}: {}", options.name, transport.name, options.rails[rail], why);
-    std::vector<std::string> hosts;
-    for (size_t& rail : opened.rails) {
-      hosts.push_back(options.rails[rail]);
-      rail = hosts.size() - 1;  // peers count the rails of this shard
-    }
-    opened.refused.clear();
-    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<BundleContext> bundle, BundleContext::over(std::move(opened)));
-    GRADRAIL_ASSIGN_OR_RETURN(endpoint.rails, listen_on_rails(*bundle, hosts));
-    // A peer for one lane takes the first rail: an address without a greeting has no room for several keys.
-    endpoint.address = endpoint.rails.substr(0, endpoint.rails.find(','));
-    return bundle;
-  }
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::Context> context, transport.open(options.open));
-  if (transport.lanes == Transport::Lanes::none) return context;
-  GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<BundleContext> bundle, BundleContext::over(std::move(context)));
-  if (transport.lanes == Transport::Lanes::one_context) {
-    if (port != 0) ++port;  // the first one is that of connections of one lane
-    const std::vector<std::string> only = {options.bind_host};
-    GRADRAIL_ASSIGN_OR_RETURN(endpoint.rails, listen_on_rails(*bundle, options.rails.empty() ? only : options.rails));
-  }
+  if (!transport.has_lanes) return context;
+  auto bundle = std::make_unique<transport::rails::BundleContext>(std::move(context));
+  if (port != 0) ++port;  // the first one is that of connections of one lane
+  const std::vector<std::string> only = {options.bind_host};
+  std::vector<std::string> rails;
+  for (const std::string& host : options.rails.empty() ? only : options.rails)
+    rails.push_back(to_string({.host = host, .port = port}));
+  GRADRAIL_ASSIGN_OR_RETURN(endpoint.rails,
+                            bundle->listen(fmt::format("{}{}", transport::rails::kLanesPrefix, fmt::join(rails, ","))));
   return bundle;
 }
 

@@ -11,6 +11,7 @@
 #include "base/log.h"
 #include "conformance/channel.h"
 #include "fmt/format.h"
+#include "tests/transport/loopback/context.h"
 #include "transport/plugin_loader.h"
 #include "transport/rails/bundle_context.h"
 
@@ -31,12 +32,15 @@ bool is_built(const transport::Transport& transport) {
 
 }  // namespace
 
+bool in_process_only(const transport::Transport& transport) { return transport.name == "loopback"; }
+
 std::vector<Setup> all_setups() {
+  transport::loopback::add_to_transports();
   std::vector<Setup> setups;
   for (const transport::Transport& transport : transport::transports()) {
     if (!is_built(transport) && !is_required(transport.name)) continue;
     setups.push_back({&transport, Peers::threads});
-    if (!transport.in_process_only) setups.push_back({&transport, Peers::processes});
+    if (!in_process_only(transport)) setups.push_back({&transport, Peers::processes});
   }
   return setups;
 }
@@ -65,9 +69,9 @@ std::string environment(const char* name, const char* otherwise) {
 
 const std::string kRails[] = {"127.0.0.1", "127.0.0.2"};
 
-/// GRADRAIL_TEST_LANES: each connection has two rails, and two lanes on each one if one context reaches both.
+/// GRADRAIL_TEST_LANES: each connection has two rails, and two lanes on each one.
 bool has_lanes(const transport::Transport& transport) {
-  return transport.lanes != transport::Transport::Lanes::none && std::getenv("GRADRAIL_TEST_LANES") != nullptr;
+  return transport.has_lanes && std::getenv("GRADRAIL_TEST_LANES") != nullptr;
 }
 
 /// GRADRAIL_TEST_OFI_PROVIDER: one run of the suite for each libfabric provider. GRADRAIL_TEST_RDMA_ONLY: with what
@@ -86,11 +90,9 @@ std::unique_ptr<transport::Context> open(const transport::Transport& transport) 
     if (!opened.ok()) throw Broken(fmt::format("open {}: {}", transport.name, opened.status().ToString()));
     return *std::move(opened);
   };
-  if (!has_lanes(transport)) return need(transport.open(open_options()));
-  using transport::rails::BundleContext;
-  if (transport.lanes == transport::Transport::Lanes::each_context)
-    return need(BundleContext::over(need(transport::rails::open_rails(transport, open_options(), kRails))));
-  return need(BundleContext::over(need(transport.open(open_options())), 2));
+  std::unique_ptr<transport::Context> context = need(transport.open(open_options()));
+  if (!has_lanes(transport)) return context;
+  return std::make_unique<transport::rails::BundleContext>(std::move(context), 2);
 }
 
 std::string any_address(const transport::Transport& transport) {

@@ -25,6 +25,9 @@ std::ostream& operator<<(std::ostream& out, const Setup& setup);
 std::vector<Setup> all_setups();
 std::vector<Setup> process_setups();
 
+/// Whether the transport connects only contexts of one process.
+bool in_process_only(const transport::Transport& transport);
+
 /// Whether GRADRAIL_REQUIRE (names separated by commas) forbids leaving this transport out.
 bool is_required(std::string_view transport_name);
 

@@ -235,7 +235,7 @@ TEST_P(Conformance, waiting_alone_drives_large_puts) {
 const transport::Transport* another_transport(const Setup& setup) {
   for (const transport::Transport& transport : transport::transports()) {
     if (transport.name == setup.transport->name) continue;
-    if (setup.peers == Peers::processes && transport.in_process_only) continue;
+    if (setup.peers == Peers::processes && in_process_only(transport)) continue;
     if (transport.open({}).ok()) return &transport;
   }
   return nullptr;

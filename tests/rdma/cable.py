@@ -1,16 +1,15 @@
 """Serves the requests of the guests to the cable. The command `cable` in a guest (guest/cable) writes a request file.
 
     cut | restore | drop-udp PORT      drops all frames | drops none | drops only UDP frames to PORT
-    cut-rail                           drops all frames of the second cable; restore ends this, too
     pull ROLE | plug ROLE              removes | restores the carrier of one guest; a cut does not change the carrier
     bytes                              answers "<bytes carried> <bytes of RoCE> <frames dropped on purpose>"
 """
 
 
 class Cable:
-    def __init__(self, switches, folder, plugs):
-        """`switches` has one for each cable. `plugs` has one function per guest; its argument states whether the cable is plugged in."""
-        self._switch, self._rail = switches
+    def __init__(self, switch, folder, plugs):
+        """`plugs` has one function per guest; its argument states whether the cable is plugged in."""
+        self._switch = switch
         self._plugs = plugs
         self._pulled = set()
         self._folder = folder
@@ -25,23 +24,17 @@ class Cable:
             question.unlink()
 
     def repair(self):
-        """Restores the initial state: all cables carry all frames."""
-        self._restore()
+        """Restores the initial state: the cable carries all frames."""
+        self._switch.restore()
         for role in sorted(self._pulled):
             self._plugs[role](True)
         self._pulled.clear()
 
-    def _restore(self):
-        self._switch.restore()
-        self._rail.restore()
-
     def _answer(self, words):
         if words == ["cut"]:
             self._switch.cut()
-        elif words == ["cut-rail"]:
-            self._rail.cut()
         elif words == ["restore"]:
-            self._restore()
+            self._switch.restore()
         elif len(words) == 2 and words[0] == "drop-udp" and words[1].isdigit() and int(words[1]) < 65536:
             self._switch.drop_udp(int(words[1]))
         elif len(words) == 2 and words[0] in ("pull", "plug") and words[1] in map(str, range(len(self._plugs))):
@@ -51,5 +44,5 @@ class Cable:
         elif words == ["bytes"]:
             return f"{self._switch.carried_bytes} {self._switch.roce_bytes} {self._switch.dropped_frames}"
         else:
-            return f"error: unknown request {' '.join(words)!r}: cut, cut-rail, restore, drop-udp PORT, pull ROLE, plug ROLE or bytes"
+            return f"error: unknown request {' '.join(words)!r}: cut, restore, drop-udp PORT, pull ROLE, plug ROLE or bytes"
         return "ok"

@@ -40,10 +40,10 @@ class Guests:
         self._options = options
         self._deadline = deadline
         self._processes = []
-        self._switches = [Switch(count), Switch(count)]
+        self._switch = Switch(count)
         self._monitors = [Monitor() for _ in range(count)]
         plugs = [functools.partial(monitor.set_link, "link") for monitor in self._monitors]
-        self.cable = Cable(self._switches, out / "cable", plugs)
+        self.cable = Cable(self._switch, out / "cable", plugs)
 
     def __enter__(self):
         try:
@@ -63,11 +63,9 @@ class Guests:
         for role in range(self.count):
             (self.out / f"up.{role}").unlink(missing_ok=True)
             self._processes.append(self._launch(role))
-        monitor_sockets = [monitor.guest_socket for monitor in self._monitors]
-        for end in sum((switch.guest_sockets for switch in self._switches), monitor_sockets):
+        for end in self._switch.guest_sockets + [monitor.guest_socket for monitor in self._monitors]:
             end.close()  # each guest has inherited its own copy
-        for switch in self._switches:
-            switch.start()
+        self._switch.start()
         deadline = min(time.monotonic() + BOOT_SECONDS, self._deadline)
         while not all((self.out / f"up.{role}").exists() for role in range(self.count)):
             self.check_alive()
@@ -76,10 +74,8 @@ class Guests:
             time.sleep(POLL_SECONDS)
 
     def _launch(self, role):
-        links = [switch.guest_sockets[role].fileno() for switch in self._switches]
-        monitor = self._monitors[role].guest_socket.fileno()
-        sockets = [*links, monitor]
-        command = qemu_command(self._kernel, role, self.out, links, monitor, self._options)
+        sockets = [self._switch.guest_sockets[role].fileno(), self._monitors[role].guest_socket.fileno()]
+        command = qemu_command(self._kernel, role, self.out, *sockets, self._options)
         if self._options.shell and role == SHELL_ROLE:
             # This guest uses the terminal. Only the process group of the lab may read the terminal.
             return subprocess.Popen(command, pass_fds=sockets, preexec_fn=_kill_with_parent)
@@ -115,13 +111,12 @@ class Guests:
             if process.stdin:
                 process.stdin.close()
             process.wait()
-        for switch in self._switches:
-            switch.stop()
+        self._switch.stop()
         for monitor in self._monitors:
             monitor.close()
 
 
-def qemu_command(kernel, role, out, links, monitor, options):
+def qemu_command(kernel, role, out, link, monitor, options):
     def path(text):
         return str(text).replace(",", ",,")  # QEMU escapes a comma as two commas
 
@@ -136,15 +131,10 @@ def qemu_command(kernel, role, out, links, monitor, options):
         "-fsdev", f"local,id=out,path={path(out)},security_model=none",
         "-device", "virtio-9p-pci,fsdev=out,mount_tag=out",
         "-device", "virtio-rng-pci",
-        *network_device("link", links[0], f"52:54:00:00:07:{role + 1:02x}"),
-        *network_device("rail", links[1], f"52:54:00:00:08:{role + 1:02x}"),
+        "-netdev", f"socket,id=net,fd={link}",
+        # 4200 bytes hold the largest RoCE packet with its headers.
+        "-device", f"virtio-net-pci,netdev=net,mac=52:54:00:00:07:{role + 1:02x},host_mtu=4200,id=link,romfile=",
         "-chardev", f"socket,id=monitor,fd={monitor}", "-mon", "chardev=monitor,mode=control"]
-
-
-def network_device(name, socket, address):
-    # 4200 bytes hold the largest RoCE packet with its headers.
-    return ["-netdev", f"socket,id=net-{name},fd={socket}",
-            "-device", f"virtio-net-pci,netdev=net-{name},mac={address},host_mtu=4200,id={name},romfile="]
 
 
 def clock():

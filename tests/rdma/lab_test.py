@@ -88,17 +88,15 @@ class CableTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             folder = pathlib.Path(folder)
             state = types.SimpleNamespace(cut=lambda: None, carried_bytes=3, roce_bytes=2, dropped_frames=1)
-            rail = types.SimpleNamespace(cut=lambda: rail_cuts.append(1), restore=lambda: rail_cuts.clear())
-            pulled, rail_cuts = [], []
-            cable = Cable([state, rail], folder, [pulled.append])
-            for question, answer in (("cut", "ok"), ("cut-rail", "ok"), ("bytes", "3 2 1"), ("pull 0", "ok"), ("pull 1", "error: "),
+            pulled = []
+            cable = Cable(state, folder, [pulled.append])
+            for question, answer in (("cut", "ok"), ("bytes", "3 2 1"), ("pull 0", "ok"), ("pull 1", "error: "),
                                      ("tear", "error: "), ("drop-udp 70000", "error: ")):
                 (folder / "0.1.ask").write_text(question)
                 cable.serve()
                 self.assertFalse((folder / "0.1.ask").exists())
                 self.assertTrue((folder / "0.1.answer").read_text().startswith(answer), question)
             self.assertEqual(pulled, [False])
-            self.assertEqual(rail_cuts, [1])
 
 
 GTEST = """[ RUN      ] A.good

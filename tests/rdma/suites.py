@@ -72,13 +72,6 @@ def training(name, about, transport, steps, seconds=300, environment=None, long=
         environment=environment or {}, long=long)
 
 
-def rails(transport, about, environment):
-    return Suite(f"rails-{transport}", about,
-                 job='. "$LAB/jobs/rails.sh"', seconds=500, guests=2, read=results.read_steps,
-                 needs=(GRADRAIL, plugin(transport)), prepare=(small_mnist,), requires=(transport,),
-                 environment={"TRANSPORT": transport, "EPOCHS": "3", **environment}, long=True)
-
-
 def refusals(name, about, cases):
     return Suite(f"refusals-{name}", about, job='. "$LAB/jobs/refusals.sh"', seconds=120, read=results.read_steps,
                  needs=(GRADRAIL, plugin("ofi"), plugin("ucx")), requires=("ofi", "ucx"), environment={"CASES": cases})
@@ -140,9 +133,6 @@ SUITES = (
              "moves ofi-roce ofi", environment={"EPOCHS": "3"}, seconds=500),
     training("ucx-roce-dropped", "the same over ucx", "ucx", "moves ucx-roce ucx", environment={"EPOCHS": "3", **UCX_RC},
              seconds=500),
-    rails("ofi", "two devices per guest carry one run; a cable is cut and restored; same hash", {"CUT": "1"}),
-    # Without a cut: UCX 1.13 stops the process with a failed assertion when an endpoint ends during its wire-up.
-    rails("ucx", "two devices per guest carry one run; same hash", {"CUT": "", **UCX_RC}),
     training("ofi-loss", "1 % loss of frames and 1 ms of delay: same hash as over tcp", "ofi", "lossy ofi-loss ofi",
              long=True, environment=FEW_STEPS),
     training("ucx-loss", "the same over ucx", "ucx", "lossy ucx-loss ucx", long=True,

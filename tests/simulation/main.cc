@@ -21,6 +21,7 @@
 #include "base/parse_number.h"
 #include "fmt/format.h"
 #include "tests/simulation/world.h"
+#include "tests/transport/loopback/context.h"
 #include "transport/registry.h"
 
 namespace {
@@ -257,7 +258,7 @@ int main(int count, char** words) {
   setenv("GRADRAIL_LOG", arguments->log ? "debug" : "off", 1);
   start_log("simulation");
   // Made at the first use, and in each child the same.
-  if (transport::transports().empty()) return 1;
+  transport::loopback::add_to_transports();
   transport::host_id();
   if (arguments->seed.has_value()) return arguments->seeds == 2 ? replay(*arguments) : run_one(*arguments);
   return run_many(*arguments);

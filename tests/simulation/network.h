@@ -9,8 +9,8 @@
 
 #include "base/random.h"
 #include "tests/simulation/scheduler.h"
-#include "transport/loopback/link.h"
-#include "transport/loopback/network.h"
+#include "tests/transport/loopback/link.h"
+#include "tests/transport/loopback/network.h"
 
 namespace gradrail::simulation {
 

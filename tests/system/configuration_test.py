@@ -56,7 +56,6 @@ class Flags(cluster.ClusterTest):
     def test_bad_values(self):
         for flags, words in (
                 (["--transport", "pigeon"], "--transport:.*pigeon.*shm.*tcp"),
-                (["--transport", "loopback"], "no transport 'loopback'"),
                 (["--save_secs", 5], " --save_secs: not every ps task was started with --checkpoint_dir"),
                 (["--save_secs", 0, "--save_steps", 5], " --save_steps, --save_secs: not every ps task"),
                 (["--momentum_every", 2], "--momentum_every 2: the optimizer is sgd, and only delayed_nesterov has it"),
@@ -95,6 +94,8 @@ class Flags(cluster.ClusterTest):
                 (["--workers", 2, "--min_workers", 3], "--min_workers 3: the run has 2 workers"),
                 ([*spec, *task, "--rails", "10.0.0.1,10.1.0.1", "--streams", 33],
                  "--rails 10.0.0.1,10.1.0.1 --streams 33: 2 rails of 33 streams are 66 lanes, and 64 is the limit"),
+                ([*spec, *task, "--rails", "10.0.0.1,10.1.0.1", "--transport", "ucx,ofi"],
+                 "--rails 10.0.0.1,10.1.0.1 --transport ucx,ofi: only tcp has rails; .* UCX_NET_DEVICES"),
                 (["--bind", "127.0.0.2"], "--bind 127.0.0.2: the ps of a local cluster listen on"),
                 (["--bind", "127.0.0.1:2222"], "--bind 127.0.0.1:2222: the ps of a local cluster listen on .* free ports; omit --bind"),
                 (["--bind", "[::1]:2222"], r"--bind \[::1\]:2222: the ps of a local cluster listen on")):

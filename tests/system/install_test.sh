@@ -98,7 +98,7 @@ cat "$scratch/cmake.log"
 
 # The folder of the plug-in holds no header of gradrail: gradrail/transport.h is the installed one.
 mkdir "$scratch/plugin" "$scratch/plugins"
-cp "$root"/transport/example/*.[ch] "$scratch/plugin"
+cp "$root"/worker/examples/plugin/*.[ch] "$scratch/plugin"
 "$cc" -std=c11 -pedantic -Wall -Wextra -Werror "${flags[@]}" -fPIC -shared -fvisibility=hidden \
   -I "$prefix/include" "$scratch"/plugin/*.c -o "$scratch/plugins/libgradrail_transport_outside.so" ||
   fail "building the example plug-in with the installed header"

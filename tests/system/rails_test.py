@@ -122,28 +122,22 @@ class Rates(TwoHosts):
 
 class Loss(TwoHosts):
     RAILS = 2
-    TRANSPORT = "tcp"
-    PATH = "tcp"
-    STREAMS = " × 2 streams"
-    FLAGS = ("--epochs", 1)
     STEP_RATE = 200  # Mbit/s of a link: 550 steps take some seconds, and a busy machine needs about a minute for them
-    ENVIRONMENT = {}
     RUN = ("--model", "mlp", "--mode", "sync", "--bucket_kib", 16, "--path_timeout", 2, "--failback_secs", 1,
-           "--insecure")
+           "--insecure", "--transport", "tcp", "--epochs", 1)
 
     def start(self, job, host, *flags):
         return self.launch(job, self.on(host, "train", *self.hosts_flags(), "--job_name", job, "--task_index", 0,
-                                        "--rails", self.rails(2), "--streams", 2, "--transport", self.TRANSPORT,
-                                        *self.FLAGS, *self.RUN, *flags),
-                           {"TMPDIR": str(self.folder), **self.ENVIRONMENT})
+                                        *flags, *self.RUN), {"TMPDIR": str(self.folder)})
+
+    def start_on_rails(self, job, host):
+        return self.start(job, host, "--rails", self.rails(2), "--streams", 2)
 
     def undisturbed(self):
         """Returns the hash of a run over one link. Its worker has a host of its own as well: the number of threads of a
         worker can change the last bits of its products."""
         for job, host in (("ps", 0), ("worker", 1)):
-            task = self.launch(job, self.on(host, "train", *self.hosts_flags(), "--job_name", job, "--task_index", 0,
-                                            "--transport", "tcp", "--rails", "off", *self.FLAGS[:2], *self.RUN),
-                               {"TMPDIR": str(self.folder)})
+            task = self.start(job, host, "--rails", "off")
         self.assert_ends(task, cluster.GOOD, 4 * cluster.FINISH)
         return cluster.hash_of(task)
 
@@ -151,24 +145,24 @@ class Loss(TwoHosts):
     def test_a_cut_link_is_left_out_and_taken_back(self):
         # The run must be longer than the loss and the return, on a fast machine as well.
         self.shape("root", "tbf", "rate", f"{self.STEP_RATE}mbit", "burst", "64k", "latency", "50ms")
-        ps, worker = self.start("ps", 0), self.start("worker", 1)
+        ps, worker = self.start_on_rails("ps", 0), self.start_on_rails("worker", 1)
         worker.wait_for(r"Step: \d+")
         four_hosts.ip("-n", self.hosts[1], "link", "set", "nic1", "down")
-        worker.wait_for(rf"continues over {self.PATH} 1 of 2 rails{self.STREAMS} \({address(0, 0)}\)", 30 * cluster.PATIENCE)
+        worker.wait_for(rf"continues over tcp 1 of 2 rails × 2 streams \({address(0, 0)}\)", 30 * cluster.PATIENCE)
         four_hosts.ip("-n", self.hosts[1], "link", "set", "nic1", "up")
-        worker.wait_for(rf"back on {self.PATH} 2 rails{self.STREAMS}", 30 * cluster.PATIENCE)
+        worker.wait_for(r"back on tcp 2 rails × 2 streams", 30 * cluster.PATIENCE)
         for task in (worker, ps):
             self.assert_ends(task, cluster.GOOD, 4 * cluster.FINISH)
-        self.assert_says(worker, rf"Path: shard 0 at .*: {self.PATH} 2 rails{self.STREAMS} \({address(0, 0)}, {address(1, 0)}\)")
+        self.assert_says(worker, rf"Path: shard 0 at .*: tcp 2 rails × 2 streams \({address(0, 0)}, {address(1, 0)}\)")
         self.assertEqual(cluster.hash_of(worker), self.undisturbed())
 
     @cluster.long("Rails and LaneChoice in one process; each_rail_has_the_share_of_its_interface with two interfaces")
     def test_a_rail_without_its_link_is_left_out_from_the_start(self):
         four_hosts.ip("-n", self.hosts[1], "link", "set", "nic1", "down")
-        self.start("ps", 0, "--epochs", 1)
-        worker = self.start("worker", 1, "--epochs", 1)
+        self.start_on_rails("ps", 0)
+        worker = self.start_on_rails("worker", 1)
         self.assert_ends(worker, cluster.GOOD, 4 * cluster.FINISH)
-        self.assert_says(worker, rf"Path: shard 0 at .*: {self.PATH} 1 of 2 rails{self.STREAMS} \({address(0, 0)}\); "
+        self.assert_says(worker, rf"Path: shard 0 at .*: tcp 1 of 2 rails × 2 streams \({address(0, 0)}\); "
                                  rf"left out: {address(1, 0)}: ")
 
 
@@ -222,22 +216,6 @@ class Counters(TwoHosts):
                 shares = bytes / sum(counted.values()), carried[key] / sum(carried.values())
                 print(f"{task.name}: {key[0]} over {key[1]}: {bytes:.3g} bytes, {shares[0]:.3f}, interface {shares[1]:.3f}")
                 self.assertAlmostEqual(*shares, delta=0.03)
-
-
-class LossOverOfi(Loss):
-    """One context for each rail. Sockets carry the bytes here."""
-
-    TRANSPORT = "ofi"
-    PATH = "ofi tcp;ofi_rxm nic0"
-    STREAMS = ""
-    FLAGS = (*Loss.FLAGS, "--ofi_provider", "tcp")
-
-
-class LossOverUcx(LossOverOfi):
-    TRANSPORT = "ucx"
-    PATH = "ucx tcp/nic0"
-    FLAGS = Loss.FLAGS
-    ENVIRONMENT = {"UCX_TLS": "tcp"}  # the two hosts are one machine, and UCX would choose memory that they do not share
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@
 #include <thread>
 
 #include "base/clock.h"
-#include "transport/loopback/context.h"
+#include "tests/transport/loopback/context.h"
 
 namespace gradrail::transport {
 namespace {

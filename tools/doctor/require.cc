@@ -27,9 +27,7 @@ std::vector<Rule> rules() {
       {"gpu-direct", {topic::kRdma, topic::kGpu}, "gpu-nic-access", [](const Proof& proof) { return proof.gpu; }, true},
       {"tasks", {}, "tasks", nullptr},
   };
-  // Loopback connects contexts of one process and proves nothing about a host.
   for (const transport::Transport& transport : transport::transports()) {
-    if (transport.in_process_only) continue;
     const std::string name = transport.name;
     all.push_back({name, {}, "", [name](const Proof& proof) { return proof.transport == name; }, false, true});
   }

@@ -40,7 +40,7 @@ install(FILES README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md DESTINATION ${C
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/gradrail COMPONENT program EXCLUDE_FROM_ALL)
 install(FILES worker/examples/logistic.c DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/libgradrail-dev/examples
         COMPONENT development EXCLUDE_FROM_ALL)
-install(DIRECTORY transport/example/ DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/libgradrail-dev/examples/plugin
+install(DIRECTORY worker/examples/plugin/ DESTINATION ${CMAKE_INSTALL_DATADIR}/doc/libgradrail-dev/examples/plugin
         COMPONENT development EXCLUDE_FROM_ALL FILES_MATCHING PATTERN "*.[ch]" PATTERN "*.md")
 
 set(CPACK_GENERATOR DEB)

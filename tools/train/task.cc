@@ -370,7 +370,6 @@ absl::Status run_ps(const TrainOptions& options, const launch::HostPlan& plan, l
       .shard_count = options.shards,
       .transports = options.transports,
       .rails = transport::rails::rails_of(rails_setting(options), launch::host_of(listen), !options.bind.text.empty()),
-      .rails_named = !rails_setting(options).hosts.empty(),
       .data_port = options.data_port,
       .rdma_only = options.rdma_only,
       .ofi_provider = options.ofi_provider,

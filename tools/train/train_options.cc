@@ -237,10 +237,10 @@ void add_transport_flags(CLI::App& command, TrainOptions& options, const Adder& 
       CLI::IsMember({"rdma"}));
   add("ofi_provider", options.ofi_provider, "name of the libfabric provider, such as verbs");
   add("rails", options.rails,
-      "addresses of this host's network interfaces over which buckets are striped; auto: the links of similar speed; "
-      "off: one",
+      "tcp: addresses of this host's network interfaces over which buckets are striped; auto: the links of similar "
+      "speed; off: one",
       accepted_by(transport::rails::parse_rails));
-  add("streams", options.streams, "TCP connections on each rail; auto: one, and more on links of 40 Gb/s and above",
+  add("streams", options.streams, "tcp: connections on each rail; auto: one, and more on links of 40 Gb/s and above",
       accepted_by(transport::rails::parse_streams));
   add("path_timeout", options.path_timeout_s,
       "seconds without an acknowledgement after which a data connection over a network counts as lost",
@@ -376,6 +376,18 @@ absl::Status check_encrypted_transports(const TrainOptions& options) {
       fmt::format("--encrypt-data: {} carries data unencrypted; give --transport tcp", fmt::join(order, ", ")));
 }
 
+/// Several addresses are rails of tcp. UCX stripes by itself.
+absl::Status check_rails(const TrainOptions& options) {
+  const std::vector<std::string>& order = options.transports;
+  const absl::StatusOr<transport::rails::RailsSetting> rails = transport::rails::parse_rails(options.rails);
+  if (!rails.ok() || rails->hosts.size() < 2 || std::find(order.begin(), order.end(), "tcp") != order.end())
+    return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      fmt::format("--rails {} --transport {}: only tcp has rails; omit --rails, and name the ports for ucx in "
+                  "UCX_NET_DEVICES, such as mlx5_0:1,mlx5_1:1",
+                  options.rails, options.transport));
+}
+
 /// Whether this process is worker 0, or starts it. A launcher of ps-lite may give a worker no index yet.
 bool may_be_chief(const TrainOptions& options) {
   if (options.local) return true;
@@ -429,6 +441,7 @@ absl::StatusOr<TrainOptions> check_train_options(TrainOptions options) {
   absl::StatusOr<std::vector<std::string>> order = transport::parse_transport_order(options.transport);
   if (!order.ok()) return absl::InvalidArgumentError(fmt::format("--transport: {}", message_of(order.status())));
   options.transports = *std::move(order);
+  GRADRAIL_RETURN_IF_ERROR(usage_error(check_rails(options)));
   // Only plug-ins can use RDMA devices.
   const auto without_device = [](const std::string& name) {
     const absl::StatusOr<const transport::Transport*> found = transport::find_transport(name);

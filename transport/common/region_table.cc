@@ -45,7 +45,7 @@ absl::StatusOr<const MemoryRegion*> RegionTable::look_up(std::string_view reques
 
 absl::StatusOr<const MemoryRegion*> RegionTable::find(std::string_view request, const RegionId& id) const {
   absl::StatusOr<const MemoryRegion*> found = look_up(request, id);
-  // No range here: these peers open a whole region (shm, ofi, a map of loopback).
+  // No range here: these peers open a whole region (shm, ofi).
   if (found.ok() && (*found)->access() == Access::local)
     return refuse(request, "to a region that is not open to peers");
   return found;

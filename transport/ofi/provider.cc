@@ -95,7 +95,13 @@ struct Choice {
   std::set<std::string> elsewhere;  ///< requested providers with devices that have other addresses
 };
 
-/// verbs connects by itself: of the two ways to it the one with less in between, and without the ends of ofi_rxm.
+/// Neither kind of endpoint serves all. efa, cxi, opx, psm3 and shm have FI_EP_RDM alone. verbs has FI_EP_MSG; through
+/// ofi_rxm it has FI_EP_RDM with the same order of writes, the same completion data and writes by the device, but:
+///  - ofi_rxm admits any process that reaches its port to the protection domain of the peer. Keys of verbs are easy to
+///    guess there. With FI_EP_MSG only the peer is admitted, by the token of its hello (Endpoint::next_event).
+///  - ofi_rxm, up to libfabric 2.6, takes the description of a dma-buf for an iovec when it registers GPU memory.
+///  - Each write passes another pool of buffers and another completion queue, and an endpoint with messages under way
+///    may crash at its end (Provider::lingers).
 struct Attempt {
   fi_ep_type type = FI_EP_RDM;
   bool ordered = true;

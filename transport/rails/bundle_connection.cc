@@ -8,7 +8,6 @@
 #include "fmt/ranges.h"
 #include "transport/common/byte_codec.h"
 #include "transport/rails/bundle_context.h"
-#include "transport/rails/bundle_region.h"
 
 namespace gradrail::transport::rails {
 namespace {
@@ -65,25 +64,13 @@ BundleConnection::BundleConnection(BundleContext& context, std::vector<std::uniq
 }
 
 absl::StatusOr<RemoteRegion> BundleConnection::import(std::string_view key) {
-  std::vector<RemoteRegion> regions;
-  for (const auto& lane : lanes_) {
-    const uint32_t child = lane->greeting ? lane->greeting->child : context_.peer_child_of(lane->child);
-    GRADRAIL_ASSIGN_OR_RETURN(const std::string part, key_of(key, child));
-    GRADRAIL_ASSIGN_OR_RETURN(const RemoteRegion region, lane->connection->import(part));
-    regions.push_back(region);
+  GRADRAIL_ASSIGN_OR_RETURN(const RemoteRegion region, lanes_[0]->connection->import(key));
+  for (size_t i = 1; i < lanes_.size(); ++i) {
+    GRADRAIL_ASSIGN_OR_RETURN(const RemoteRegion other, lanes_[i]->connection->import(key));
+    GRADRAIL_CHECK(other == region);  // invariant 3
   }
-  if (is_single()) return regions[0];
-  imported_.push_back(std::move(regions));
-  return static_cast<RemoteRegion>(imported_.size() - 1);
-}
-
-LocalSlice BundleConnection::local(const LocalSlice& slice, const Lane& lane) const {
-  return {context_.part_of(slice.region, lane.child), slice.offset, slice.bytes};
-}
-
-RemoteSlice BundleConnection::remote(const RemoteSlice& slice, size_t lane) const {
-  if (is_single()) return slice;
-  return {imported_[static_cast<size_t>(slice.region)][lane], slice.offset};
+  last_import_ = region;
+  return region;
 }
 
 absl::Status BundleConnection::check(const LocalSlice& source, const RemoteSlice& target) const {
@@ -93,7 +80,7 @@ absl::Status BundleConnection::check(const LocalSlice& source, const RemoteSlice
   if (source.offset > size || source.bytes > size - source.offset)
     return absl::InvalidArgumentError(fmt::format("{}: {} bytes at {} are outside the local region of {} bytes", path_,
                                                   source.bytes, source.offset, size));
-  if (!is_single() && static_cast<size_t>(target.region) >= imported_.size())
+  if (source.bytes > 0 && (target.region == RemoteRegion{} || target.region > last_import_))
     return absl::InvalidArgumentError(fmt::format("{}: no imported region of that number", path_));
   return absl::OkStatus();
 }
@@ -101,7 +88,7 @@ absl::Status BundleConnection::check(const LocalSlice& source, const RemoteSlice
 absl::Status BundleConnection::put(LocalSlice source, RemoteSlice target, PutOptions options) {
   if (is_single()) options.lane.reset();
   if (is_single() && is_welcome_ && waiting_.empty()) {
-    return put_on(*lanes_[0], local(source, *lanes_[0]), target, options);
+    return put_on(*lanes_[0], source, target, options);
   }
   GRADRAIL_RETURN_IF_ERROR(check(source, target));
   const Put put{source, target, options};
@@ -139,12 +126,12 @@ absl::Status BundleConnection::post(size_t lane_index, const Put& put) {
   Lane& lane = *lanes_[lane_index];
   if (is_single()) {
     open_lane_.reset();
-    return put_on(lane, local(put.source, lane), put.target, put.options);
+    return put_on(lane, put.source, put.target, put.options);
   }
   const bool ends = put.options.immediate.has_value();
   PutOptions options{.immediate = put.options.immediate};
   if (ends || put.options.tag != 0) options.tag = lane.last_number + 1;
-  GRADRAIL_RETURN_IF_ERROR(put_on(lane, local(put.source, lane), remote(put.target, lane_index), options));
+  GRADRAIL_RETURN_IF_ERROR(put_on(lane, put.source, put.target, options));
   choice_.begin(lane_index, put.source.bytes);
   open_bytes_ += put.source.bytes;
   if (options.tag != 0) {
@@ -207,11 +194,10 @@ uint64_t BundleConnection::put_done(Lane& lane, uint64_t number) {
 }
 
 absl::Status BundleConnection::get(LocalSlice target, RemoteSlice source, uint64_t tag) {
-  if (is_single() && is_welcome_) return lanes_[0]->connection->get(local(target, *lanes_[0]), source, tag);
+  if (is_single() && is_welcome_) return lanes_[0]->connection->get(target, source, tag);
   GRADRAIL_RETURN_IF_ERROR(check(target, source));
   if (!is_welcome_) return absl::ResourceExhaustedError(fmt::format("{}: not all lanes have arrived", path_));
-  const size_t lane = choice_.least_loaded(target.bytes);
-  return lanes_[lane]->connection->get(local(target, *lanes_[lane]), remote(source, lane), tag);
+  return lanes_[choice_.least_loaded(target.bytes)]->connection->get(target, source, tag);
 }
 
 absl::Status BundleConnection::send(absl::Span<const std::byte> message) {
@@ -226,11 +212,6 @@ absl::Status BundleConnection::send(absl::Span<const std::byte> message) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::byte*> BundleConnection::map(RemoteRegion region) {
-  if (is_single()) return lanes_[0]->connection->map(region);
-  return absl::UnimplementedError(fmt::format("{} cannot map a peer's memory", path_));
-}
-
 std::string BundleConnection::describe() const {
   const std::string first = lanes_[0]->connection->describe();
   if (is_single() && left_out_.empty()) return first;
@@ -240,10 +221,6 @@ std::string BundleConnection::describe() const {
 
 void BundleConnection::count_received(uint32_t lane, uint64_t bytes) {
   if (RailBytes* const rail = lanes_.at(lane)->bytes; rail != nullptr) rail->received += bytes;
-}
-
-bool BundleConnection::uses_rdma() const {
-  return std::all_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->connection->uses_rdma(); });
 }
 
 }  // namespace gradrail::transport::rails

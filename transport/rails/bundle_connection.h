@@ -19,10 +19,9 @@ namespace gradrail::transport::rails {
 class BundleConnection;
 class BundleContext;
 
-/// A connection of a child context. Its user_data points to it.
+/// A connection of the child context. Its user_data points to it.
 struct Lane {
   Connection* connection = nullptr;
-  size_t child = 0;                    ///< index of its context
   std::string host;                    ///< the host of its rail, for people
   uint32_t number = 0;                 ///< index in its bundle
   RailBytes* bytes = nullptr;          ///< counters of its rail; null: no greeting named its lanes
@@ -47,6 +46,7 @@ struct Lane {
 /// Invariants  1. The puts of one group leave on one lane in their order. `open_lane_` is the lane of a group without
 ///                its notice, and `waiting_` holds whole groups or the rest of one behind others that wait.
 ///             2. Each group that a lane has taken is in the lane's `groups` until its put_done.
+///             3. A region has the same name on each lane: tcp counts imports, and each lane imports each region.
 class BundleConnection final : public Connection {
  public:
   /// `left_out`: the rails that could not be reached, with reasons. `is_welcome`: posts are possible immediately.
@@ -59,12 +59,11 @@ class BundleConnection final : public Connection {
   absl::Status put(LocalSlice source, RemoteSlice target, PutOptions options) override;
   absl::Status get(LocalSlice target, RemoteSlice source, uint64_t tag) override;
   absl::Status send(absl::Span<const std::byte> message) override;
-  absl::StatusOr<std::byte*> map(RemoteRegion region) override;
+  absl::StatusOr<std::byte*> map(RemoteRegion region) override { return lanes_[0]->connection->map(region); }
   uint32_t lanes() const override { return static_cast<uint32_t>(lanes_.size()); }
   std::string left_out() const override { return left_out_; }
   std::string describe() const override;
   std::string path() const override { return path_; }
-  bool uses_rdma() const override;
   void count_received(uint32_t lane, uint64_t bytes) override;
 
   // The context uses these functions.
@@ -90,8 +89,6 @@ class BundleConnection final : public Connection {
   bool send_unsent();
   absl::Status check(const LocalSlice& source, const RemoteSlice& target) const;
   absl::Status post(size_t lane, const Put& put);
-  LocalSlice local(const LocalSlice& slice, const Lane& lane) const;
-  RemoteSlice remote(const RemoteSlice& slice, size_t lane) const;
   uint64_t first_group_bytes() const;
 
   BundleContext& context_;
@@ -100,9 +97,9 @@ class BundleConnection final : public Connection {
   std::string path_;
 
   LaneChoice choice_;
-  std::vector<std::vector<RemoteRegion>> imported_;  ///< indexed by RemoteRegion, then by lane
-  std::optional<size_t> open_lane_;                  ///< invariant 1
-  uint64_t open_bytes_ = 0;                          ///< bytes of the group on open_lane_ until now
+  RemoteRegion last_import_{};
+  std::optional<size_t> open_lane_;  ///< invariant 1
+  uint64_t open_bytes_ = 0;          ///< bytes of the group on open_lane_ until now
   std::deque<Put> waiting_;
   std::deque<std::string> unsent_;  ///< messages that wait for the welcome
   uint64_t waiting_bytes_ = 0;

@@ -1,10 +1,6 @@
 #include "transport/rails/bundle_context.h"
 
-#include <sys/epoll.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
 
 #include "absl/strings/str_split.h"
 #include "base/check.h"
@@ -14,7 +10,6 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "transport/common/byte_codec.h"
-#include "transport/rails/bundle_region.h"
 #include "transport/rails/link_speed.h"
 #include "transport/rails/rails_setting.h"
 
@@ -38,94 +33,29 @@ std::string address_of_lanes(const std::string& rails, bool several, uint32_t st
   return streams > 1 ? first : "";
 }
 
-absl::StatusOr<std::unique_ptr<BundleContext>> BundleContext::over(std::unique_ptr<Context> child, uint32_t streams,
-                                                                   const Limits& limits) {
-  RailContexts only;
-  only.contexts.push_back(std::move(child));
-  return std::make_unique<BundleContext>(std::move(only), streams, limits, FileDescriptor());
-}
-
-absl::StatusOr<std::unique_ptr<BundleContext>> BundleContext::over(RailContexts children, const Limits& limits) {
-  const auto& contexts = children.contexts;
-  GRADRAIL_CHECK(!contexts.empty() && contexts.size() <= kMaxRails && children.rails.size() == contexts.size());
-  FileDescriptor epoll;
-  if (contexts.size() > 1) {
-    epoll = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
-    if (!epoll) return absl::ResourceExhaustedError(fmt::format("open epoll: {}", strerror(errno)));
-    for (const auto& child : contexts) {
-      epoll_event event{};
-      event.events = EPOLLIN;
-      if (epoll_ctl(epoll.get(), EPOLL_CTL_ADD, child->wait_fd(), &event) != 0)
-        return absl::ResourceExhaustedError(fmt::format("watch {}: {}", child->name(), strerror(errno)));
-    }
-  }
-  return std::make_unique<BundleContext>(std::move(children), 1, limits, std::move(epoll));
-}
-
-BundleContext::BundleContext(RailContexts children, uint32_t streams, const Limits& limits, FileDescriptor epoll)
-    : children_(std::move(children.contexts)),
-      rails_(std::move(children.rails)),
-      refused_(std::move(children.refused)),
-      streams_(streams),
-      limits_(limits),
-      epoll_(std::move(epoll)) {}
+BundleContext::BundleContext(std::unique_ptr<Context> child, uint32_t streams, const Limits& limits)
+    : child_(std::move(child)), streams_(streams), limits_(limits) {}
 
 BundleContext::~BundleContext() = default;
 
-Capabilities BundleContext::capabilities() const {
-  Capabilities capabilities = children_[0]->capabilities();
-  capabilities.direct_map = false;
-  return capabilities;
-}
-
-absl::StatusOr<std::unique_ptr<MemoryRegion>> BundleContext::register_memory(MemorySpan memory, Access access) {
-  // The region of one child needs no wrapper: part_of() returns it as it is.
-  if (children_.size() == 1) return children_[0]->register_memory(memory, access);
-  std::vector<std::unique_ptr<MemoryRegion>> parts;
-  std::vector<std::string> keys;
-  for (const auto& child : children_) {
-    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<MemoryRegion> part, child->register_memory(memory, access));
-    keys.push_back(part->key());
-    parts.push_back(std::move(part));
-  }
-  return std::make_unique<BundleRegion>(memory, access, join_keys(keys), std::move(parts));
-}
-
-const MemoryRegion* BundleContext::part_of(const MemoryRegion* region, size_t child) const {
-  if (children_.size() == 1 || region == nullptr) return region;
-  return static_cast<const BundleRegion*>(region)->part(child);
-}
-
 absl::StatusOr<std::string> BundleContext::listen(const std::string& address) {
   if (!address.starts_with(kLanesPrefix)) {
-    if (children_.size() > 1)
-      return absl::InvalidArgumentError(fmt::format("'{}' is no list of rails ({}…)", address, kLanesPrefix));
-    GRADRAIL_ASSIGN_OR_RETURN(std::string listening, children_[0]->listen(address));
+    GRADRAIL_ASSIGN_OR_RETURN(std::string listening, child_->listen(address));
     places_.push_back({host_of(listening), true});
     return listening;
   }
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<std::string> rails, split(address));
-  if (children_.size() > 1 && rails.size() != children_.size())
-    return absl::InvalidArgumentError(fmt::format("{} rails for {} devices", rails.size(), children_.size()));
   std::vector<std::string> listening;
-  for (size_t i = 0; i < rails.size(); ++i) {
-    GRADRAIL_ASSIGN_OR_RETURN(std::string rail, children_[children_.size() == 1 ? 0 : i]->listen(rails[i]));
-    places_.push_back({host_of(rail), false});
-    listening.push_back(std::move(rail));
+  for (const std::string& rail : rails) {
+    GRADRAIL_ASSIGN_OR_RETURN(std::string place, child_->listen(rail));
+    places_.push_back({host_of(place), false});
+    listening.push_back(std::move(place));
   }
   return fmt::format("{}{}", kLanesPrefix, fmt::join(listening, ","));
 }
 
-absl::StatusOr<size_t> BundleContext::child_of(size_t rail) const {
-  if (rails_.empty()) return 0;
-  const auto found = std::find(rails_.begin(), rails_.end(), rail);
-  if (found != rails_.end()) return static_cast<size_t>(found - rails_.begin());
-  const auto reason = refused_.find(rail);
-  return absl::UnavailableError(reason == refused_.end() ? "this task has no device for it" : reason->second);
-}
-
 absl::StatusOr<Connection*> BundleContext::connect_plain(const std::string& address, TimePoint deadline) {
-  GRADRAIL_ASSIGN_OR_RETURN(Connection* const connection, children_[0]->connect(address, deadline));
+  GRADRAIL_ASSIGN_OR_RETURN(Connection* const connection, child_->connect(address, deadline));
   return add_single(connection, host_of(address));
 }
 
@@ -137,19 +67,18 @@ BundleConnection* BundleContext::add_single(Connection* connection, const std::s
   return add(std::make_unique<BundleConnection>(*this, std::move(lanes), std::vector<uint32_t>{0}, 0, "", true));
 }
 
-absl::StatusOr<BundleContext::OpenRail> BundleContext::open_rail(const std::string& address, size_t number,
-                                                                 uint32_t most_streams, TimePoint deadline) {
-  GRADRAIL_ASSIGN_OR_RETURN(const size_t child, child_of(number));
+absl::StatusOr<BundleContext::OpenRail> BundleContext::open_rail(const std::string& address, uint32_t most_streams,
+                                                                 TimePoint deadline) {
   const Link link = link_towards(address);
   const uint32_t streams = streams_ == 0 ? std::min(auto_streams(link.mbit_per_s), most_streams) : streams_;
   OpenRail rail{.mbit_per_s = link.mbit_per_s / streams};
   for (uint32_t i = 0; i < streams; ++i) {
-    const absl::StatusOr<Connection*> connection = children_[child]->connect(address, deadline);
+    const absl::StatusOr<Connection*> connection = child_->connect(address, deadline);
     if (!connection.ok()) {
       for (const auto& lane : rail.lanes) close_lane(*lane);
       return connection.status();
     }
-    auto lane = std::make_unique<Lane>(Lane{.connection = *connection, .child = child, .host = host_of(address)});
+    auto lane = std::make_unique<Lane>(Lane{.connection = *connection, .host = host_of(address)});
     (*connection)->set_user_data(reinterpret_cast<uint64_t>(lane.get()));
     rail.lanes.push_back(std::move(lane));
   }
@@ -175,7 +104,7 @@ absl::StatusOr<Connection*> BundleContext::connect(const std::string& address, T
     const Duration left = deadline - Clock::now();
     const TimePoint limit =
         rails.size() == 1 ? deadline : Clock::now() + left / static_cast<int>(order.size() - tried + 1);
-    absl::StatusOr<OpenRail> opened = open_rail(rails[i], i, most_streams, limit);
+    absl::StatusOr<OpenRail> opened = open_rail(rails[i], most_streams, limit);
     if (opened.ok()) {
       open[i] = *std::move(opened);
       failed_rails_.erase(rails[i]);
@@ -209,7 +138,6 @@ absl::Status BundleContext::greet(const std::vector<std::unique_ptr<Lane>>& lane
   Greeting greeting{.id = random_bytes(kBundleIdBytes), .lanes = static_cast<uint32_t>(lanes.size())};
   for (size_t i = 0; i < lanes.size(); ++i) {
     greeting.lane = static_cast<uint32_t>(i);
-    greeting.child = static_cast<uint32_t>(lanes[i]->child);
     greeting.mbit_per_s = mbit_per_s[i];
     GRADRAIL_RETURN_IF_ERROR(lanes[i]->connection->send(common::as_bytes(greeting.encode())));
   }
@@ -225,7 +153,7 @@ BundleConnection* BundleContext::add(std::unique_ptr<BundleConnection> connectio
   return connections_.back().get();
 }
 
-void BundleContext::close_lane(Lane& lane) { children_[lane.child]->close(lane.connection); }
+void BundleContext::close_lane(Lane& lane) { child_->close(lane.connection); }
 
 void BundleContext::close(Connection* connection) {
   const auto place = std::find_if(connections_.begin(), connections_.end(),
@@ -248,10 +176,8 @@ void BundleContext::lose(BundleConnection* connection, const absl::Status& cause
 }
 
 bool BundleContext::arm() {
-  bool may_block = ready_.empty();
-  // Each child is armed: one that is not armed would not wake the owner.
-  for (const auto& child : children_) may_block = child->arm() && may_block;
-  return may_block;
+  const bool may_block = child_->arm();
+  return may_block && ready_.empty();
 }
 
 }  // namespace gradrail::transport::rails

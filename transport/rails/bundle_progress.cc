@@ -23,9 +23,7 @@ size_t BundleContext::poll(absl::Span<Completion> out) {
   ready_.release_delivered([](const std::unique_ptr<std::string>&) {});
   if (!joining_.empty()) expire();
   size_t count = ready_.take(out);
-  for (size_t i = 0; i < children_.size() && count < out.size(); ++i)
-    count += poll_child((first_child_ + i) % children_.size(), out.subspan(count));
-  if (children_.size() > 1) ++first_child_;
+  if (count < out.size()) count += poll_child(out.subspan(count));
   close_dropped();
   if (!waiting_.empty()) {
     for (BundleConnection* connection : std::exchange(waiting_, {})) {
@@ -38,11 +36,11 @@ size_t BundleContext::poll(absl::Span<Completion> out) {
 }
 
 /// Replaces the completions of lanes by those of their bundles, in place; returns their number.
-size_t BundleContext::poll_child(size_t child, absl::Span<Completion> out) {
-  const size_t arrived = children_[child]->poll(out);
+size_t BundleContext::poll_child(absl::Span<Completion> out) {
+  const size_t arrived = child_->poll(out);
   size_t kept = 0;
   for (size_t i = 0; i < arrived; ++i) {
-    if (!translate(out[i], child)) continue;
+    if (!translate(out[i])) continue;
     if (!ready_.empty()) {
       hold_back(out[i]);  // invariant 2
     } else {
@@ -54,10 +52,10 @@ size_t BundleContext::poll_child(size_t child, absl::Span<Completion> out) {
 }
 
 /// False: the owner gets nothing, or gets it from `ready_`.
-bool BundleContext::translate(Completion& completion, size_t child) {
+bool BundleContext::translate(Completion& completion) {
   using Kind = Completion::Kind;
   if (completion.kind == Kind::connected) {
-    accept(completion.connection, child, completion.tag);
+    accept(completion.connection, completion.tag);
     return false;
   }
   Lane& lane = lane_of(*completion.connection);
@@ -97,15 +95,15 @@ void BundleContext::report(Completion completion, std::string body) {
   ready_.push(std::move(completion), std::move(owned));
 }
 
-void BundleContext::accept(Connection* connection, size_t child, uint64_t listener) {
-  const Place& place = places_[children_.size() == 1 ? listener : child];
+void BundleContext::accept(Connection* connection, uint64_t listener) {
+  const Place& place = places_[listener];
   if (place.is_plain) {
     Completion connected;
     connected.kind = Completion::Kind::connected;
     connected.connection = add_single(connection, place.host);
     return report(std::move(connected));
   }
-  auto lane = std::make_unique<Lane>(Lane{.connection = connection, .child = child, .host = place.host});
+  auto lane = std::make_unique<Lane>(Lane{.connection = connection, .host = place.host});
   connection->set_user_data(reinterpret_cast<uint64_t>(lane.get()));
   lane->deadline = Clock::now() + limits_.join;
   joining_.push_back(std::move(lane));

@@ -8,7 +8,7 @@
 namespace gradrail::transport::rails {
 namespace {
 
-constexpr std::string_view kGreetingMagic = "GRlanes1";
+constexpr std::string_view kGreetingMagic = "GRlanes2";
 
 }  // namespace
 
@@ -17,7 +17,6 @@ std::string Greeting::encode() const {
       .raw(id)
       .number(static_cast<uint16_t>(lane))
       .number(static_cast<uint16_t>(lanes))
-      .number(child)
       .number(mbit_per_s)
       .take();
 }
@@ -28,16 +27,12 @@ absl::StatusOr<Greeting> Greeting::decode(absl::Span<const std::byte> message) {
   Greeting greeting{.id = std::string(reader.raw(kBundleIdBytes))};
   greeting.lane = reader.number<uint16_t>();
   greeting.lanes = reader.number<uint16_t>();
-  greeting.child = reader.number<uint32_t>();
   greeting.mbit_per_s = reader.number<uint32_t>();
   if (!is_greeting || !reader.complete())
     return absl::InvalidArgumentError("the first message of a lane is not a greeting");
-  if (greeting.lanes == 0 || greeting.lanes > kMaxLanes || greeting.lane >= greeting.lanes ||
-      greeting.child >= kMaxRails) {
+  if (greeting.lanes == 0 || greeting.lanes > kMaxLanes || greeting.lane >= greeting.lanes)
     return absl::InvalidArgumentError(
-        fmt::format("a greeting of lane {} of {} (at most {}) from context {} (at most {})", greeting.lane,
-                    greeting.lanes, kMaxLanes, greeting.child, kMaxRails));
-  }
+        fmt::format("a greeting of lane {} of {} (at most {})", greeting.lane, greeting.lanes, kMaxLanes));
   return greeting;
 }
 

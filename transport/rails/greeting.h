@@ -23,7 +23,6 @@ struct Greeting {
   std::string id;           ///< [kBundleIdBytes], random: the same on all lanes of a bundle
   uint32_t lane = 0;        ///< index, less than `lanes`
   uint32_t lanes = 1;       ///< 1 to kMaxLanes
-  uint32_t child = 0;       ///< the sender's context: its part of a region key counts on this lane; below kMaxRails
   uint32_t mbit_per_s = 0;  ///< the sender's share of its link for this lane; 0: unknown
 
   std::string encode() const;

@@ -6,7 +6,7 @@
 
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/data_message.h"
-#include "transport/loopback/context.h"
+#include "tests/transport/loopback/context.h"
 
 namespace gradrail::ps {
 namespace {

@@ -12,7 +12,6 @@
 #include "base/memory.h"
 #include "transport/rail_bytes.h"
 #include "transport/rails/bundle_context.h"
-#include "transport/rails/bundle_region.h"
 #include "transport/rails/greeting.h"
 #include "transport/tcp/context.h"
 
@@ -39,14 +38,8 @@ struct Seen {
   std::string cause;
 };
 
-std::unique_ptr<BundleContext> open_bundle(uint32_t streams, const Limits& limits = {}, size_t children = 1) {
-  if (children == 1) return BundleContext::over(tcp::open({}).value(), streams, limits).value();
-  RailContexts contexts;
-  for (size_t i = 0; i < children; ++i) {
-    contexts.contexts.push_back(tcp::open({}).value());
-    contexts.rails.push_back(i);
-  }
-  return BundleContext::over(std::move(contexts), limits).value();
+std::unique_ptr<BundleContext> open_bundle(uint32_t streams, const Limits& limits = {}) {
+  return std::make_unique<BundleContext>(tcp::open({}).value(), streams, limits);
 }
 
 /// Polls contexts in one thread and keeps their completions.
@@ -86,9 +79,9 @@ class Rails : public ::testing::Test {
   }
 
   /// A pair over two rails.
-  void connect(uint32_t streams, size_t children = 1) {
-    server_ = open_bundle(1, {}, children);
-    client_ = open_bundle(streams, {}, children);
+  void connect(uint32_t streams) {
+    server_ = open_bundle(1);
+    client_ = open_bundle(streams);
     polled_ = {server_.get(), client_.get()};
     address_ = server_->listen(kTwoRails).value();
     to_server_ = client_->connect(address_, Clock::now() + kRailsTimeout).value();
@@ -201,90 +194,6 @@ TEST_F(Rails, MoreStreamsThanTheRailsOfAPeerAllowAreRefusedForGood) {
   EXPECT_TRUE(seen_[server_.get()].empty()) << "no lane was opened";
 }
 
-TEST_F(Rails, SeveralContextsHaveOneKey) {
-  connect(1, 2);
-  EXPECT_EQ(to_server_->lanes(), 2u);
-  std::vector<std::byte> source(1 << 20, std::byte{7}), target(1 << 20);
-  const auto from = client_->register_memory({source.data(), source.size()}, Access::local).value();
-  const auto to = server_->register_memory({target.data(), target.size()}, Access::remote_write).value();
-  const RemoteRegion region = to_server_->import(to->key()).value();
-  for (uint32_t lane = 0; lane < 2; ++lane) {
-    std::fill(target.begin(), target.end(), std::byte{});
-    ASSERT_TRUE(to_server_->put({from.get(), 0, source.size()}, {region, 0}, {.immediate = lane, .lane = lane}).ok());
-    EXPECT_EQ(await(*server_, Kind::put_arrived).immediate, lane);
-    EXPECT_EQ(target, source);
-  }
-  EXPECT_FALSE(to_server_->import(to->key().substr(0, to->key().size() - 1)).ok());
-  client_->close(to_server_);
-  server_->close(to_client_);
-}
-
-TEST_F(Rails, ARailWithoutADeviceIsLeftOut) {
-  server_ = open_bundle(1, {}, 2);
-  RailContexts second;
-  second.contexts.push_back(tcp::open({}).value());
-  second.rails = {1};
-  second.refused[0] = "no such device";
-  client_ = BundleContext::over(std::move(second)).value();
-  polled_ = {server_.get(), client_.get()};
-  address_ = server_->listen(kTwoRails).value();
-  to_server_ = client_->connect(address_, Clock::now() + kRailsTimeout).value();
-  to_client_ = await(*server_, Kind::connected).connection;
-  ASSERT_NE(to_client_, nullptr);
-  EXPECT_EQ(to_server_->path(), "tcp 1 of 2 rails (127.0.0.2)");
-  EXPECT_EQ(to_server_->left_out(), "127.0.0.1: no such device");
-  // Each end takes the part of a key that the other end's device of this rail has made.
-  std::vector<std::byte> ours(4096, std::byte{7}), theirs(4096);
-  const auto here = client_->register_memory({ours.data(), ours.size()}, Access::remote_write).value();
-  const auto there = server_->register_memory({theirs.data(), theirs.size()}, Access::remote_write).value();
-  const RemoteRegion forth = to_server_->import(there->key()).value();
-  const RemoteRegion back = to_client_->import(here->key()).value();
-  turns(50ms);  // for the welcome
-  ASSERT_TRUE(to_server_->put({here.get(), 0, ours.size()}, {forth, 0}, {.immediate = 1}).ok());
-  await(*server_, Kind::put_arrived);
-  EXPECT_EQ(theirs, ours);
-  std::fill(ours.begin(), ours.end(), std::byte{});
-  ASSERT_TRUE(to_client_->put({there.get(), 0, theirs.size()}, {back, 0}, {.immediate = 2}).ok());
-  await(*client_, Kind::put_arrived);
-  EXPECT_EQ(ours, theirs);
-  client_->close(to_server_);
-  server_->close(to_client_);
-}
-
-TEST_F(Rails, SeveralContextsReachAPeerWithOne) {
-  server_ = open_bundle(1);
-  client_ = open_bundle(1, {}, 2);
-  polled_ = {server_.get(), client_.get()};
-  to_server_ = client_->connect(server_->listen("127.0.0.1:0").value(), Clock::now() + kRailsTimeout).value();
-  to_client_ = await(*server_, Kind::connected).connection;
-  std::vector<std::byte> ours(4096), theirs(4096, std::byte{3});
-  const auto here = client_->register_memory({ours.data(), ours.size()}, Access::remote_write).value();
-  const auto there = server_->register_memory({theirs.data(), theirs.size()}, Access::local).value();
-  const RemoteRegion back = to_client_->import(here->key()).value();
-  ASSERT_TRUE(to_client_->put({there.get(), 0, theirs.size()}, {back, 0}, {.immediate = 2}).ok());
-  await(*client_, Kind::put_arrived);
-  EXPECT_EQ(ours, theirs);
-  EXPECT_FALSE(client_->listen("127.0.0.1:0").ok()) << "a plain peer cannot read the key of two contexts";
-  client_->close(to_server_);
-  server_->close(to_client_);
-}
-
-TEST(RailContexts, ARailThatCannotBeOpenedIsLeftOut) {
-  const Transport here{.name = "here",
-                       .open = [](const OpenOptions& options) -> absl::StatusOr<std::unique_ptr<Context>> {
-                         if (options.bind_host == "10.1.0.1") return absl::NotFoundError("no device at 10.1.0.1");
-                         return tcp::open({});
-                       }};
-  const std::vector<std::string> hosts = {"10.1.0.1", "", "10.2.0.1"};
-  const RailContexts opened = open_rails(here, {}, hosts).value();
-  EXPECT_EQ(opened.contexts.size(), 1u);
-  EXPECT_EQ(opened.rails, std::vector<size_t>{2});
-  EXPECT_EQ(opened.refused.at(0), "no device at 10.1.0.1");
-  EXPECT_EQ(opened.refused.at(1), "this host has no route to it");
-  EXPECT_EQ(open_rails(here, {}, absl::MakeSpan(hosts).first(1)).status(),
-            absl::NotFoundError("no device at 10.1.0.1"));
-}
-
 TEST_F(Rails, MessagesKeepTheirOrder) {
   connect(3);
   for (int i = 0; i < 200; ++i) ASSERT_TRUE(to_server_->send(bytes_of_text(std::to_string(i))).ok());
@@ -390,7 +299,6 @@ TEST_F(Rails, BadGreetingsCloseTheirLane) {
   expect_closed(Greeting{.id = good.id, .lane = 2, .lanes = 2}.encode());
   expect_closed(Greeting{.id = good.id, .lanes = kMaxLanes + 1}.encode());
   expect_closed(Greeting{.id = good.id, .lanes = 0}.encode());
-  expect_closed(Greeting{.id = good.id, .lanes = 2, .child = kMaxRails}.encode());
 }
 
 TEST_F(Rails, AGreetingThatContradictsItsBundleIsRefused) {

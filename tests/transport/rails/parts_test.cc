@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "transport/rails/bundle_context.h"
-#include "transport/rails/bundle_region.h"
 #include "transport/rails/lane_choice.h"
 #include "transport/rails/link_speed.h"
 #include "transport/rails/rails_setting.h"
@@ -83,18 +82,6 @@ TEST(LaneChoice, AGroupAboveTheWindowGetsAnIdleLane) {
   EXPECT_EQ(choice.choose(1, 1), std::nullopt);
   choice.end(0, 100 * kMega);
   EXPECT_EQ(choice.under_way(0), 0u);
-}
-
-TEST(RailKeys, ThePartOfEachContextIsFound) {
-  const std::string key = join_keys({"one", "", "three"});
-  EXPECT_EQ(key_of(key, 0).value(), "one");
-  EXPECT_EQ(key_of(key, 1).value(), "");
-  EXPECT_EQ(key_of(key, 2).value(), "three");
-  EXPECT_FALSE(key_of(key, 3).ok());
-  for (size_t bytes = 8; bytes < key.size(); ++bytes) EXPECT_FALSE(key_of(key.substr(0, bytes), 0).ok()) << bytes;
-  EXPECT_FALSE(key_of(key + "x", 0).ok());
-  EXPECT_EQ(join_keys({"alone"}), "alone");
-  EXPECT_EQ(key_of("alone", 5).value(), "alone");
 }
 
 TEST(RailsSetting, Texts) {

@@ -4,9 +4,10 @@
 #include "base/status.h"
 #include "ps/admission/grpc_channel.h"
 #include "ps/protocol/control_channel.h"
+#include "tests/transport/loopback/context.h"
+#include "tests/transport/loopback/link.h"
+#include "tests/transport/loopback/network.h"
 #include "tests/worker/client/cluster.h"
-#include "transport/loopback/link.h"
-#include "transport/loopback/network.h"
 #include "worker/client/client_impl.h"
 
 namespace gradrail::worker {
@@ -137,6 +138,7 @@ class RefusingNetwork : public transport::loopback::Network {
 /// Found by the whole-system simulation: the worker left to join again, and the others applied a step without it.
 TEST(Takeover, APathToTheBackupThatFailsIsTriedAgainAsTheSameMember) {
   const Watchdog watchdog;
+  transport::loopback::add_to_transports();
   RefusingNetwork network;
   Cluster cluster({.ps_count = 1, .worker_count = 2, .transports = {"loopback"}, .backups = true});
   std::vector<std::unique_ptr<Client>> clients;

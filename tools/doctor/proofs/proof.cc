@@ -137,7 +137,6 @@ std::vector<Proof> prove_all(const Machine& machine, const Tell& tell) {
   const std::vector<Place> rdma = rdma_places(machine);
   std::vector<Proof> proofs;
   for (const transport::Transport& transport : transport::transports()) {
-    if (transport.in_process_only) continue;
     Prover prover(transport, tell, proofs);
     for (const Place& place : places_of(transport, rdma)) {
       prover.prove_host(place);

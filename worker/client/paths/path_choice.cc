@@ -10,7 +10,6 @@
 #include "ps/protocol/mac.h"
 #include "ps/protocol/path_check.h"
 #include "transport/rails/bundle_context.h"
-#include "transport/rails/rail_contexts.h"
 #include "transport/registry.h"
 #include "worker/client/paths/gpu_transfers.h"
 #include "worker/client/paths/path_manager.h"
@@ -105,11 +104,6 @@ absl::StatusOr<PathManager::Target> PathManager::target(const ShardLink& link, s
   const auto endpoint =
       std::find_if(endpoints.begin(), endpoints.end(), [&](const auto& e) { return e.transport == name; });
   if (endpoint == endpoints.end()) return absl::UnavailableError("the other end does not listen on it");
-  GRADRAIL_ASSIGN_OR_RETURN(const transport::Transport* const transport, transport::find_transport(name));
-  if (transport->lanes == transport::Transport::Lanes::each_context && !endpoint->rails.empty()) {
-    const std::string& address = options_.transport.rails ? endpoint->rails : endpoint->address;
-    return Target{name, address, OpenContext::Lanes::devices, transport::rails::hosts_towards(address)};
-  }
   const std::string lanes =
       transport::rails::address_of_lanes(endpoint->rails, options_.transport.rails, options_.transport.streams);
   if (lanes.empty()) return Target{name, endpoint->address, OpenContext::Lanes::one};

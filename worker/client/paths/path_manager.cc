@@ -14,7 +14,6 @@
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/mac.h"
 #include "transport/rails/bundle_context.h"
-#include "transport/rails/rail_contexts.h"
 #include "transport/registry.h"
 #include "worker/client/paths/gpu_transfers.h"
 
@@ -94,24 +93,17 @@ absl::StatusOr<std::unique_ptr<transport::Context>> PathManager::open_transport(
                                           .ofi_provider = options_.transport.ofi_provider,
                                           .path_timeout = options_.transport.path_timeout,
                                           .encryption = ps::data_encryption(options_.security)};
-  if (target.lanes == Lanes::devices) {
-    GRADRAIL_ASSIGN_OR_RETURN(transport::rails::RailContexts opened,
-                              transport::rails::open_rails(*found, options, target.hosts));
-    return transport::rails::BundleContext::over(std::move(opened));
-  }
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::Context> context, found->open(options));
   if (target.lanes == Lanes::one) return context;
-  return transport::rails::BundleContext::over(std::move(context), options_.transport.streams);
+  return std::make_unique<transport::rails::BundleContext>(std::move(context), options_.transport.streams);
 }
 
 absl::StatusOr<OpenContext*> PathManager::open_context(const Target& target) {
   // One context serves the paths to all shards: memory is registered, and pinned, once per transport.
   for (const auto& context : contexts_) {
-    if (context->transport == target.transport && context->lanes == target.lanes && context->hosts == target.hosts)
-      return context.get();
+    if (context->transport == target.transport && context->lanes == target.lanes) return context.get();
   }
-  auto open = std::make_unique<OpenContext>(
-      OpenContext{.transport = target.transport, .lanes = target.lanes, .hosts = target.hosts});
+  auto open = std::make_unique<OpenContext>(OpenContext{.transport = target.transport, .lanes = target.lanes});
   GRADRAIL_ASSIGN_OR_RETURN(open->context, open_transport(target));
   GRADRAIL_RETURN_IF_ERROR(
       register_model(*open, registered_, memory_.parameter_span(), memory_.gradient_span(), shard_on_gpu_));

@@ -115,7 +115,6 @@ class PathManager {
     std::string transport;
     std::string address;
     OpenContext::Lanes lanes = OpenContext::Lanes::one;
-    std::vector<std::string> hosts = {};  ///< OpenContext::hosts
   };
   absl::StatusOr<Target> target(const ShardLink& link, size_t candidate) const;
   absl::StatusOr<OpenContext*> open_context(const Target& target);

@@ -30,10 +30,8 @@ struct ShardLink;
 struct OpenContext {
   std::string transport;
   /// A transport::rails::BundleContext, unless it is `one`. The kernel chooses the source for each of several rails.
-  /// `devices`: one context for each of `hosts`.
-  enum class Lanes : uint8_t { one, streams, rails, devices };
+  enum class Lanes : uint8_t { one, streams, rails };
   Lanes lanes = Lanes::one;
-  std::vector<std::string> hosts;  ///< addresses of this worker, one for each rail of the shard
   std::unique_ptr<transport::Context> context;
   std::unique_ptr<transport::MemoryRegion> parameters;
   std::unique_ptr<transport::MemoryRegion> gradients;

@@ -10,9 +10,9 @@
 #include "ps/protocol/data_message.h"
 #include "ps/protocol/exchange_layout.h"
 #include "ps/protocol/path_check.h"
-#include "transport/loopback/context.h"
-#include "transport/loopback/link.h"
-#include "transport/loopback/network.h"
+#include "tests/transport/loopback/context.h"
+#include "tests/transport/loopback/link.h"
+#include "tests/transport/loopback/network.h"
 #include "worker/client/paths/path_manager.h"
 
 namespace gradrail::worker {
@@ -114,6 +114,7 @@ class CountedLosses : public PathEvents {
 
 /// Found by the whole-system simulation: the worker did not repeat its pushes, and waited without end.
 TEST(PathRecovery, PushesAreRepeatedAlsoIfAPsIsLostDuringTheReplacement) {
+  loopback::add_to_transports();
   ClientOptions options;
   Identity identity{0};
   ModelMemory memory{Schema{{"w", {4}}}, PushFormat::fp32};

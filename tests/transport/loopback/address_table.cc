@@ -1,11 +1,11 @@
-#include "transport/loopback/address_table.h"
+#include "tests/transport/loopback/address_table.h"
 
 #include <atomic>
 #include <map>
 
 #include "base/check.h"
 #include "fmt/format.h"
-#include "transport/loopback/network.h"
+#include "tests/transport/loopback/network.h"
 
 namespace gradrail::transport::loopback {
 namespace {

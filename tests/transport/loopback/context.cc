@@ -1,4 +1,4 @@
-#include "transport/loopback/context.h"
+#include "tests/transport/loopback/context.h"
 
 #include <algorithm>
 #include <vector>
@@ -6,19 +6,18 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "tests/transport/loopback/address_table.h"
+#include "tests/transport/loopback/connection.h"
+#include "tests/transport/loopback/doorbell.h"
+#include "tests/transport/loopback/memory_region.h"
+#include "tests/transport/loopback/network.h"
 #include "transport/capabilities.h"
-#include "transport/loopback/address_table.h"
-#include "transport/loopback/connection.h"
-#include "transport/loopback/doorbell.h"
-#include "transport/loopback/memory_region.h"
-#include "transport/loopback/network.h"
 
 namespace gradrail::transport::loopback {
 namespace {
 
 class LoopbackContext final : public Context {
  public:
-  explicit LoopbackContext(const Faults& faults) : faults_(faults) {}
   ~LoopbackContext() override;
 
   std::string_view name() const override { return "loopback"; }
@@ -39,7 +38,6 @@ class LoopbackContext final : public Context {
   void accept(Report& report);
   bool has_waiting_peers() const;
 
-  const Faults faults_;
   Network* const network_ = network();
   const uint64_t place_ = network_ == nullptr ? 0 : network_->place();
   // shared_ptr: peers ring it as long as their end of a link exists.
@@ -49,7 +47,6 @@ class LoopbackContext final : public Context {
   std::vector<std::unique_ptr<LoopbackConnection>> connections_;
   std::vector<std::vector<std::byte>> messages_;  // messages of the last poll
   size_t first_ = 0;                              // round robin: no connection starves another
-  uint64_t opened_count_ = 0;
 };
 
 LoopbackContext::~LoopbackContext() {
@@ -78,8 +75,7 @@ absl::StatusOr<Connection*> LoopbackContext::connect(const std::string& address,
 }
 
 LoopbackConnection* LoopbackContext::add(std::shared_ptr<Link> link, int end) {
-  // The count selects a separate random stream for each connection: the faults of one do not depend on the others.
-  connections_.push_back(std::make_unique<LoopbackConnection>(std::move(link), end, faults_, opened_count_++));
+  connections_.push_back(std::make_unique<LoopbackConnection>(std::move(link), end));
   return connections_.back().get();
 }
 
@@ -128,10 +124,15 @@ bool LoopbackContext::arm() {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions&) { return open_with({}); }
+absl::StatusOr<std::unique_ptr<Context>> open(const OpenOptions&) { return std::make_unique<LoopbackContext>(); }
 
-absl::StatusOr<std::unique_ptr<Context>> open_with(const Faults& faults) {
-  return std::make_unique<LoopbackContext>(faults);
+void add_to_transports() {
+  if (find_transport("loopback").ok()) return;
+  add_transport({.name = "loopback",
+                 .purpose = "tests and simulation, inside one process",
+                 .open = &open,
+                 .same_host_only = true,
+                 .by_name_only = true});
 }
 
 }  // namespace gradrail::transport::loopback

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/mutex.h"
-#include "transport/loopback/link.h"
+#include "tests/transport/loopback/link.h"
 
 namespace gradrail::transport::loopback {
 

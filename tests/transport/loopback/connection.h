@@ -7,12 +7,11 @@
 
 #include "absl/base/thread_annotations.h"
 #include "base/check.h"
-#include "base/random.h"
+#include "tests/transport/loopback/context.h"
+#include "tests/transport/loopback/link.h"
 #include "transport/common/imported_regions.h"
 #include "transport/completion.h"
 #include "transport/connection.h"
-#include "transport/loopback/context.h"
-#include "transport/loopback/link.h"
 
 namespace gradrail::transport::loopback {
 
@@ -40,7 +39,7 @@ class Report {
 class LoopbackConnection final : public Connection {
  public:
   /// shared_ptr: two contexts on two threads hold the link and either may leave first.
-  LoopbackConnection(std::shared_ptr<Link> link, int end, const Faults& faults, uint64_t random_stream);
+  LoopbackConnection(std::shared_ptr<Link> link, int end);
 
   absl::StatusOr<RemoteRegion> import(std::string_view key) override;
   absl::Status put(LocalSlice source, RemoteSlice target, PutOptions options) override;
@@ -64,7 +63,6 @@ class LoopbackConnection final : public Connection {
   absl::Status post(Lane lane, Operation operation);
   bool is_here(TimePoint arrives) const;
   bool sees_loss() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(link_->mutex);
-  void draw_faults(Operation& operation);
 
   void report_done(Report& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(link_->mutex);
   void report_loss(Report& report) ABSL_EXCLUSIVE_LOCKS_REQUIRED(link_->mutex);
@@ -75,8 +73,6 @@ class LoopbackConnection final : public Connection {
 
   const std::shared_ptr<Link> link_;
   const int end_;
-  const Faults faults_;
-  Random random_;
   common::ImportedRegions<std::string> imported_;  ///< keys
   bool loss_reported_ = false;
   bool left_ = false;

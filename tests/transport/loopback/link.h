@@ -12,9 +12,9 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "base/mutex.h"
-#include "transport/loopback/doorbell.h"
-#include "transport/loopback/memory_region.h"
-#include "transport/loopback/network.h"
+#include "tests/transport/loopback/doorbell.h"
+#include "tests/transport/loopback/memory_region.h"
+#include "tests/transport/loopback/network.h"
 
 namespace gradrail::transport::loopback {
 
@@ -27,9 +27,7 @@ struct Operation {
   std::optional<uint64_t> immediate;
   uint64_t tag = 0;
   std::vector<std::byte> message;
-  int delay_polls = 0;
-  TimePoint arrives;                  ///< time that the network sets; without one, immediate
-  std::optional<double> breaks_link;  ///< the injected loss happens after this share of the bytes
+  TimePoint arrives;  ///< time that the network sets; without one, immediate
 };
 
 /// Operations of one lane stay in order; lanes are independent of each other, as connection.h allows.

@@ -1,4 +1,4 @@
-#include "transport/loopback/memory_region.h"
+#include "tests/transport/loopback/memory_region.h"
 
 #include <atomic>
 

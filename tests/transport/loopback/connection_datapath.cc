@@ -1,11 +1,10 @@
-#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
+#include "tests/transport/loopback/connection.h"
 #include "transport/common/slice.h"
-#include "transport/loopback/connection.h"
 
 namespace gradrail::transport::loopback {
 namespace {
@@ -62,20 +61,11 @@ absl::Status LoopbackConnection::post(Lane lane, Operation operation) {
     size_t outstanding = ours().done.size();
     for (const auto& queue : ours().lanes) outstanding += queue.size();
     if (outstanding >= kQueueDepth) return absl::ResourceExhaustedError("loopback: queue full, poll and try again");
-    // The draws follow the order of the posts, so that a seed gives the same faults in every run.
-    draw_faults(operation);
     if (link_->network != nullptr) operation.arrives = link_->network->arrival(us(), peer());
     ours().lanes[static_cast<size_t>(lane)].push_back(std::move(operation));
   }
   peer().doorbell->ring();
   return absl::OkStatus();
-}
-
-void LoopbackConnection::draw_faults(Operation& operation) {
-  if (faults_.max_delay_polls > 0 && random_.uniform() < faults_.delay_probability) {
-    operation.delay_polls = 1 + static_cast<int>(random_.below(static_cast<uint64_t>(faults_.max_delay_polls)));
-  }
-  if (random_.uniform() < faults_.loss_of_link_probability) operation.breaks_link = random_.uniform();
 }
 
 void LoopbackConnection::progress(Report& report) {
@@ -113,10 +103,6 @@ bool LoopbackConnection::run_lane(Lane lane, Report& report) {
     Operation& operation = queue.front();
     // The operations behind it wait as well, because a lane keeps its order.
     if (!is_here(operation.arrives)) break;
-    if (operation.delay_polls > 0) {
-      --operation.delay_polls;
-      break;
-    }
     link_->lost = carry_out(lane, operation, report);
     // The peer wakes up for a result or a loss alone.
     reported |= !link_->lost.ok() || lane == Lane::get || operation.tag != 0;
@@ -129,8 +115,6 @@ absl::Status LoopbackConnection::carry_out(Lane lane, Operation& operation, Repo
   if (lane != Lane::message) {
     GRADRAIL_RETURN_IF_ERROR(move_bytes(lane, operation));
   }
-  // The check follows move_bytes(), which has moved a part of the bytes: a real loss leaves such a part in the target.
-  if (operation.breaks_link) return absl::UnavailableError(fmt::format("{}: injected loss of link", describe()));
   if (lane == Lane::message) report.add_message(this, std::move(operation.message));
   if (lane == Lane::get || operation.tag != 0) {
     GRADRAIL_CHECK(theirs().done.size() < kQueueDepth);  // Link, invariant 1: the operation still counts
@@ -156,10 +140,9 @@ absl::Status LoopbackConnection::move_bytes(Lane lane, const Operation& operatio
                              .bytes = operation.bytes,
                              .wanted = lane == Lane::put ? Access::remote_write : Access::remote_read});
   if (!found.ok()) return refused(found.status());
-  const double share = operation.breaks_link.value_or(1.0);
-  const size_t bytes = std::min(operation.bytes, static_cast<size_t>(static_cast<double>(operation.bytes) * share));
-  std::byte* remote = *found;
-  std::memcpy(lane == Lane::put ? remote : operation.memory, lane == Lane::put ? operation.memory : remote, bytes);
+  std::byte* const remote = *found;
+  std::memcpy(lane == Lane::put ? remote : operation.memory, lane == Lane::put ? operation.memory : remote,
+              operation.bytes);
   return absl::OkStatus();
 }
 

@@ -1,4 +1,4 @@
-#include "transport/loopback/doorbell.h"
+#include "tests/transport/loopback/doorbell.h"
 
 #include <sys/eventfd.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "transport/loopback/connection.h"
+#include "tests/transport/loopback/connection.h"
 
 #include "base/check.h"
 #include "fmt/format.h"
@@ -11,9 +11,7 @@ void Report::add_message(Connection* connection, std::vector<std::byte> message)
   add({.kind = Completion::Kind::message, .connection = connection, .message = messages_->back()});
 }
 
-LoopbackConnection::LoopbackConnection(std::shared_ptr<Link> link, int end, const Faults& faults,
-                                       uint64_t random_stream)
-    : link_(std::move(link)), end_(end), faults_(faults), random_(faults.seed, random_stream) {
+LoopbackConnection::LoopbackConnection(std::shared_ptr<Link> link, int end) : link_(std::move(link)), end_(end) {
   GRADRAIL_CHECK(link_ != nullptr && (end_ == 0 || end_ == 1));
 }
 
@@ -28,10 +26,6 @@ absl::StatusOr<std::byte*> LoopbackConnection::map(RemoteRegion region) {
   {
     const MutexLock lock(link_->mutex);
     if (!link_->lost.ok()) return absl::UnavailableError(link_->lost.message());
-  }
-  // The answer of a transport that still maps the region (Connection::map).
-  if (random_.uniform() < faults_.delay_probability) {
-    return absl::ResourceExhaustedError(fmt::format("{}: map: injected delay, try again", describe()));
   }
   absl::StatusOr<std::byte*> mapped = peer().regions->find("map", *key);
   return mapped.ok() ? mapped : refused(mapped.status());
