@@ -29,12 +29,12 @@ void RecordStream::EndInflate::operator()(z_stream* stream) const {
   delete stream;
 }
 
-RecordStream::RecordStream(ps::InputFile file)
+RecordStream::RecordStream(InputFile file)
     : file_(std::move(file)), file_rest_(file_.bytes()), buffer_(std::min<uint64_t>(kBufferBytes, file_rest_)) {}
 
 absl::StatusOr<RecordStream> RecordStream::open(const std::string& path,
                                                 bool (*begins_unpacked)(absl::Span<const uint8_t>)) {
-  GRADRAIL_ASSIGN_OR_RETURN(ps::InputFile file, ps::InputFile::open(path, "TFRecord file"));
+  GRADRAIL_ASSIGN_OR_RETURN(InputFile file, InputFile::open(path, "TFRecord file"));
   RecordStream stream(std::move(file));
   GRADRAIL_RETURN_IF_ERROR(stream.fill());
   const absl::Span<const uint8_t> first = absl::MakeConstSpan(stream.buffer_).first(std::min(stream.end_, kPeekBytes));

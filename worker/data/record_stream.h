@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "ps/checkpoint/file.h"
+#include "base/file.h"
 
 namespace gradrail::worker {
 
@@ -34,13 +34,13 @@ class RecordStream {
     void operator()(z_stream* stream) const;
   };
 
-  explicit RecordStream(ps::InputFile file);
+  explicit RecordStream(InputFile file);
   absl::Status fill();
   absl::Status start_inflate();
   absl::StatusOr<size_t> inflate_into(uint8_t* target, size_t bytes);
   absl::Status damaged(const char* what) const;
 
-  ps::InputFile file_;
+  InputFile file_;
   uint64_t file_rest_;  ///< bytes of the file behind the buffer
   std::vector<uint8_t> buffer_;
   size_t begin_ = 0, end_ = 0;                     ///< range of the unread bytes in the buffer

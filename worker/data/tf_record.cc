@@ -76,10 +76,10 @@ absl::StatusOr<bool> TfRecordReader::next(std::string& record) {
   return true;
 }
 
-TfRecordWriter::TfRecordWriter(ps::ReplacementFile file) : file_(std::move(file)) {}
+TfRecordWriter::TfRecordWriter(ReplacementFile file) : file_(std::move(file)) {}
 
 absl::StatusOr<TfRecordWriter> TfRecordWriter::create(const std::string& path) {
-  GRADRAIL_ASSIGN_OR_RETURN(ps::ReplacementFile file, ps::ReplacementFile::create(path, "TFRecord file"));
+  GRADRAIL_ASSIGN_OR_RETURN(ReplacementFile file, ReplacementFile::create(path, "TFRecord file"));
   return TfRecordWriter(std::move(file));
 }
 

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "ps/checkpoint/file.h"
+#include "base/file.h"
 #include "worker/data/record_stream.h"
 
 namespace gradrail::worker {
@@ -38,7 +38,7 @@ class TfRecordReader {
 void append_tf_record(std::string& file, std::string_view record);
 
 /// Writes one. The file is there, whole, after commit(), and not before.
-/// Errors  Those of ps::ReplacementFile.
+/// Errors  Those of ReplacementFile.
 class TfRecordWriter {
  public:
   static absl::StatusOr<TfRecordWriter> create(const std::string& path);
@@ -47,10 +47,10 @@ class TfRecordWriter {
   absl::Status commit();
 
  private:
-  explicit TfRecordWriter(ps::ReplacementFile file);
+  explicit TfRecordWriter(ReplacementFile file);
   absl::Status flush();
 
-  ps::ReplacementFile file_;
+  ReplacementFile file_;
   std::string buffer_;  ///< records are small, system calls are not
 };
 
