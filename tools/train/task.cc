@@ -296,7 +296,7 @@ absl::StatusOr<ClientOptions> worker_options(const TrainOptions& options, const 
   client.recovery.rejoin_timeout =
       std::chrono::seconds(is_returning_ps_possible(options) ? options.rejoin_timeout_s : 0);
   client.recovery.ps_address = options.ps_address;
-  GRADRAIL_ASSIGN_OR_RETURN(client.placement.device, model.devices->exported(*model.workload));
+  GRADRAIL_ASSIGN_OR_RETURN(client.placement.device, model.devices->device_block(*model.workload));
   client.placement.gpu_transfers = model.devices->ways();
   client.placement.require_device = model.devices->forbids_staging();
   client.placement.place_memory = [&](const MemorySpan& memory) { binder.bind_memory(0, memory); };

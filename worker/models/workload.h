@@ -13,7 +13,7 @@
 #include "gpu/compute/compute.h"
 #include "gpu/reduce/tower_sum.h"
 #include "gradrail/client_options.h"
-#include "ps/protocol/mode.h"
+#include "gradrail/mode.h"
 #include "worker/models/mlp.h"
 
 namespace gradrail::worker {
@@ -53,8 +53,8 @@ class Workload {
   /// Errors  Those of step().
   virtual absl::StatusOr<Verdict> verdict(Parameters parameters) = 0;
 
-  /// Block with the parameters and the gradient on one device; the gradient of several towers if these average between
-  /// devices.
+  /// Block with the parameters and the gradient on one device, without its ordinal; the gradient of several towers if
+  /// these average between devices. Empty: they are not on one device.
   virtual DeviceBlock device_block() { return {}; }
   /// Makes step() read parameters, and leave gradients, on the device from the next step on: its arguments stay
   /// untouched.
