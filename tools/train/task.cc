@@ -21,11 +21,11 @@
 #include "ps/server.h"
 #include "tools/monitor/model_graph.h"
 #include "tools/monitor/task_monitor.h"
+#include "tools/train/local_variables.h"
 #include "tools/train/progress_bar.h"
 #include "tools/train/tower_devices.h"
 #include "transport/rails/rails_setting.h"
 #include "worker/trainer/client_variables.h"
-#include "worker/trainer/local_variables.h"
 #include "worker/trainer/tower.h"
 #include "worker/tree/tree_parent.h"
 
@@ -465,10 +465,9 @@ absl::Status run_alone(const TrainOptions& given, const launch::HostPlan& plan, 
   launch::AffinityBinder binder(plan, options);
   signals.follow_cpus();
   GRADRAIL_ASSIGN_OR_RETURN(const Model model, make_model(options, plan, binder));
-  GRADRAIL_ASSIGN_OR_RETURN(
-      const std::unique_ptr<worker::LocalVariables> variables,
-      worker::LocalVariables::create(model.workload->schema(), options.optimizer,
-                                     [&](const MemorySpan& memory) { binder.bind_memory(0, memory); }));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<LocalVariables> variables,
+                            LocalVariables::create(model.workload->schema(), options.optimizer,
+                                                   [&](const MemorySpan& memory) { binder.bind_memory(0, memory); }));
   GRADRAIL_ASSIGN_OR_RETURN(const auto summaries,
                             open_summaries(options.monitoring, options.task.index, options.log_every));
   if (options.tower_count == 1) binder.bind(0);

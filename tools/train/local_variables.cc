@@ -1,4 +1,4 @@
-#include "worker/trainer/local_variables.h"
+#include "tools/train/local_variables.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,7 +8,7 @@
 #include "fmt/format.h"
 #include "ps/optimizer/optimizer.h"
 
-namespace gradrail::worker {
+namespace gradrail::tools {
 
 LocalVariables::LocalVariables(Schema schema, const OptimizerConfig& optimizer)
     : schema_(std::move(schema)),
@@ -74,4 +74,4 @@ std::vector<std::string> LocalVariables::summary(bool) const {
   return {fmt::format("Applied: {} updates in this process, {:.1f}us each", step_, average_us)};
 }
 
-}  // namespace gradrail::worker
+}  // namespace gradrail::tools

@@ -7,14 +7,14 @@
 
 #include "base/memory.h"
 #include "gradrail/clock.h"
-#include "ps/protocol/optimizer_settings.h"
+#include "gradrail/optimizer.h"
 #include "worker/trainer/variables.h"
 
-namespace gradrail::worker {
+namespace gradrail::tools {
 
 /// Variables in this process: no parameter server, no transport. The optimizer is the same, so the bits equal those
 /// that one worker gets from a server.
-class LocalVariables final : public Variables {
+class LocalVariables final : public worker::Variables {
  public:
   /// `place` receives all memory before any thread touches it; may be empty.
   /// Errors  RESOURCE_EXHAUSTED: no memory.
@@ -60,4 +60,4 @@ class LocalVariables final : public Variables {
   Duration applying_ = Duration::zero();
 };
 
-}  // namespace gradrail::worker
+}  // namespace gradrail::tools
