@@ -64,10 +64,6 @@ void LocalVariables::exchange() {
   ++step_;
 }
 
-absl::Status LocalVariables::begin_checkpoint() {
-  return absl::UnimplementedError("without a parameter server no checkpoints are saved");
-}
-
 std::vector<std::string> LocalVariables::summary(bool) const {
   const double average_us =
       std::chrono::duration<double, std::micro>(applying_).count() / static_cast<double>(std::max<uint64_t>(1, step_));

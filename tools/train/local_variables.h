@@ -35,10 +35,6 @@ class LocalVariables final : public worker::Variables {
   absl::Status finish_steps() override { return absl::OkStatus(); }
   absl::Status pull_final() override { return absl::OkStatus(); }
   absl::Status pull() override { return absl::OkStatus(); }
-  bool saves_checkpoints() const override { return false; }
-  absl::Status begin_checkpoint() override;
-  bool checkpoint_under_way() const override { return false; }
-  absl::StatusOr<std::vector<std::string>> finish_checkpoint() override { return std::vector<std::string>{}; }
   std::vector<std::string> summary(bool verbose) const override;
   absl::Status leave() override { return absl::OkStatus(); }
   absl::StatusOr<bool> leave_unless_last() override { return true; }

@@ -44,10 +44,6 @@ class OwnVariables : public Variables {
   absl::Status finish_steps() override { return absl::OkStatus(); }
   absl::Status pull_final() override { return absl::OkStatus(); }
   absl::Status pull() override { return absl::OkStatus(); }
-  bool saves_checkpoints() const override { return false; }
-  absl::Status begin_checkpoint() override { return absl::OkStatus(); }
-  bool checkpoint_under_way() const override { return false; }
-  absl::StatusOr<std::vector<std::string>> finish_checkpoint() override { return std::vector<std::string>(); }
   std::vector<std::string> summary(bool) const override { return {}; }
   absl::Status leave() override { return absl::OkStatus(); }
   absl::StatusOr<bool> leave_unless_last() override { return true; }
@@ -164,12 +160,11 @@ class StoppedVariables final : public OwnVariables {
   }
   absl::Status finish_steps() override { return call("finish_steps"); }
   absl::Status pull() override { return call("pull"); }
-  absl::StatusOr<std::vector<std::string>> finish_checkpoint() override {
+  absl::StatusOr<std::vector<std::string>> save_checkpoint() override {
     calls_.emplace_back("save");
     return std::vector<std::string>{"file"};
   }
   bool saves_checkpoints() const override { return true; }
-  absl::Status begin_checkpoint() override { return absl::OkStatus(); }
   absl::StatusOr<bool> leave_unless_last() override {
     calls_.emplace_back("leave");
     return !case_.is_last;
