@@ -2,7 +2,6 @@
 
 #include "base/status.h"
 #include "bench/suites/device_name.h"
-#include "gpu/direct/ipc.h"
 #include "ps/protocol/exchange_layout.h"
 
 namespace gradrail::bench {
@@ -12,7 +11,8 @@ absl::StatusOr<std::unique_ptr<DeviceVariables>> DeviceVariables::create(const s
   auto made = std::unique_ptr<DeviceVariables>(new DeviceVariables);
   made->elements_ = elements;
   made->push_ = push;
-  GRADRAIL_ASSIGN_OR_RETURN(made->device_, open_compute(on));
+  GRADRAIL_ASSIGN_OR_RETURN(made->ordinal_, gpu_ordinal(on));
+  GRADRAIL_ASSIGN_OR_RETURN(made->device_, gpu::open_device(made->ordinal_));
   const size_t bytes = gpu::own_allocation(ps::device_block_bytes(elements, push));
   GRADRAIL_ASSIGN_OR_RETURN(made->block_, made->device_->allocate(bytes));
   return made;
@@ -20,15 +20,10 @@ absl::StatusOr<std::unique_ptr<DeviceVariables>> DeviceVariables::create(const s
 
 DeviceBlock DeviceVariables::memory() const {
   auto* const parameters = block_->as<float>();
-  const size_t bytes = ps::device_block_bytes(elements_, push_);
-  // A missing key is not an error: only `ipc` needs one, and its row states the reason.
-  const absl::StatusOr<std::string> key = gpu::export_memory(*device_, parameters, bytes);
-  return {.device = device_.get(),
+  return {.ordinal = ordinal_,
           .parameters = parameters,
           .gradients = parameters + ps::device_gradients_at(elements_),
-          .bytes = bytes,
-          .key = key.ok() ? *key : "",
-          .why_no_key = std::string(message_of(key.status()))};
+          .bytes = ps::device_block_bytes(elements_, push_)};
 }
 
 absl::Status DeviceVariables::write_gradients(absl::Span<const float> values) {

@@ -13,7 +13,7 @@ namespace gradrail::bench {
 /// Threads  Owner thread of the client that uses them; outlives it.
 class DeviceVariables {
  public:
-  /// Creates the variables. `on`: "gpu:N". Errors: those of open_compute(), and RESOURCE_EXHAUSTED.
+  /// Creates the variables. `on`: "gpu:N". Errors: those of gpu::open_device(), and RESOURCE_EXHAUSTED.
   static absl::StatusOr<std::unique_ptr<DeviceVariables>> create(const std::string& on, size_t elements,
                                                                  PushFormat push);
 
@@ -26,6 +26,7 @@ class DeviceVariables {
  private:
   DeviceVariables() = default;
 
+  int ordinal_ = 0;
   size_t elements_ = 0;
   PushFormat push_ = PushFormat::fp32;
   // The block ends before its device, because members are destroyed in reverse order.

@@ -40,7 +40,7 @@ class StagedBench {
       *memory = std::move(made);
     }
     float* const parameters = block_->as<float>();
-    const DeviceBlock memory{.device = device_.get(),
+    const DeviceBlock memory{.ordinal = ordinal_,
                              .parameters = parameters,
                              .gradients = parameters + ps::device_gradients_at(elements_),
                              .bytes = ps::device_block_bytes(elements_, kPush)};

@@ -15,15 +15,12 @@
 #include "gradrail/memory_span.h"
 #include "gradrail/mode.h"
 #include "gradrail/optimizer.h"
+#include "gradrail/schema.h"
 #include "gradrail/security.h"
 #include "gradrail/trace.h"
 #include "gradrail/wait_policy.h"
 
 namespace gradrail {
-
-namespace gpu {
-class Compute;
-}
 
 /// Formats of the elements on the network. Equal on all workers.
 struct CompressionOptions {
@@ -67,16 +64,28 @@ enum class GpuTransfer : uint8_t {
 };
 GRADRAIL_EXPORT const char* gpu_transfer_name(GpuTransfer way);
 
-/// A worker's variables in one block of its GPU's memory, in the order of the schema (docs/design/wire-formats.md).
+/// The places of a model's variables in a block of GPU memory: [parameters][gap][gradients][room of the client]. In both
+/// the tensors follow each other in the order of the schema. One of another fragment than the tensor before begins at a
+/// multiple of 64 elements.
+struct DeviceLayout {
+  uint64_t gradients_at = 0;  ///< elements from the first parameter to the first gradient
+  uint64_t bytes = 0;         ///< of the block
+};
+GRADRAIL_EXPORT DeviceLayout device_layout(const Schema& schema, PushFormat push = PushFormat::fp32);
+
+/// A worker's variables in one block of a GPU's memory, which outlives the client. The memory belongs to the primary
+/// context of the GPU, as that of cudaMalloc(). A ps on this host may map the whole allocation with the block: of 2 MiB
+/// or a multiple, it has no other data.
+/// Streams  The client uses its own. Before Client::ready() and exchange() the program waits until its stream has written
+///          the gradient, for example with cudaEventSynchronize(). After Client::wait() the fresh parameters are in the
+///          block, for kernels on any stream.
 struct DeviceBlock {
-  gpu::Compute* device = nullptr;  ///< null: variables are in host memory. Outlives the client, which calls it
-  float* parameters = nullptr;
-  float* gradients = nullptr;
-  /// From the first parameter on. In a block without room behind the variables, packed gradients are an error, or, where
-  /// only the patterns of checks lack room, gradients are staged.
+  int ordinal = 0;              ///< of the GPU in this process, as cudaGetDevice() has it
+  float* parameters = nullptr;  ///< address on the GPU; null: variables are in host memory
+  float* gradients = nullptr;   ///< DeviceLayout::gradients_at behind the parameters
+  /// From the first parameter on, as DeviceLayout::bytes. In a smaller block packed gradients are an error; where only
+  /// the last 32 KiB are missing, gradients are staged.
   size_t bytes = 0;
-  std::string key;  ///< the exported handle of the whole block; "": other processes cannot map it
-  std::string why_no_key;
 };
 
 /// Memory of parameters and gradients.

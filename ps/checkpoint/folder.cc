@@ -9,12 +9,12 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
+#include "base/file.h"
 #include "base/log.h"
 #include "base/random_bits.h"
 #include "base/read_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/checkpoint/file.h"
 #include "ps/checkpoint/set.h"
 
 namespace gradrail::ps {

@@ -6,8 +6,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "base/file.h"
 #include "ps/checkpoint/checkpoint.h"
-#include "ps/checkpoint/file.h"
 
 namespace gradrail::ps {
 

@@ -6,9 +6,9 @@
 #include <cerrno>
 #include <vector>
 
+#include "base/failpoint.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/checkpoint/failpoint.h"
 #include "ps/checkpoint/set.h"
 
 namespace gradrail::ps {

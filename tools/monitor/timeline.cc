@@ -29,9 +29,9 @@ absl::StatusOr<std::unique_ptr<Timeline>> Timeline::create(const std::string& pa
 }
 
 absl::Status Timeline::create_file() {
-  absl::StatusOr<ps::ReplacementFile> file = ps::ReplacementFile::create(path_, "timeline");
+  absl::StatusOr<ReplacementFile> file = ReplacementFile::create(path_, "timeline");
   if (!file.ok()) return about_timeline(file.status());
-  file_ = std::make_unique<ps::ReplacementFile>(*std::move(file));
+  file_ = std::make_unique<ReplacementFile>(*std::move(file));
   return absl::OkStatus();
 }
 

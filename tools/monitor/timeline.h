@@ -4,8 +4,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "base/file.h"
 #include "gradrail/client.h"
-#include "ps/checkpoint/file.h"
 
 namespace gradrail::tools {
 
@@ -15,7 +15,7 @@ class Timeline {
  public:
   /// Creates the timeline. The first chief makes the file, so that a folder without write permission is detected before
   /// the run.
-  /// Errors  Those of ps::ReplacementFile.
+  /// Errors  Those of ReplacementFile.
   static absl::StatusOr<std::unique_ptr<Timeline>> create(const std::string& path, bool is_chief);
 
   /// Ends the timeline at the end of the run: the chief gathers the marks of all and writes; the others upload theirs.
@@ -26,7 +26,7 @@ class Timeline {
   absl::Status create_file();
 
   const std::string path_;
-  std::unique_ptr<ps::ReplacementFile> file_;
+  std::unique_ptr<ReplacementFile> file_;
 };
 
 }  // namespace gradrail::tools

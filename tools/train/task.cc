@@ -21,11 +21,11 @@
 #include "ps/server.h"
 #include "tools/monitor/model_graph.h"
 #include "tools/monitor/task_monitor.h"
+#include "tools/train/local_variables.h"
 #include "tools/train/progress_bar.h"
 #include "tools/train/tower_devices.h"
 #include "transport/rails/rails_setting.h"
 #include "worker/trainer/client_variables.h"
-#include "worker/trainer/local_variables.h"
 #include "worker/trainer/tower.h"
 #include "worker/tree/tree_parent.h"
 
@@ -107,7 +107,7 @@ absl::Status stopped_by_signal(const absl::Status& status, const launch::SignalT
   return absl::OkStatus();
 }
 
-worker::WorkloadOptions workload_options(const TrainOptions& options, launch::AffinityBinder& binder) {
+worker::WorkloadOptions workload_options(const TrainOptions& options) {
   return {.model = options.model,
           .batch_size = options.batch_size,
           .data_dir = options.data_dir,
@@ -115,9 +115,7 @@ worker::WorkloadOptions workload_options(const TrainOptions& options, launch::Af
           .task_index = options.task.index + options.first_worker,
           .cnn_logits_relu = options.cnn_logits_relu,
           .tower_count = options.tower_count,
-          .push = options.push,
-          // Like the control plane, this thread keeps off the cores that compute.
-          .on_reader_thread = [&binder] { binder.unbind(0); }};
+          .push = options.push};
 }
 
 /// A worker's model, on the devices of its towers.
@@ -147,7 +145,7 @@ absl::StatusOr<std::unique_ptr<worker::Workload>> make_tower(const worker::Workl
 
 absl::Status make_towers(const TrainOptions& options, const launch::HostPlan& plan, launch::AffinityBinder& binder,
                          Model& model) {
-  worker::WorkloadOptions common = workload_options(options, binder);
+  worker::WorkloadOptions common = workload_options(options);
   // Loaded once for all towers, which only read it.
   GRADRAIL_ASSIGN_OR_RETURN(common.data, worker::load_data(common));
   const auto on_tower = [&](size_t tower) {
@@ -173,7 +171,7 @@ absl::StatusOr<Model> make_model(const TrainOptions& options, const launch::Host
     GRADRAIL_RETURN_IF_ERROR(make_towers(options, plan, binder, model));
     return model;
   }
-  worker::WorkloadOptions one = workload_options(options, binder);
+  worker::WorkloadOptions one = workload_options(options);
   one.threads = compute_threads(plan, options, 0);
   binder.bind(0);  // what the model's data are read into lies where it is first touched
   absl::StatusOr<std::unique_ptr<worker::Workload>> workload = make_tower(one, 0, *model.devices);
@@ -296,7 +294,7 @@ absl::StatusOr<ClientOptions> worker_options(const TrainOptions& options, const 
   client.recovery.rejoin_timeout =
       std::chrono::seconds(is_returning_ps_possible(options) ? options.rejoin_timeout_s : 0);
   client.recovery.ps_address = options.ps_address;
-  GRADRAIL_ASSIGN_OR_RETURN(client.placement.device, model.devices->exported(*model.workload));
+  GRADRAIL_ASSIGN_OR_RETURN(client.placement.device, model.devices->device_block(*model.workload));
   client.placement.gpu_transfers = model.devices->ways();
   client.placement.require_device = model.devices->forbids_staging();
   client.placement.place_memory = [&](const MemorySpan& memory) { binder.bind_memory(0, memory); };
@@ -464,10 +462,9 @@ absl::Status run_alone(const TrainOptions& given, const launch::HostPlan& plan, 
   launch::AffinityBinder binder(plan, options);
   signals.follow_cpus();
   GRADRAIL_ASSIGN_OR_RETURN(const Model model, make_model(options, plan, binder));
-  GRADRAIL_ASSIGN_OR_RETURN(
-      const std::unique_ptr<worker::LocalVariables> variables,
-      worker::LocalVariables::create(model.workload->schema(), options.optimizer,
-                                     [&](const MemorySpan& memory) { binder.bind_memory(0, memory); }));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<LocalVariables> variables,
+                            LocalVariables::create(model.workload->schema(), options.optimizer,
+                                                   [&](const MemorySpan& memory) { binder.bind_memory(0, memory); }));
   GRADRAIL_ASSIGN_OR_RETURN(const auto summaries,
                             open_summaries(options.monitoring, options.task.index, options.log_every));
   if (options.tower_count == 1) binder.bind(0);

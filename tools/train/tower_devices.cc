@@ -7,7 +7,6 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
-#include "gpu/direct/ipc.h"
 #include "worker/models/workload.h"
 
 namespace gradrail::tools {
@@ -82,7 +81,7 @@ std::vector<std::string> TowerDevices::summary(const std::string& averaged_by) c
   return lines;
 }
 
-absl::StatusOr<DeviceBlock> TowerDevices::exported(worker::Workload& workload) {
+absl::StatusOr<DeviceBlock> TowerDevices::device_block(worker::Workload& workload) {
   const auto none = [&](const std::string& why) -> absl::StatusOr<DeviceBlock> {
     way_ = fmt::format("staged through pinned host memory ({})", why);
     if (!forbids_staging()) return DeviceBlock{};
@@ -90,16 +89,13 @@ absl::StatusOr<DeviceBlock> TowerDevices::exported(worker::Workload& workload) {
         fmt::format("--gpu-direct {}: {}; auto and staged permit another path", direct_, why));
   };
   DeviceBlock block = workload.device_block();
-  if (block.device == nullptr) {
+  if (block.parameters == nullptr) {
     return none(towers_.size() > 1           ? "several towers, averaged by the host, have their gradient there"
                 : towers_[0].why_cpu.empty() ? "the tower is not on a GPU"
                                              : "the tower is not on a GPU: " + towers_[0].why_cpu);
   }
   if (checksums_ && forbids_staging()) return none("--checksums are of bytes that pass through the host");
-  // An error here is not final: a NIC can still read the memory, so the client decides.
-  const absl::StatusOr<std::string> key = gpu::export_memory(*block.device, block.parameters, block.bytes);
-  block.key = key.value_or("");
-  block.why_no_key = std::string(message_of(key.status()));
+  block.ordinal = towers_[0].ordinal;
   return block;
 }
 

@@ -28,7 +28,7 @@ class TowerDevices {
 
   /// Where a client finds the variables; empty where they are at home in the host's memory.
   /// Errors  FAILED_PRECONDITION: --gpu-direct forbids to stage, and gradients are not in one place on a GPU; says why.
-  absl::StatusOr<DeviceBlock> exported(worker::Workload& workload);
+  absl::StatusOr<DeviceBlock> device_block(worker::Workload& workload);
   /// Which ways out of a GPU --gpu-direct allows, before staging; and whether it forbids that.
   std::vector<GpuTransfer> ways() const;
   bool forbids_staging() const { return direct_ != "auto" && direct_ != "staged"; }

@@ -77,10 +77,7 @@ bool Checkpoints::is_enabled() const { return client_->session().saves_checkpoin
 absl::Status Checkpoints::begin() { return client_->begin_checkpoint(); }
 bool Checkpoints::is_under_way() const { return client_->session().save().under_way(); }
 absl::StatusOr<std::vector<std::string>> Checkpoints::finish() { return client_->finish_checkpoint(); }
-absl::StatusOr<std::vector<std::string>> Checkpoints::save() {
-  GRADRAIL_RETURN_IF_ERROR(client_->begin_checkpoint_when_free(begin()));
-  return finish();
-}
+absl::StatusOr<std::vector<std::string>> Checkpoints::save() { return client_->save_checkpoint(); }
 
 absl::Status Barriers::wait(const std::string& name) { return client_->barrier(name, TimePoint::max()); }
 absl::Status Barriers::wait_for_live(const std::string& name, Duration timeout_for_absent) {

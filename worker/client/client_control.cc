@@ -19,9 +19,13 @@ namespace {
 /// costs the ps about 0.1 ms: those of thousands of workers take at most a tenth of a core.
 uint32_t barrier_timeout_ms(size_t workers) { return std::max(1000u, static_cast<uint32_t>(workers)); }
 constexpr auto kBarrierReportEvery = std::chrono::seconds(10);
-/// The time that a call which begins a save may take.
-constexpr auto kSaveEnds = std::chrono::seconds(30);
-constexpr auto kBetweenCalls = std::chrono::milliseconds(50);
+/// The time that a call which begins a save beside steps may take.
+constexpr auto kSaveBegins = std::chrono::seconds(30);
+/// The time for the save of another worker, which a call that saves waits for.
+constexpr auto kSaveEnds = std::chrono::minutes(10);
+// ps tasks that are free write in vain at each attempt.
+constexpr Duration kBetweenCalls = std::chrono::milliseconds(50);
+constexpr Duration kLongestBetweenCalls = std::chrono::seconds(5);
 
 }  // namespace
 
@@ -82,22 +86,29 @@ absl::Status ClientImpl::begin_checkpoint() {
   const absl::Status begun = session_.save().begin(identity_.member());
   if (!survives(begun)) return of_this_worker(begun);
   // The ps tasks that had begun the save still write it: they refuse the next one until then.
-  return begin_checkpoint_when_free(session_.save().begin(identity_.member()));
+  return begin_checkpoint_when_free(session_.save().begin(identity_.member()), kSaveBegins);
 }
 
-absl::Status ClientImpl::begin_checkpoint_when_free(absl::Status begun) {
-  const TimePoint deadline = Clock::now() + kSaveEnds;
+absl::Status ClientImpl::begin_checkpoint_when_free(absl::Status begun, Duration limit) {
+  const TimePoint deadline = Clock::now() + limit;
+  Duration wait = kBetweenCalls;
   while (absl::IsAlreadyExists(begun) && Clock::now() < deadline) {
-    std::this_thread::sleep_for(kBetweenCalls);
+    std::this_thread::sleep_for(wait);
+    wait = std::min(2 * wait, kLongestBetweenCalls);
     begun = session_.save().begin(identity_.member());
   }
   return begun;
 }
 
+absl::StatusOr<std::vector<std::string>> ClientImpl::save_checkpoint() {
+  GRADRAIL_RETURN_IF_ERROR(begin_checkpoint_when_free(begin_checkpoint(), kSaveEnds));
+  return finish_checkpoint();
+}
+
 absl::StatusOr<std::vector<std::string>> ClientImpl::finish_checkpoint() {
   absl::StatusOr<std::vector<std::string>> files = session_.save().finish();
   while (survives(files.status())) {  // the backup has the requested state or a later one
-    GRADRAIL_RETURN_IF_ERROR(begin_checkpoint_when_free(begin_checkpoint()));
+    GRADRAIL_RETURN_IF_ERROR(begin_checkpoint_when_free(begin_checkpoint(), kSaveBegins));
     files = session_.save().finish();
   }
   if (absl::IsOutOfRange(files.status())) return of_this_worker(files.status());

@@ -65,8 +65,9 @@ class ClientImpl {
   absl::Status finish_steps();
   absl::Status begin_checkpoint();
   /// Begins again while ps tasks still write another checkpoint. `begun` is the result of the first attempt.
-  absl::Status begin_checkpoint_when_free(absl::Status begun);
+  absl::Status begin_checkpoint_when_free(absl::Status begun, Duration limit);
   absl::StatusOr<std::vector<std::string>> finish_checkpoint();
+  absl::StatusOr<std::vector<std::string>> save_checkpoint();
   absl::Status leave(const std::string& failed = "") { return leave_from(0, failed); }
   absl::StatusOr<bool> leave_unless_last();
 

@@ -9,9 +9,11 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "gpu/direct/dma_buf.h"
+#include "gpu/direct/ipc.h"
 #include "ps/protocol/exchange_layout.h"
 #include "ps/protocol/path_check.h"
 #include "ps/protocol/push_format.h"
+#include "ps/protocol/schema.h"
 
 namespace gradrail::worker {
 namespace {
@@ -23,18 +25,18 @@ gpu::GradientFormat format_of(PushFormat format) {
 
 }  // namespace
 
-GpuVariables::GpuVariables(DeviceBlock device, size_t elements, PushFormat push, MemorySpan parameters,
+GpuVariables::GpuVariables(const DeviceBlock& block, size_t elements, PushFormat push, MemorySpan parameters,
                            MemorySpan gradients)
-    : device_(std::move(device)),
-      elements_(elements),
-      push_(push),
-      host_parameters_(parameters),
-      host_gradients_(gradients) {}
+    : block_(block), elements_(elements), push_(push), host_parameters_(parameters), host_gradients_(gradients) {}
 
-absl::StatusOr<std::unique_ptr<GpuVariables>> GpuVariables::create(DeviceBlock device, size_t elements, PushFormat push,
-                                                                   MemorySpan parameters, MemorySpan gradients) {
-  std::unique_ptr<GpuVariables> variables(new GpuVariables(std::move(device), elements, push, parameters, gradients));
-  GRADRAIL_ASSIGN_OR_RETURN(variables->copies_, gpu::staged_copies(*variables->device_.device));
+absl::StatusOr<std::unique_ptr<GpuVariables>> GpuVariables::create(const DeviceBlock& block, size_t elements,
+                                                                   PushFormat push, MemorySpan parameters,
+                                                                   MemorySpan gradients) {
+  std::unique_ptr<GpuVariables> variables(new GpuVariables(block, elements, push, parameters, gradients));
+  GRADRAIL_ASSIGN_OR_RETURN(variables->device_, gpu::open_device(block.ordinal));
+  // Not an error: a network device can reach memory that no process can map.
+  variables->ipc_key_ = gpu::export_memory(*variables->device_, block.parameters, block.bytes);
+  GRADRAIL_ASSIGN_OR_RETURN(variables->copies_, gpu::staged_copies(*variables->device_));
   if (push != PushFormat::fp32) GRADRAIL_RETURN_IF_ERROR(variables->prepare_packing());
   variables->pins_[0] = variables->pin(parameters);
   variables->pins_[1] = variables->pin(gradients);
@@ -45,13 +47,13 @@ GpuVariables::~GpuVariables() = default;
 
 /// The layout of ps/protocol/exchange_layout.h, up to this byte.
 absl::Status GpuVariables::check_block(size_t needed, std::string_view purpose) const {
-  if (device_.gradients != device_.parameters + ps::device_gradients_at(elements_)) {
+  if (block_.gradients != block_.parameters + ps::device_gradients_at(elements_)) {
     return absl::FailedPreconditionError(fmt::format(
         "{}: the gradients do not lie {} bytes behind the parameters in GPU memory", purpose, gradients_at()));
   }
-  if (device_.bytes >= needed) return absl::OkStatus();
+  if (block_.bytes >= needed) return absl::OkStatus();
   return absl::FailedPreconditionError(
-      fmt::format("{}: the block of GPU memory has {} bytes, and {} are required", purpose, device_.bytes, needed));
+      fmt::format("{}: the block of GPU memory has {} bytes, and {} are required", purpose, block_.bytes, needed));
 }
 
 absl::Status GpuVariables::prepare_packing() {
@@ -61,7 +63,7 @@ absl::Status GpuVariables::prepare_packing() {
   }
   GRADRAIL_RETURN_IF_ERROR(
       check_block(ps::device_check_at(elements_, push_), fmt::format("push {}", push_format_name(push_))));
-  gpu::Compute& device = *device_.device;
+  gpu::Compute& device = *device_;
   const size_t rest_bytes = std::max<size_t>(elements_, 1) * sizeof(float);
   absl::StatusOr<std::unique_ptr<gpu::Memory>> allocated = device.allocate(rest_bytes);
   if (!allocated.ok()) {
@@ -76,17 +78,16 @@ absl::Status GpuVariables::prepare_packing() {
   GRADRAIL_RETURN_IF_ERROR(device.finish());
   // The first launch of a kernel loads it, and a device may stop for this time: not while towers reduce.
   auto* const rest = rest_->as<float>();
-  std::byte* const packed = reinterpret_cast<std::byte*>(device_.gradients) + place_of({});
+  std::byte* const packed = reinterpret_cast<std::byte*>(block_.gradients) + place_of({});
   copies_->pack(format_of(push_), elements_, rest, rest, packed);
   return copies_->finish();
 }
 
 /// A failure costs speed only: copies from pageable memory work as well.
 std::unique_ptr<gpu::Pin> GpuVariables::pin(const MemorySpan& memory) const {
-  absl::StatusOr<std::unique_ptr<gpu::Pin>> pinned = device_.device->pin(memory.data, memory.bytes);
+  absl::StatusOr<std::unique_ptr<gpu::Pin>> pinned = device_->pin(memory.data, memory.bytes);
   if (pinned.ok()) return *std::move(pinned);
-  log_info("host memory is not pinned, so that copies of {} are slower: {}", device_.device->name(),
-           message_of(pinned.status()));
+  log_info("host memory is not pinned, so that copies of {} are slower: {}", device_->name(), message_of(pinned.status()));
   return nullptr;
 }
 
@@ -95,11 +96,11 @@ absl::StatusOr<MemorySpan> GpuVariables::block(NicGpuTransfer way) {
   GRADRAIL_RETURN_IF_ERROR(check_block(bytes, "a check of the path"));
   std::unique_ptr<GpuMemorySource>& source = sources_[static_cast<size_t>(way)];
   if (source == nullptr) {
-    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<GpuMemorySource> made, gpu::source_for_nics(*device_.device, way));
-    GRADRAIL_RETURN_IF_ERROR(gpu::prepare_for_peers(*device_.device, device_.parameters));
+    GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<GpuMemorySource> made, gpu::source_for_nics(*device_, way));
+    GRADRAIL_RETURN_IF_ERROR(gpu::prepare_for_peers(*device_, block_.parameters));
     source = std::move(made);
   }
-  return MemorySpan{.data = reinterpret_cast<std::byte*>(device_.parameters),
+  return MemorySpan{.data = reinterpret_cast<std::byte*>(block_.parameters),
                     .bytes = bytes,
                     .kind = MemoryKind::cuda,
                     .gpu = source.get()};
@@ -120,7 +121,7 @@ absl::Status GpuVariables::write_check(uint64_t seed) {
   // Both halves are cleared: the remains of an earlier check must not pass for the answer to this one.
   std::vector<std::byte> both(2 * ps::kCheckBytes);
   ps::fill_check(absl::MakeSpan(both).first(ps::kCheckBytes), seed);
-  copies_->upload(reinterpret_cast<std::byte*>(device_.parameters) + check_out_offset(), both.data(), both.size());
+  copies_->upload(reinterpret_cast<std::byte*>(block_.parameters) + check_out_offset(), both.data(), both.size());
   return copies_->finish();
 }
 
@@ -128,34 +129,34 @@ std::string GpuVariables::compare_check(uint64_t seed) {
   nic_wrote();
   std::vector<std::byte> arrived(ps::kCheckBytes);
   absl::Status read = finish_transfers();
-  copies_->download(arrived.data(), reinterpret_cast<std::byte*>(device_.parameters) + check_in_offset(),
+  copies_->download(arrived.data(), reinterpret_cast<std::byte*>(block_.parameters) + check_in_offset(),
                     arrived.size());
   read.Update(copies_->finish());
   return read.ok() ? ps::compare_check(arrived, seed) : std::string(message_of(read));
 }
 
 gpu::CopyTicket GpuVariables::pack(ps::ElementRange range) {
-  std::byte* const packed = reinterpret_cast<std::byte*>(device_.gradients) + place_of(range);
-  return copies_->pack(format_of(push_), range.count, device_.gradients + range.first, rest_->as<float>() + range.first,
+  std::byte* const packed = reinterpret_cast<std::byte*>(block_.gradients) + place_of(range);
+  return copies_->pack(format_of(push_), range.count, block_.gradients + range.first, rest_->as<float>() + range.first,
                        packed);
 }
 
 gpu::CopyTicket GpuVariables::download_gradients(ps::ElementRange range) {
   const uint64_t place = place_of(range);
-  return copies_->download(host_gradients_.data + place, reinterpret_cast<const std::byte*>(device_.gradients) + place,
+  return copies_->download(host_gradients_.data + place, reinterpret_cast<const std::byte*>(block_.gradients) + place,
                            ps::packed_bytes(range.count, push_));
 }
 
 void GpuVariables::upload_parameters(ps::ElementRange range) {
   GRADRAIL_CHECK(range.first + range.count <= elements_);
   const size_t bytes = range.count * sizeof(float);
-  copies_->upload(device_.parameters + range.first, host_parameters_.data + range.first * sizeof(float), bytes);
+  copies_->upload(block_.parameters + range.first, host_parameters_.data + range.first * sizeof(float), bytes);
 }
 
 absl::Status GpuVariables::finish_transfers() {
   // The event of a put confirms the order of the bytes on the bus. Some GPUs need a flush before kernels read them.
-  if (std::exchange(unflushed_, false) && gpu::needs_flush(*device_.device)) {
-    flushed_.Update(gpu::flush_nic_writes(*device_.device));
+  if (std::exchange(unflushed_, false) && gpu::needs_flush(*device_)) {
+    flushed_.Update(gpu::flush_nic_writes(*device_));
     GRADRAIL_RETURN_IF_ERROR(flushed_);
     ++flushes_;
   }
@@ -163,18 +164,27 @@ absl::Status GpuVariables::finish_transfers() {
 }
 
 absl::Status GpuVariables::fetch_gradients() {
-  copies_->download(host_gradients_.data, device_.gradients, elements_ * sizeof(float));
+  copies_->download(host_gradients_.data, block_.gradients, elements_ * sizeof(float));
   return copies_->finish();
 }
 
 absl::Status GpuVariables::upload_gradients() {
-  copies_->upload(device_.gradients, host_gradients_.data, elements_ * sizeof(float));
+  copies_->upload(block_.gradients, host_gradients_.data, elements_ * sizeof(float));
   return copies_->finish();
 }
 
 absl::Status GpuVariables::fetch_parameters() {
-  copies_->download(host_parameters_.data, device_.parameters, host_parameters_.bytes);
+  copies_->download(host_parameters_.data, block_.parameters, host_parameters_.bytes);
   return copies_->finish();
 }
 
 }  // namespace gradrail::worker
+
+namespace gradrail {
+
+DeviceLayout device_layout(const Schema& schema, PushFormat push) {
+  const uint64_t elements = ps::layout_of(schema).elements;
+  return {.gradients_at = ps::device_gradients_at(elements), .bytes = ps::device_block_bytes(elements, push)};
+}
+
+}  // namespace gradrail

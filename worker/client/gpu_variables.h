@@ -19,20 +19,24 @@ namespace gradrail::worker {
 
 /// A worker's variables in its GPU's memory. Network devices reach them directly; where none does, they are copied from
 /// and to the host's memory, bucket by bucket.
-/// Threads  Owner thread of the client. The owner of the device does not use it while the client does.
+/// Threads  Owner thread of the client.
 class GpuVariables {
  public:
   /// Allocates the variables on the device. The host's copies, `parameters` and `gradients`, outlive this object. The
   /// packed gradients follow those in fp32 (ps/protocol/exchange_layout.h).
   /// Errors  FAILED_PRECONDITION: the block of the device has no room for packed gradients, or another layout.
-  ///         RESOURCE_EXHAUSTED: memory of the device. UNAVAILABLE: the device was lost.
-  static absl::StatusOr<std::unique_ptr<GpuVariables>> create(DeviceBlock device, size_t elements, PushFormat push,
-                                                              MemorySpan parameters, MemorySpan gradients);
+  ///         RESOURCE_EXHAUSTED: memory of the device. UNAVAILABLE: the device was lost. Also those of
+  ///         gpu::open_device().
+  static absl::StatusOr<std::unique_ptr<GpuVariables>> create(const DeviceBlock& block, size_t elements,
+                                                              PushFormat push, MemorySpan parameters,
+                                                              MemorySpan gradients);
   ~GpuVariables();
 
   /// The whole block, for transports that register it in this way.
   /// Errors  FAILED_PRECONDITION: the device, its driver or a missing kernel module forbid it; the text names which.
   absl::StatusOr<MemorySpan> block(NicGpuTransfer way);
+  /// The handle by which another process of this host maps the block; its error is the reason why none can.
+  const absl::StatusOr<std::string>& ipc_key() const { return ipc_key_; }
   uint64_t gradients_at() const;  ///< byte offset of the gradients in the block; laid out as in the host's copy
 
   // Patterns, in the space behind the variables.
@@ -66,18 +70,20 @@ class GpuVariables {
   uint64_t flushes() const { return flushes_; }
 
  private:
-  GpuVariables(DeviceBlock device, size_t elements, PushFormat push, MemorySpan parameters, MemorySpan gradients);
+  GpuVariables(const DeviceBlock& block, size_t elements, PushFormat push, MemorySpan parameters, MemorySpan gradients);
   absl::Status check_block(size_t needed, std::string_view purpose) const;
   absl::Status prepare_packing();
   uint64_t place_of(ps::ElementRange range) const;
   std::unique_ptr<gpu::Pin> pin(const MemorySpan& memory) const;
 
   // Set once.
-  const DeviceBlock device_;
+  const DeviceBlock block_;
   const size_t elements_;
   const PushFormat push_;
   const MemorySpan host_parameters_;
   const MemorySpan host_gradients_;
+  std::unique_ptr<gpu::Compute> device_;  ///< of the client alone: the program's streams are not its own
+  absl::StatusOr<std::string> ipc_key_;
   std::unique_ptr<GpuMemorySource> sources_[2];  ///< indexed by way; created on first use
   std::unique_ptr<gpu::Pin> pins_[2];
   std::unique_ptr<gpu::Memory> rest_;  ///< remainder of each element, fp32, on the device (ModelMemory); null: fp32

@@ -28,7 +28,7 @@ ModelMemory::ModelMemory(Schema schema, PushFormat push, ReturnFormat returns)
 absl::Status ModelMemory::allocate(const MemoryBinder& place, const DeviceBlock& device) {
   const size_t bytes = elements() * sizeof(float);
   // The kernel would end a process of this host at the first write to memory that is not there.
-  const bool has_rest = device.device == nullptr && push_ != PushFormat::fp32;
+  const bool has_rest = device.parameters == nullptr && push_ != PushFormat::fp32;
   GRADRAIL_RETURN_IF_ERROR(check_available_memory(
       fmt::format("a model of {} elements: parameters and gradients of a worker need", elements()),
       static_cast<double>(bytes) * (has_rest ? 3 : 2), "use fewer workers on this host, or a smaller model"));
@@ -43,7 +43,7 @@ absl::Status ModelMemory::allocate(const MemoryBinder& place, const DeviceBlock&
   parameters_ = std::move(parameters);
   gradients_ = std::move(gradients);
   GRADRAIL_RETURN_IF_ERROR(decoder_.allocate(returns_, elements(), place));
-  if (device.device != nullptr) {
+  if (device.parameters != nullptr) {
     GRADRAIL_ASSIGN_OR_RETURN(gpu_,
                               GpuVariables::create(device, elements(), push_, parameters_.span(), gradients_.span()));
   } else if (push_ != PushFormat::fp32) {

@@ -23,7 +23,7 @@ class ModelMemory {
  public:
   ModelMemory(Schema schema, PushFormat push, ReturnFormat returns = ReturnFormat::fp32);
 
-  /// `place` is called for both blocks before their first use; it may be empty. `device.device` may be null.
+  /// `place` is called for both blocks before their first use; it may be empty. `device.parameters` may be null.
   /// Errors  RESOURCE_EXHAUSTED: no memory. Else as GpuVariables::create().
   absl::Status allocate(const MemoryBinder& place, const DeviceBlock& device);
 

@@ -9,7 +9,6 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "gpu/compute/stream_marks.h"
-#include "ps/protocol/exchange_layout.h"
 #include "worker/data/pixels.h"
 #include "worker/models/accuracy.h"
 #include "worker/models/workload.h"
@@ -17,7 +16,10 @@
 namespace gradrail::worker {
 
 DeviceNetwork::DeviceNetwork(NetworkPlan plan, std::unique_ptr<gpu::Compute> device)
-    : plan_(std::move(plan)), device_(std::move(device)), host_logits_(plan_.batch * plan_.classes) {}
+    : plan_(std::move(plan)),
+      layout_(device_layout(plan_.schema, plan_.push)),
+      device_(std::move(device)),
+      host_logits_(plan_.batch * plan_.classes) {}
 
 DeviceNetwork::~DeviceNetwork() {
   device_->finish().IgnoreError();  // copies under way write into memory that is freed now
@@ -56,7 +58,7 @@ absl::Status DeviceNetwork::allocate() {
   DeviceArena sizes;
   lay_out(sizes);
   // Parameters and gradients have their own allocation: another process may map it.
-  const size_t variable_bytes = gpu::own_allocation(ps::device_block_bytes(elements(), plan_.push));
+  const size_t variable_bytes = gpu::own_allocation(layout_.bytes);
   absl::StatusOr<std::unique_ptr<gpu::Memory>> memory = device_->allocate(sizes.bytes());
   absl::StatusOr<std::unique_ptr<gpu::Memory>> variables = device_->allocate(variable_bytes);
   const absl::Status& refused = memory.ok() ? variables.status() : memory.status();
@@ -73,8 +75,6 @@ absl::Status DeviceNetwork::allocate() {
   return absl::OkStatus();
 }
 
-size_t DeviceNetwork::gradients_at() const { return ps::device_gradients_at(elements()); }
-
 size_t DeviceNetwork::elements() const {
   size_t elements = 0;
   for (const Tensor& tensor : plan_.schema) elements += tensor.elements();
@@ -83,10 +83,7 @@ size_t DeviceNetwork::elements() const {
 
 DeviceBlock DeviceNetwork::device_block() {
   auto* parameters = variables_->as<float>();
-  return {.device = device_.get(),
-          .parameters = parameters,
-          .gradients = parameters + gradients_at(),
-          .bytes = ps::device_block_bytes(elements(), plan_.push)};
+  return {.parameters = parameters, .gradients = parameters + layout_.gradients_at, .bytes = layout_.bytes};
 }
 
 void DeviceNetwork::lay_out(DeviceArena& arena) {
@@ -101,7 +98,7 @@ void DeviceNetwork::lay_out(DeviceArena& arena) {
     float* next = variables_->as<float>();
     for (const Tensor& tensor : plan_.schema) {
       parameters_.push_back(next);
-      gradients_.push_back(next + gradients_at());
+      gradients_.push_back(next + layout_.gradients_at);
       next += tensor.elements();
     }
   }
@@ -294,7 +291,7 @@ absl::StatusOr<float> DeviceNetwork::step(absl::Span<const float> images, absl::
 absl::StatusOr<float> DeviceNetwork::step(BatchLoader& loader, Parameters parameters, Gradients gradients,
                                           const GradientReady& ready) {
   pins_.cover(*device_, loader.image_memory());
-  GRADRAIL_ASSIGN_OR_RETURN(const BatchLoader::Batch batch, loader.next());
+  const BatchLoader::Batch batch = loader.next();
   return step(batch.images, batch.labels, parameters, gradients, ready);
 }
 

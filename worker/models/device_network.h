@@ -58,7 +58,6 @@ class DeviceNetwork final : public Network {
   absl::Status allocate();
   absl::Status warm_up();
   size_t elements() const;
-  size_t gradients_at() const;
   absl::Span<float> host_costs() { return {reinterpret_cast<float*>(host_step_.data()), plan_.batch}; }
   absl::Span<uint8_t> host_labels() {
     return {reinterpret_cast<uint8_t*>(host_step_.data()) + plan_.batch * sizeof(float), plan_.batch};
@@ -81,9 +80,10 @@ class DeviceNetwork final : public Network {
   float* logits() const { return layers_.back()->output(); }
 
   const NetworkPlan plan_;
+  const DeviceLayout layout_;
   const std::unique_ptr<gpu::Compute> device_;
   std::unique_ptr<gpu::Memory> memory_;
-  std::unique_ptr<gpu::Memory> variables_;  // parameters, then gradients (ps/protocol/exchange_layout.h)
+  std::unique_ptr<gpu::Memory> variables_;  // parameters and gradients, as layout_
   bool stays_ = false;
   const float* parameters_from_ = nullptr;  // memory of another device while this one stays; null: parameters are here
   std::function<void()> meanwhile_;         // null: nothing to do

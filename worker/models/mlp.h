@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "ps/protocol/shard_map.h"
+#include "gradrail/schema.h"
 #include "worker/data/sparse.h"
 
 namespace gradrail::worker {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "gpu/compute/compute.h"
-#include "ps/protocol/mode.h"
-#include "ps/protocol/shard_map.h"
+#include "gradrail/mode.h"
+#include "gradrail/schema.h"
 #include "worker/data/dataset.h"
 #include "worker/models/cnn.h"
 #include "worker/models/mlp.h"

@@ -1,8 +1,6 @@
 #include "worker/trainer/checkpoint_schedule.h"
 
-#include <algorithm>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "base/log.h"
@@ -10,14 +8,6 @@
 #include "fmt/ranges.h"
 
 namespace gradrail::worker {
-
-namespace {
-
-constexpr auto kWriteDeadline = std::chrono::minutes(10);
-constexpr Duration kBetweenAttempts = std::chrono::milliseconds(50);
-constexpr Duration kLongestBetweenAttempts = std::chrono::seconds(5);
-
-}  // namespace
 
 CheckpointSchedule::CheckpointSchedule(Variables& variables, SaveEvery every)
     : variables_(variables), every_(every), next_step_(every.steps), next_time_(Clock::now() + every.time) {}
@@ -66,16 +56,7 @@ absl::Status CheckpointSchedule::at_end(bool unchanged) {
   // The check follows the outcome: a save that has failed is repeated.
   if (unchanged && saved_after_ > 0) return absl::OkStatus();
   if (!variables_.saves_checkpoints()) return absl::OkStatus();
-  absl::Status begun = variables_.begin_checkpoint();
-  // Some ps tasks may still write the save of another chief: the others write in vain at each attempt.
-  Duration wait = kBetweenAttempts;
-  for (const TimePoint deadline = Clock::now() + kWriteDeadline;
-       absl::IsAlreadyExists(begun) && Clock::now() < deadline; begun = variables_.begin_checkpoint()) {
-    std::this_thread::sleep_for(wait);
-    wait = std::min(2 * wait, kLongestBetweenAttempts);
-  }
-  GRADRAIL_RETURN_IF_ERROR(begun);
-  const absl::StatusOr<std::vector<std::string>> files = variables_.finish_checkpoint();
+  const absl::StatusOr<std::vector<std::string>> files = variables_.save_checkpoint();
   if (files.ok()) log_info("saved {}", fmt::join(*files, ", "));
   return files.status();
 }

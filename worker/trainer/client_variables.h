@@ -33,6 +33,7 @@ class ClientVariables final : public Variables {
   absl::Status begin_checkpoint() override { return client_.checkpoints().begin(); }
   bool checkpoint_under_way() const override { return client_.checkpoints().is_under_way(); }
   absl::StatusOr<std::vector<std::string>> finish_checkpoint() override { return client_.checkpoints().finish(); }
+  absl::StatusOr<std::vector<std::string>> save_checkpoint() override { return client_.checkpoints().save(); }
   std::vector<std::string> summary(bool verbose) const override;
   absl::Status leave() override { return client_.leave(); }
   absl::StatusOr<bool> leave_unless_last() override { return client_.leave_unless_last(); }

@@ -291,7 +291,7 @@ DeviceBlock Towers::device_block() { return sum_ == nullptr ? DeviceBlock{} : to
 
 void Towers::stay_on_device() {
   const DeviceBlock block = device_block();
-  if (block.device == nullptr) return;
+  if (block.parameters == nullptr) return;
   for (size_t i = 0; i < towers_.size(); ++i) {
     towers_[i]->workload().stay_on_device();
     // The client updates only the first tower's parameters.

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "ps/protocol/shard_map.h"
+#include "gradrail/schema.h"
 
 namespace gradrail::worker {
 
@@ -49,10 +49,12 @@ class Variables {
   /// Whether the device that holds the model has failed. Call it after an error of wait().
   virtual bool device_failed() const { return false; }
 
-  virtual bool saves_checkpoints() const = 0;
-  virtual absl::Status begin_checkpoint() = 0;
-  virtual bool checkpoint_under_way() const = 0;
-  virtual absl::StatusOr<std::vector<std::string>> finish_checkpoint() = 0;
+  /// Whether checkpoints are saved; else the next four are not called. They are those of gradrail::Checkpoints.
+  virtual bool saves_checkpoints() const { return false; }
+  virtual absl::Status begin_checkpoint() { return absl::OkStatus(); }
+  virtual bool checkpoint_under_way() const { return false; }
+  virtual absl::StatusOr<std::vector<std::string>> finish_checkpoint() { return std::vector<std::string>(); }
+  virtual absl::StatusOr<std::vector<std::string>> save_checkpoint() { return std::vector<std::string>(); }
 
   /// Lines about the paths of the gradients.
   virtual std::vector<std::string> summary(bool verbose) const = 0;

@@ -13,8 +13,8 @@
 #include <sstream>
 #include <thread>
 
+#include "base/file.h"
 #include "base/status.h"
-#include "ps/checkpoint/file.h"
 #include "ps/checkpoint/retention.h"
 #include "ps/checkpoint/set.h"
 #include "tests/base/captured_log.h"

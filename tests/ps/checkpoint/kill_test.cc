@@ -9,8 +9,8 @@
 #include <map>
 #include <optional>
 
+#include "base/failpoint.h"
 #include "fmt/format.h"
-#include "ps/checkpoint/failpoint.h"
 #include "ps/checkpoint/folder.h"
 #include "ps/checkpoint/retention.h"
 #include "ps/checkpoint/set.h"
@@ -106,7 +106,7 @@ int kill_each_time(std::string_view place) {
 
 TEST(CheckpointKill, NothingCommittedIsLostWhereverTheWriterIsKilled) {
   std::map<std::string_view, int> expected = {{"write", 2 * (3 + 2 * 2)}, {"remove", 2}, {"removed", 2}};
-  for (const std::string_view place : kCheckpointFailpoints) {
+  for (const std::string_view place : kFailpoints) {
     const int kills = kill_each_time(place);
     const auto known = expected.find(place);
     EXPECT_EQ(kills, known == expected.end() ? static_cast<int>(kShards) : known->second) << place;

@@ -265,7 +265,7 @@ std::pair<float, std::vector<float>> second_step_that_stays(const NetworkPlan& p
   const DeviceBlock block = network->device_block();
   float* next = block.parameters;
   for (const std::vector<float>& values : p.values) {
-    block.device->upload(next, values.data(), values.size() * sizeof(float));
+    network->device()->upload(next, values.data(), values.size() * sizeof(float));
     next += values.size();
   }
   const size_t elements = static_cast<size_t>(next - block.parameters);
@@ -274,7 +274,8 @@ std::pair<float, std::vector<float>> second_step_that_stays(const NetworkPlan& p
   const float cost = step(*network, p, [&](size_t tensor) { order.push_back(tensor); });
   EXPECT_EQ(order.size(), plan.schema.size());
   std::vector<float> gradients(elements);
-  EXPECT_TRUE(block.device->wait(block.device->download(gradients.data(), block.gradients, elements * 4)).ok());
+  EXPECT_TRUE(
+      network->device()->wait(network->device()->download(gradients.data(), block.gradients, elements * 4)).ok());
   return {cost, gradients};
 }
 
@@ -355,7 +356,7 @@ TEST_F(DeviceNetworks, ACopyThatFailsIsTheErrorOfTheFirstRecordedStep) {
   step(*network, p);
   network->stay_on_device();
   const DeviceBlock block = network->device_block();
-  network->copy_parameters_from((*block.device->allocate(block.bytes))->as<float>());  // freed here
+  network->copy_parameters_from((*network->device()->allocate(block.bytes))->as<float>());  // freed here
   const auto failed = network->step(p.images, p.labels, p.parameters, p.gradients, nullptr);
   EXPECT_THAT(failed.status().ToString(), HasSubstr("CUDA_ERROR_INVALID_VALUE"));
   network->copy_parameters_from(nullptr);

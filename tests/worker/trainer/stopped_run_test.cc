@@ -6,7 +6,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "worker/models/workload.h"
-#include "worker/trainer/local_variables.h"
 #include "worker/trainer/trainer.h"
 
 namespace gradrail::worker {
@@ -18,44 +17,52 @@ using ::testing::StartsWith;
 /// Where the request to stop and an UNAVAILABLE arrive together.
 enum class Loss : uint8_t { step, model, departure };
 
-/// Passes all calls on. The cases below replace some.
-class PassedVariables : public Variables {
+/// Variables in this process, with gradient descent. The cases below replace some calls.
+class OwnVariables : public Variables {
  public:
-  explicit PassedVariables(Variables& local) : local_(local) {}
+  explicit OwnVariables(const Schema& schema) : schema_(schema) {
+    for (const Tensor& tensor : schema_) {
+      parameters_.emplace_back(tensor.elements());
+      gradients_.emplace_back(tensor.elements());
+    }
+  }
 
-  const Schema& schema() const override { return local_.schema(); }
-  absl::Span<float> parameters(size_t tensor_index) override { return local_.parameters(tensor_index); }
-  absl::Span<float> gradients(size_t tensor_index) override { return local_.gradients(tensor_index); }
-  absl::Status start() override { return local_.start(); }
-  void ready(size_t tensor_index) override { local_.ready(tensor_index); }
-  void exchange() override { local_.exchange(); }
-  absl::Status wait() override { return local_.wait(); }
-  uint64_t global_step() const override { return local_.global_step(); }
-  uint64_t position() const override { return local_.position(); }
-  absl::Status finish_steps() override { return local_.finish_steps(); }
-  absl::Status pull_final() override { return local_.pull_final(); }
-  absl::Status pull() override { return local_.pull(); }
-  bool saves_checkpoints() const override { return local_.saves_checkpoints(); }
-  absl::Status begin_checkpoint() override { return local_.begin_checkpoint(); }
-  bool checkpoint_under_way() const override { return local_.checkpoint_under_way(); }
-  absl::StatusOr<std::vector<std::string>> finish_checkpoint() override { return local_.finish_checkpoint(); }
-  std::vector<std::string> summary(bool verbose) const override { return local_.summary(verbose); }
-  absl::Status leave() override { return local_.leave(); }
-  absl::StatusOr<bool> leave_unless_last() override { return local_.leave_unless_last(); }
-  absl::Status give_up(const std::string& why) override { return local_.give_up(why); }
+  const Schema& schema() const override { return schema_; }
+  absl::Span<float> parameters(size_t tensor_index) override { return absl::MakeSpan(parameters_[tensor_index]); }
+  absl::Span<float> gradients(size_t tensor_index) override { return absl::MakeSpan(gradients_[tensor_index]); }
+  absl::Status start() override { return absl::OkStatus(); }
+  void ready(size_t) override {}
+  void exchange() override {
+    for (size_t t = 0; t < parameters_.size(); ++t) {
+      for (size_t i = 0; i < parameters_[t].size(); ++i) parameters_[t][i] -= 0.1f * gradients_[t][i];
+    }
+    ++step_;
+  }
+  absl::Status wait() override { return absl::OkStatus(); }
+  uint64_t global_step() const override { return step_; }
+  uint64_t position() const override { return step_; }
+  absl::Status finish_steps() override { return absl::OkStatus(); }
+  absl::Status pull_final() override { return absl::OkStatus(); }
+  absl::Status pull() override { return absl::OkStatus(); }
+  std::vector<std::string> summary(bool) const override { return {}; }
+  absl::Status leave() override { return absl::OkStatus(); }
+  absl::StatusOr<bool> leave_unless_last() override { return true; }
+  absl::Status give_up(const std::string&) override { return absl::OkStatus(); }
 
- protected:
-  Variables& local_;
+ private:
+  const Schema schema_;
+  std::vector<std::vector<float>> parameters_, gradients_;
+  uint64_t step_ = 0;
 };
 
 /// Variables that lose their parameter servers.
-class LostVariables final : public PassedVariables {
+class LostVariables final : public OwnVariables {
  public:
-  LostVariables(Variables& local, Loss loss, std::atomic<bool>& stop)
-      : PassedVariables(local), loss_(loss), stop_(stop) {}
+  LostVariables(const Schema& schema, Loss loss, std::atomic<bool>& stop)
+      : OwnVariables(schema), loss_(loss), stop_(stop) {}
 
-  absl::Status wait() override { return loss_ == Loss::step ? lose() : local_.wait(); }
-  absl::Status leave() override { return loss_ == Loss::departure ? lose() : local_.leave(); }
+  absl::Status wait() override { return loss_ == Loss::step ? lose() : absl::OkStatus(); }
+  absl::Status leave() override { return loss_ == Loss::departure ? lose() : absl::OkStatus(); }
 
   absl::Status lose() {
     stop_ = true;
@@ -105,9 +112,8 @@ class LostModel final : public PassedModel {
 
 absl::Status run(Loss loss) {
   const auto linear = make_workload({.model = "linear", .batch_size = 32, .seed = 3});
-  const auto local = LocalVariables::create((*linear)->schema(), {.learning_rate = 0.1f}, nullptr);
   std::atomic<bool> stop = false;
-  LostVariables variables(**local, loss, stop);
+  LostVariables variables((*linear)->schema(), loss, stop);
   LostModel model(**linear, loss, stop);
   return train(variables, model, {.epochs = 1}, {}, stop);
 }
@@ -130,15 +136,15 @@ TEST(StoppedRun, ALossAfterTheEndKeepsItsText) {
 
 /// Records the calls after the request to stop, which comes in the second step. `is_open`: another worker keeps that
 /// step open for so long that the stop ends the wait.
-class StoppedVariables final : public PassedVariables {
+class StoppedVariables final : public OwnVariables {
  public:
   struct Case {
     bool is_chief = false;
     bool is_open = false;
     bool is_last = false;  ///< the others leave first
   };
-  StoppedVariables(Variables& local, Case options, std::atomic<bool>& stop, std::vector<std::string>& calls)
-      : PassedVariables(local), case_(options), stop_(stop), calls_(calls) {}
+  StoppedVariables(const Schema& schema, Case options, std::atomic<bool>& stop, std::vector<std::string>& calls)
+      : OwnVariables(schema), case_(options), stop_(stop), calls_(calls) {}
 
   bool is_chief() const override { return case_.is_chief; }
   absl::Status wait() override {
@@ -154,12 +160,11 @@ class StoppedVariables final : public PassedVariables {
   }
   absl::Status finish_steps() override { return call("finish_steps"); }
   absl::Status pull() override { return call("pull"); }
-  absl::StatusOr<std::vector<std::string>> finish_checkpoint() override {
+  absl::StatusOr<std::vector<std::string>> save_checkpoint() override {
     calls_.emplace_back("save");
     return std::vector<std::string>{"file"};
   }
   bool saves_checkpoints() const override { return true; }
-  absl::Status begin_checkpoint() override { return absl::OkStatus(); }
   absl::StatusOr<bool> leave_unless_last() override {
     calls_.emplace_back("leave");
     return !case_.is_last;
@@ -194,10 +199,9 @@ class TestedModel final : public PassedModel {
 
 std::vector<std::string> calls_of(StoppedVariables::Case options) {
   const auto linear = make_workload({.model = "linear", .batch_size = 32, .seed = 3});
-  const auto local = LocalVariables::create((*linear)->schema(), {.learning_rate = 0.1f}, nullptr);
   std::atomic<bool> stop = false;
   std::vector<std::string> calls;
-  StoppedVariables variables(**local, options, stop, calls);
+  StoppedVariables variables((*linear)->schema(), options, stop, calls);
   TestedModel model(**linear, calls);
   const absl::Status ended = train(variables, model, {.epochs = 1}, {}, stop);
   EXPECT_TRUE(ended.ok()) << ended;

@@ -1,11 +1,13 @@
 # The border between the rooms of the source tree: the sources of a room include headers only of the rooms that it may
 # use, and its targets link only targets of these rooms. docs/design/rooms.md draws the order of the rooms.
 
-# gradrail_room(<folder>…) begins a room in the current folder. Its sources see their own folder, the public headers, and
-# the folders of the list. Subfolders belong to the room, unless they begin a room of their own.
+# gradrail_room(<folder>… [LINKS <folder>…]) begins a room in the current folder. Its sources see their own folder, the
+# public headers, and the folders of the list. Subfolders belong to the room, unless they begin a room of their own.
+# LINKS: folders that implement public headers. The room may link their targets, and does not see their headers.
 function(gradrail_room)
+  cmake_parse_arguments(PARSE_ARGV 0 ARG "" "" "LINKS")
   cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE room)
-  set(seen ${room} ${ARGN})
+  set(seen ${room} ${ARG_UNPARSED_ARGUMENTS})
   # The compiler of a room searches for headers only in a folder of links, one to each folder that the room may include.
   string(REPLACE / _ name ${room})
   set(view ${PROJECT_BINARY_DIR}/rooms/${name})
@@ -19,7 +21,7 @@ function(gradrail_room)
   endforeach()
   set_property(DIRECTORY PROPERTY INCLUDE_DIRECTORIES ${view})
   set_property(GLOBAL APPEND PROPERTY GRADRAIL_ROOMS ${room})
-  set_property(GLOBAL PROPERTY GRADRAIL_SEEN_${room} ${seen})
+  set_property(GLOBAL PROPERTY GRADRAIL_LINKED_${room} ${seen} ${ARG_LINKS})
 endfunction()
 
 # gradrail_in_folder(<variable> <path> <folder>…) returns whether the path is one of the folders or in one of them.
@@ -38,17 +40,17 @@ endfunction()
 function(gradrail_check_links folder)
   get_property(rooms GLOBAL PROPERTY GRADRAIL_ROOMS)
   cmake_path(RELATIVE_PATH folder BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE place)
-  set(seen "")
+  set(linkable "")
   foreach(room IN LISTS rooms) # a room within a room follows it
     gradrail_in_folder(inside ${place} ${room})
     if(inside)
-      get_property(seen GLOBAL PROPERTY GRADRAIL_SEEN_${room})
+      get_property(linkable GLOBAL PROPERTY GRADRAIL_LINKED_${room})
     endif()
   endforeach()
   get_directory_property(targets DIRECTORY ${folder} BUILDSYSTEM_TARGETS)
   foreach(target IN LISTS targets)
     get_target_property(type ${target} TYPE)
-    if(NOT seen OR type STREQUAL "UTILITY")
+    if(NOT linkable OR type STREQUAL "UTILITY")
       continue()
     endif()
     get_target_property(linked ${target} LINK_LIBRARIES)
@@ -59,9 +61,9 @@ function(gradrail_check_links folder)
       endif()
       get_target_property(source ${other} SOURCE_DIR)
       cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE source)
-      gradrail_in_folder(allowed ${source} ${seen})
+      gradrail_in_folder(allowed ${source} ${linkable})
       if(NOT allowed AND NOT source STREQUAL ".")
-        message(SEND_ERROR "${target} in ${place} links ${other} of ${source}; this room sees ${seen}")
+        message(SEND_ERROR "${target} in ${place} links ${other} of ${source}; this room may link ${linkable}")
       endif()
     endforeach()
   endforeach()

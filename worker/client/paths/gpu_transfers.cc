@@ -7,6 +7,7 @@
 #include "fmt/format.h"
 #include "fmt/ranges.h"
 #include "ps/protocol/control.pb.h"
+#include "worker/client/gpu_variables.h"
 #include "worker/client/paths/shard_link.h"
 
 namespace gradrail::worker {
@@ -46,7 +47,7 @@ std::string text_of(const ShardLink& link, const ClientOptions& options) {
 }  // namespace
 
 std::vector<GpuTransfer> ways_to_try(const ClientOptions& options, const ShardLink& link) {
-  if (options.placement.device.device == nullptr) return {GpuTransfer::staged};
+  if (options.placement.device.parameters == nullptr) return {GpuTransfer::staged};
   std::vector<GpuTransfer> ways;
   for (const GpuTransfer way : options.placement.gpu_transfers) {
     if (way != GpuTransfer::ipc || link.ipc_refused.empty()) ways.push_back(way);
@@ -56,11 +57,11 @@ std::vector<GpuTransfer> ways_to_try(const ClientOptions& options, const ShardLi
   return ways;
 }
 
-std::string why_not_ipc(const ClientOptions& options, const ps::proto::DescribeReply& reply, bool same_host,
+std::string why_not_ipc(const GpuVariables* variables, const ps::proto::DescribeReply& reply, bool same_host,
                         const std::string& server) {
   if (!same_host) return fmt::format("{} is on another host", server);
   if (!reply.on_gpu()) return fmt::format("{} keeps its parameters in host memory (--ps_device)", server);
-  return options.placement.device.key.empty() ? options.placement.device.why_no_key : "";
+  return variables == nullptr ? "" : std::string(message_of(variables->ipc_key().status()));
 }
 
 absl::Status no_way_left(const ClientOptions& options, const ShardLink& link) {
@@ -69,7 +70,7 @@ absl::Status no_way_left(const ClientOptions& options, const ShardLink& link) {
 }
 
 std::string describe_ways(const ClientOptions& options, const std::vector<std::unique_ptr<ShardLink>>& links) {
-  if (options.placement.device.device == nullptr) return "";
+  if (options.placement.device.parameters == nullptr) return "";
   std::map<GpuTransfer, std::vector<const ShardLink*>> by_way;
   for (const auto& link : links) {
     if (link->path != nullptr) by_way[link->path->way()].push_back(link.get());

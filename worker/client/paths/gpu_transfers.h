@@ -13,6 +13,7 @@ class DescribeReply;
 
 namespace gradrail::worker {
 
+class GpuVariables;
 struct ShardLink;
 
 // The ways on which gradients leave a GPU and parameters reach it (GpuTransfer): the choice for one path, and texts for
@@ -22,7 +23,8 @@ struct ShardLink;
 std::vector<GpuTransfer> ways_to_try(const ClientOptions& options, const ShardLink& link);
 
 /// "" when the shard's process may map the GPU memory, as far as this is known before the attempt; else the reason.
-std::string why_not_ipc(const ClientOptions& options, const ps::proto::DescribeReply& reply, bool same_host,
+/// `variables` is null where they are in host memory.
+std::string why_not_ipc(const GpuVariables* variables, const ps::proto::DescribeReply& reply, bool same_host,
                         const std::string& server);
 
 /// FAILED_PRECONDITION: every way was refused and staging is forbidden; names each reason.

@@ -123,7 +123,7 @@ absl::StatusOr<std::unique_ptr<ShardPath>> PathManager::open_path(ShardLink& lin
     join.set_proof(ps::mac_of(key, {challenge}));
   };
   return ShardPath::open(link, context, address, join_path, prove, registered_, options_.placement.place_memory,
-                         {memory_.gpu(), way, options_.placement.device.key}, deadline);
+                         {memory_.gpu(), way}, deadline);
 }
 
 /// Drives the handshake of one path. Events of all other paths are delivered meanwhile: the exchange continues.

@@ -45,7 +45,7 @@ std::string explain_path(const ShardLink& link) {
 
 void PathManager::set_server(ShardLink& link, const ps::proto::DescribeReply& described) {
   const std::string host_id = transport::host_id();
-  link.ipc_refused = why_not_ipc(options_, described, host_id == described.host_id(), link.server);
+  link.ipc_refused = why_not_ipc(memory_.gpu(), described, host_id == described.host_id(), link.server);
   std::vector<transport::PeerTransport> offers;
   for (const auto& transport : described.transports()) offers.push_back({transport.name(), transport.refused()});
   link.candidates = transport::rank_candidates(options_.transport.order, offers, host_id, described.host_id(),

@@ -57,7 +57,7 @@ void ShardPath::offer(const GpuOffer& offer) {
   if (context_.context->capabilities().direct_map) join_path_->set_gradients_key(context_.gradients->key());
   if (way_ != GpuTransfer::ipc) return;
   // A shard that maps the memory looks for the pattern before it answers Welcome: the key may name other memory.
-  if (gpu_->write_check(join_path_->check_seed()).ok()) join_path_->set_device_key(offer.ipc_key);
+  if (gpu_->write_check(join_path_->check_seed()).ok()) join_path_->set_device_key(gpu_->ipc_key().value_or(""));
 }
 
 /// The GPU memory's registration with the network device of this path; null: the device does not reach it.

@@ -47,7 +47,6 @@ absl::Status register_model(OpenContext& open, RegistrationBudget& budget, Memor
 struct GpuOffer {
   GpuVariables* variables = nullptr;  ///< null: they are in host memory
   GpuTransfer way = GpuTransfer::staged;
-  std::string ipc_key;
 };
 
 /// A data connection of a worker to a shard, from connecting to closing. Only open() blocks: PathManager delivers the

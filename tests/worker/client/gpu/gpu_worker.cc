@@ -4,8 +4,6 @@
 #include <mutex>
 
 #include "base/check.h"
-#include "gpu/direct/ipc.h"
-#include "ps/protocol/exchange_layout.h"
 #include "transport/plugin_loader.h"
 
 namespace gradrail::worker {
@@ -29,7 +27,7 @@ size_t odd_elements() {
   return elements;
 }
 
-GpuWorker::GpuWorker(int ordinal) {
+GpuWorker::GpuWorker(int ordinal) : ordinal_(ordinal) {
   absl::StatusOr<std::unique_ptr<gpu::Compute>> device = gpu::open_device(ordinal);
   GRADRAIL_CHECK(device.ok());
   device_ = *std::move(device);
@@ -39,15 +37,12 @@ GpuWorker::GpuWorker(int ordinal) {
 }
 
 DeviceBlock GpuWorker::memory() const {
-  const size_t bytes = ps::device_block_bytes(odd_elements(), PushFormat::int8);  // the largest
+  const DeviceLayout layout = device_layout(odd_schema(), PushFormat::int8);  // the largest
   auto* parameters = block_->as<float>();
-  const absl::StatusOr<std::string> key = gpu::export_memory(*device_, parameters, bytes);
-  GRADRAIL_CHECK(key.ok());
-  return {.device = device_.get(),
+  return {.ordinal = ordinal_,
           .parameters = parameters,
-          .gradients = parameters + ps::device_gradients_at(odd_elements()),
-          .bytes = bytes,
-          .key = *key};
+          .gradients = parameters + layout.gradients_at,
+          .bytes = layout.bytes};
 }
 
 void GpuWorker::join(ClientOptions options) {

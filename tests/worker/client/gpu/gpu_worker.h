@@ -24,7 +24,7 @@ class GpuWorker {
  public:
   explicit GpuWorker(int ordinal = 0);
 
-  /// As exported; for options().device.
+  /// For PlacementOptions::device.
   DeviceBlock memory() const;
   gpu::Compute& device() { return *device_; }
 
@@ -46,6 +46,7 @@ class GpuWorker {
  private:
   std::vector<float> download(const float* variables);
 
+  const int ordinal_;
   std::unique_ptr<gpu::Compute> device_;
   std::unique_ptr<gpu::Memory> block_;
   std::unique_ptr<Client> client_;

@@ -1,4 +1,4 @@
-#include "worker/trainer/local_variables.h"
+#include "tools/train/local_variables.h"
 
 #include <atomic>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include "worker/models/workload.h"
 #include "worker/trainer/trainer.h"
 
-namespace gradrail::worker {
+namespace gradrail::tools {
 namespace {
 
 using ::testing::Contains;
@@ -65,12 +65,13 @@ TEST(LocalVariables, MemoryIsPlacedBeforeItIsTouched) {
 }
 
 TEST(LocalVariables, ATrainerNeedsNoServer) {
-  const auto workload = make_workload({.model = "linear", .batch_size = 32, .seed = 3});
+  const auto workload = worker::make_workload({.model = "linear", .batch_size = 32, .seed = 3});
   const auto variables = LocalVariables::create((*workload)->schema(), {.learning_rate = 0.1f}, nullptr);
   std::vector<std::string> lines;
-  const TrainerOutput output{.line = [&](const std::string& line) { lines.push_back(line); }};
+  const worker::TrainerOutput output{.line = [&](const std::string& line) { lines.push_back(line); }};
   const absl::Status status =
-      train(**variables, **workload, {.epochs = 2, .log_every = 50, .step_line = StepLine::kRate}, output, kNeverStop);
+      worker::train(**variables, **workload, {.epochs = 2, .log_every = 50, .step_line = worker::StepLine::kRate},
+                    output, kNeverStop);
   ASSERT_TRUE(status.ok()) << status;
   EXPECT_NEAR((*variables)->parameters(0)[0], 2.0f, 0.01f);
   EXPECT_NEAR((*variables)->parameters(1)[0], 10.0f, 0.01f);
@@ -78,8 +79,8 @@ TEST(LocalVariables, ATrainerNeedsNoServer) {
               MatchesRegex("[0-9-]+ [0-9:.]+: step 100, loss = [0-9.]+ .[0-9.]+ examples/sec; [0-9.]+ sec/batch."));
   EXPECT_THAT(lines, Contains(std::string("Global-Step: 200")));
   EXPECT_THAT(lines, Contains(MatchesRegex("Applied: 200 updates in this process, [0-9.]+us each")));
-  EXPECT_THAT(lines, Contains("Parameter-Hash: " + parameter_hash(**variables)));
+  EXPECT_THAT(lines, Contains("Parameter-Hash: " + worker::parameter_hash(**variables)));
 }
 
 }  // namespace
-}  // namespace gradrail::worker
+}  // namespace gradrail::tools

@@ -9,7 +9,7 @@
 #include "absl/status/statusor.h"
 #include "base/file_descriptor.h"
 
-namespace gradrail::ps {
+namespace gradrail {
 
 /// A file that is read from its beginning. `kind` is the word before the path in its errors.
 /// Errors  As open_regular_file(); that of a call names the path and the call.
@@ -54,4 +54,4 @@ class ReplacementFile {
   FileDescriptor descriptor_;
 };
 
-}  // namespace gradrail::ps
+}  // namespace gradrail

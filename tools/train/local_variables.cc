@@ -1,4 +1,4 @@
-#include "worker/trainer/local_variables.h"
+#include "tools/train/local_variables.h"
 
 #include <algorithm>
 #include <utility>
@@ -8,7 +8,7 @@
 #include "fmt/format.h"
 #include "ps/optimizer/optimizer.h"
 
-namespace gradrail::worker {
+namespace gradrail::tools {
 
 LocalVariables::LocalVariables(Schema schema, const OptimizerConfig& optimizer)
     : schema_(std::move(schema)),
@@ -64,14 +64,10 @@ void LocalVariables::exchange() {
   ++step_;
 }
 
-absl::Status LocalVariables::begin_checkpoint() {
-  return absl::UnimplementedError("without a parameter server no checkpoints are saved");
-}
-
 std::vector<std::string> LocalVariables::summary(bool) const {
   const double average_us =
       std::chrono::duration<double, std::micro>(applying_).count() / static_cast<double>(std::max<uint64_t>(1, step_));
   return {fmt::format("Applied: {} updates in this process, {:.1f}us each", step_, average_us)};
 }
 
-}  // namespace gradrail::worker
+}  // namespace gradrail::tools

@@ -1,4 +1,4 @@
-#include "ps/checkpoint/failpoint.h"
+#include "base/failpoint.h"
 
 #include <unistd.h>
 
@@ -14,12 +14,12 @@
 #include "base/check.h"
 #include "base/parse_number.h"
 
-namespace gradrail::ps {
+namespace gradrail {
 
 void failpoint(std::string_view place) {
   const char* setting = std::getenv("GRADRAIL_FAILPOINT");
   if (setting == nullptr) return;
-  const auto& places = kCheckpointFailpoints;
+  const auto& places = kFailpoints;
   GRADRAIL_CHECK(std::find(places.begin(), places.end(), place) != places.end());
   const std::vector<std::string> parts = absl::StrSplit(setting, absl::MaxSplits(':', 2));
   if (parts.size() != 3 || parts[1] != place) return;
@@ -31,4 +31,4 @@ void failpoint(std::string_view place) {
   if (parts[0] == "kill" && ++times_here == parse_number<int>(parts[2])) raise(SIGKILL);
 }
 
-}  // namespace gradrail::ps
+}  // namespace gradrail

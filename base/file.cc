@@ -1,4 +1,4 @@
-#include "ps/checkpoint/file.h"
+#include "base/file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -8,12 +8,12 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/failpoint.h"
 #include "base/read_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "ps/checkpoint/failpoint.h"
 
-namespace gradrail::ps {
+namespace gradrail {
 namespace {
 
 absl::Status failed(std::string_view call, std::string_view kind, const std::string& path, int error) {
@@ -119,4 +119,4 @@ absl::Status ReplacementFile::commit() {
   return absl::OkStatus();
 }
 
-}  // namespace gradrail::ps
+}  // namespace gradrail

@@ -7,14 +7,14 @@
 
 #include "base/memory.h"
 #include "gradrail/clock.h"
-#include "ps/protocol/optimizer_settings.h"
+#include "gradrail/optimizer.h"
 #include "worker/trainer/variables.h"
 
-namespace gradrail::worker {
+namespace gradrail::tools {
 
 /// Variables in this process: no parameter server, no transport. The optimizer is the same, so the bits equal those
 /// that one worker gets from a server.
-class LocalVariables final : public Variables {
+class LocalVariables final : public worker::Variables {
  public:
   /// `place` receives all memory before any thread touches it; may be empty.
   /// Errors  RESOURCE_EXHAUSTED: no memory.
@@ -35,10 +35,6 @@ class LocalVariables final : public Variables {
   absl::Status finish_steps() override { return absl::OkStatus(); }
   absl::Status pull_final() override { return absl::OkStatus(); }
   absl::Status pull() override { return absl::OkStatus(); }
-  bool saves_checkpoints() const override { return false; }
-  absl::Status begin_checkpoint() override;
-  bool checkpoint_under_way() const override { return false; }
-  absl::StatusOr<std::vector<std::string>> finish_checkpoint() override { return std::vector<std::string>{}; }
   std::vector<std::string> summary(bool verbose) const override;
   absl::Status leave() override { return absl::OkStatus(); }
   absl::StatusOr<bool> leave_unless_last() override { return true; }
@@ -60,4 +56,4 @@ class LocalVariables final : public Variables {
   Duration applying_ = Duration::zero();
 };
 
-}  // namespace gradrail::worker
+}  // namespace gradrail::tools
