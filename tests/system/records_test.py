@@ -88,7 +88,8 @@ class Streamed(cluster.ClusterTest):
         returned.wait_for("Epoch:  1,  Batch: 1500 of", 60 * cluster.PATIENCE)
         os.kill(ps, signal.SIGKILL)
         self.assertEqual(returned.wait_for(r"^Parameter-Hash: (\w+)$", 60 * cluster.PATIENCE)[1], expected)
-        self.assert_says(returned, r"steps of this worker are done once more")
+        back = returned.wait_for(r"global step (\d+) where it was (\d+); (\d+) steps of this worker are done once more")
+        self.assertEqual(int(back[2]) - int(back[1]), int(back[3]), "one worker makes each step")
 
     def test_damage_during_the_run_ends_it(self):
         worker = self.start()

@@ -209,6 +209,12 @@ TEST_F(FlagValues, SwitchesTakeTruthValuesOnly) {
   EXPECT_GT(checked, 40u);
 }
 
+TEST_F(FlagValues, AWrongVerbIsNamed) {
+  EXPECT_THAT(refusal({"checkpoint", "vrify", "folder"}), HasSubstr("unknown arguments: vrify folder"));
+  EXPECT_THAT(refusal({"trian"}), HasSubstr("unknown arguments: trian"));
+  EXPECT_THAT(refusal({"checkpoint"}), HasSubstr("subcommand is required"));
+}
+
 TEST_F(FlagValues, AUsableLineIsAccepted) {
   EXPECT_THAT(refusal({"train", "--model", "linear", "--batch_size=010", "--checksums=yes"}), IsEmpty());
   EXPECT_EQ(line_.train.batch_size, 10);
