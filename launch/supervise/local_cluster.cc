@@ -479,8 +479,8 @@ void LocalCluster::ended(TaskProcess& process, int status) {
   // is lost, the tasks that have joined end without a signal. A task that still waits to join gets a signal.
   if (process.exit_code == kGood) return;
   if (!process.is_worker && process.exit_code >= kRetry && run_goes_on()) {
-    say("gradrail: {} is not started again: {} of {} restarts are used ({})\n", process.name, restarts_,
-        options_.max_restarts, options_.program.empty() ? "--max-restarts" : "--restarts");
+    say("gradrail: {} is not started again: {} of {} restarts are used (--restarts)\n", process.name, restarts_,
+        options_.max_restarts);
   }
   // With a backup the run also survives the loss of a ps.
   const bool may_go = process.is_worker || options_.backup_ps > 0;
