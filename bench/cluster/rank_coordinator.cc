@@ -20,14 +20,13 @@ using launch::proto::RankMessage;
 
 constexpr Duration kGather = std::chrono::seconds(60);
 constexpr Duration kShort = std::chrono::seconds(10);
-constexpr int kMaxMessageBytes = 64 << 20;  // the largest message has sixteen thousand marks as text
 
 void say(const std::string& text) { fmt::print(stderr, "gradrail bench: {}\n", text); }
 
 absl::Status send(launch::RankStream& stream, const nlohmann::json& json, TimePoint deadline) {
   RankMessage message;
   message.set_json(text_of(json));
-  return stream.send(std::move(message), deadline);
+  return stream.send(message, deadline);
 }
 
 absl::StatusOr<nlohmann::json> receive(launch::RankStream& stream, TimePoint deadline) {
@@ -151,11 +150,10 @@ absl::StatusOr<std::unique_ptr<RankCoordinator>> RankCoordinator::open(const Pla
   // A cluster names this host. With a launcher, the other ranks show at which address they reach it.
   const HostPort meet = parse_host_port(place.rendezvous).value_or(HostPort{});
   const std::string address = bind_host.empty() && !place.by_launcher ? meet.host : bind_host;
-  GRADRAIL_ASSIGN_OR_RETURN(coordinator->ranks_, launch::RankServer::gather({.address = place.rendezvous,
-                                                                             .hello = hello_of(place, address),
-                                                                             .timeout = kGather,
-                                                                             .max_message_bytes = kMaxMessageBytes,
-                                                                             .say = say}));
+  GRADRAIL_ASSIGN_OR_RETURN(
+      coordinator->ranks_,
+      launch::RankServer::gather(
+          {.address = place.rendezvous, .hello = hello_of(place, address), .timeout = kGather, .say = say}));
   const launch::AssignmentTable& table = coordinator->ranks_->assignments();
   for (const launch::proto::RankHello& hello : table.hellos()) {
     Host& host = coordinator->hosts_[hello.host_id()];
@@ -209,9 +207,9 @@ bool RankCoordinator::oversubscribed(uint32_t shards) const {
 }
 
 absl::Status serve_rank(const Place& place, const std::string& bind_host) {
-  GRADRAIL_ASSIGN_OR_RETURN(const launch::RankStreamPtr stream,
-                            launch::join_first_rank(place.rendezvous, "", hello_of(place, bind_host),
-                                                    Clock::now() + kGather, kMaxMessageBytes, say));
+  GRADRAIL_ASSIGN_OR_RETURN(
+      const launch::RankStreamPtr stream,
+      launch::join_first_rank(place.rendezvous, "", hello_of(place, bind_host), Clock::now() + kGather, say));
   RankMember member;
   while (true) {
     GRADRAIL_ASSIGN_OR_RETURN(const nlohmann::json request, receive(*stream, TimePoint::max()));

@@ -11,7 +11,6 @@ namespace {
 using proto::RankMessage;
 using Role = Launch::Role;
 
-constexpr int kMaxMessageBytes = 64 << 10;  // an unauthenticated connection gets no more memory
 constexpr Duration kSend = std::chrono::seconds(2);
 // Longer than the first task waits: its error, which names the missing tasks, arrives first.
 constexpr Duration kLonger = std::chrono::seconds(10);
@@ -41,7 +40,6 @@ class FirstTask final : public Rendezvous {
                                                                              .hello = hello_from(request_),
                                                                              .has_own_task = has_own_task,
                                                                              .timeout = request_.timeout,
-                                                                             .max_message_bytes = kMaxMessageBytes,
                                                                              .say = request_.say});
     if (!server.ok()) return server.status();
     server_ = *std::move(server);
@@ -124,7 +122,7 @@ class OtherTask final : public Rendezvous {
   absl::Status arrive() {
     const TimePoint deadline = Clock::now() + request_.timeout;
     GRADRAIL_ASSIGN_OR_RETURN(stream_, join_first_rank(request_.launch.rendezvous, request_.secret,
-                                                       hello_from(request_), deadline, kMaxMessageBytes, request_.say));
+                                                       hello_from(request_), deadline, request_.say));
     GRADRAIL_ASSIGN_OR_RETURN(RankMessage answer, stream_->receive(RankMessage::kAssignment, deadline + kLonger));
     assignment_ = std::move(*answer.mutable_assignment());
     // The index selects an element of these lists later.

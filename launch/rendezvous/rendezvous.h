@@ -27,7 +27,7 @@ struct RendezvousRequest {
 /// All tasks of a job find each other where its launcher gave only numbers. The first ps task, or ps-lite's scheduler,
 /// waits at an address that all tasks have. It gives each task its index and passes on at which ports the ps listen.
 /// Errors   Those of RankServer, join_first_rank() and RankStream, which name the other task.
-/// Threads  One, beside those of gRPC.
+/// Threads  One, beside that of the gate.
 class Rendezvous {
  public:
   /// Waits until all have joined.

@@ -4,7 +4,6 @@
 #include "base/check.h"
 #include "base/status.h"
 #include "launch/rendezvous/assignment_table.h"
-#include "launch/rendezvous/rank_stream.h"
 #include "launch/rendezvous/rendezvous.pb.h"
 #include "tests/fuzz/fuzz.h"
 #include "transport/common/byte_codec.h"
@@ -36,7 +35,6 @@ void run(transport::common::ByteReader& in) {
       GRADRAIL_CHECK(!task.status().message().empty());
     }
     GRADRAIL_CHECK(table.missing().size() == kSize - taken);
-    host_of_peer(message.hello().address());
   }
   if (!table.missing().empty()) return;
   table.set_first_ps_address("10.0.0.1");

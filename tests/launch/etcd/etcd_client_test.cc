@@ -119,7 +119,8 @@ TEST_F(EtcdClientTest, AWrongFileIsNamedByItsVariable) {
 TEST(LocalHost, PeersOfBothFamilies) {
   EXPECT_EQ(local_host_towards("ipv4:127.0.0.1:2379"), "127.0.0.1");
   EXPECT_EQ(local_host_towards("ipv6:%5B::ffff:127.0.0.1%5D:2379"), "127.0.0.1");
-  for (const char* none : {"", "unix:/tmp/x", "ipv4:1.2.3.4:x"}) EXPECT_EQ(local_host_towards(none), "") << none;
+  for (const char* none : {"", "unix:/tmp/x", "unknown", "ipv4:", "ipv4:1.2.3.4:x"})
+    EXPECT_EQ(local_host_towards(none), "") << none;
 }
 
 }  // namespace
