@@ -100,8 +100,8 @@ class RemoteMember final : public Member {
 };
 
 launch::proto::RankHello hello_of(const Place& place, const std::string& address) {
-  launch::proto::RankHello hello = launch::hello_of(fmt::format("bench of {}", place.from), place.size, place.servers);
-  hello.set_rank(place.rank);
+  launch::proto::RankHello hello =
+      launch::hello_of(fmt::format("bench of {}", place.from), place.rank, place.size, place.servers);
   hello.set_address(address);
   return hello;
 }
@@ -164,7 +164,7 @@ absl::StatusOr<std::unique_ptr<RankCoordinator>> RankCoordinator::open(const Pla
   coordinator->places_.resize(place.size);
   for (const launch::proto::RankHello& hello : table.hellos())
     coordinator->places_[hello.rank()].host_id = hello.host_id();
-  const launch::proto::RankAssignment first = table.assignment_of({"ps", 0});
+  const launch::proto::RankAssignment first = table.assignment_of(0);
   coordinator->bind_host_ = first.ps_hosts(0);
   for (uint32_t i = 0; i < place.size; ++i) {
     const bool serves = i < place.servers;
@@ -173,12 +173,9 @@ absl::StatusOr<std::unique_ptr<RankCoordinator>> RankCoordinator::open(const Pla
   }
   coordinator->members_.resize(place.size);
   coordinator->members_[0] = std::make_unique<RankMember>();
-  for (launch::RankServer::JoinedRank& joined : coordinator->ranks_->joined()) {
-    const bool serves = joined.task.job == "ps";
-    const int index = static_cast<int>(joined.task.index);
-    coordinator->members_[joined.task.index + (serves ? 0 : place.servers)] = std::make_unique<RemoteMember>(
-        std::move(joined.stream), serves ? first.ps_hosts(index) : first.worker_hosts(index), coordinator->end_);
-  }
+  for (uint32_t i = 1; i < place.size; ++i)
+    coordinator->members_[i] = std::make_unique<RemoteMember>(std::move(coordinator->ranks_->streams()[i]),
+                                                              coordinator->places_[i].address, coordinator->end_);
   return coordinator;
 }
 

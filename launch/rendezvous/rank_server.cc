@@ -13,6 +13,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "gradrail/cluster.h"
 
 namespace gradrail::launch {
 namespace {
@@ -22,7 +23,10 @@ constexpr char kComplete[] = "all ranks of that job have joined";
 }  // namespace
 
 RankServer::RankServer(const RankServerOptions& options, FileDescriptor arrived)
-    : options_(options), assignments_(options.hello.size(), options.hello.ps_count()), arrived_(std::move(arrived)) {}
+    : options_(options),
+      assignments_(options.hello.size(), options.hello.ps_count()),
+      streams_(options.hello.size()),
+      arrived_(std::move(arrived)) {}
 
 absl::Status RankServer::listen() {
   GRADRAIL_ASSIGN_OR_RETURN(HostPort meet, parse_host_port(options_.address));
@@ -76,17 +80,15 @@ absl::Status RankServer::admit(RankStreamPtr stream, proto::RankHello hello) {
     return absl::OkStatus();
   }
   if (const std::string reason = mismatch(hello); !reason.empty())
-    return absl::FailedPreconditionError(fmt::format("{}: {}", name_of(hello), refuse(reason)));
+    return absl::FailedPreconditionError(fmt::format("rank {}: {}", hello.rank(), refuse(reason)));
   // The address at which a rank has reached this host: other ranks can use it as well.
-  if (options_.has_own_task && options_.hello.address().empty())
-    assignments_.set_first_ps_address(hello.first_address());
-  const absl::StatusOr<TaskId> task = assignments_.take(hello);
-  if (task.ok()) {
-    stream->set_joined(fmt::format("{}/{}", task->job, task->index));
-    joined_.push_back({*task, std::move(stream)});
-  } else {
-    options_.say(fmt::format("{} was refused: {}", name_of(hello), refuse(std::string(message_of(task.status())))));
+  if (options_.hello.address().empty()) assignments_.set_first_address(hello.first_address());
+  if (const absl::Status taken = assignments_.take(hello); !taken.ok()) {
+    options_.say(fmt::format("rank {} was refused: {}", hello.rank(), refuse(std::string(message_of(taken)))));
+    return absl::OkStatus();
   }
+  stream->set_joined(assignments_.name_of(hello.rank()));
+  streams_[hello.rank()] = std::move(stream);
   return absl::OkStatus();
 }
 
@@ -128,7 +130,7 @@ void RankServer::close() {
 }
 
 absl::Status RankServer::wait_for_all() {
-  if (options_.has_own_task) GRADRAIL_RETURN_IF_ERROR(assignments_.take(options_.hello).status());
+  GRADRAIL_RETURN_IF_ERROR(assignments_.take(options_.hello));
   const TimePoint deadline = Clock::now() + options_.timeout;
   TimePoint progress = Clock::now() + kRankProgress;
   const auto missing = [&] {

@@ -2,11 +2,10 @@
 
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "absl/base/thread_annotations.h"
 #include "absl/status/statusor.h"
 #include "base/file_descriptor.h"
 #include "base/mutex.h"
@@ -18,10 +17,9 @@
 namespace gradrail::launch {
 
 struct RankServerOptions {
-  std::string address;       ///< host:port that all ranks have
-  std::string secret;        ///< secret of the job; "": none
-  proto::RankHello hello;    ///< hello of this rank; the others must agree with it
-  bool has_own_task = true;  ///< false: a scheduler, which takes no index
+  std::string address;     ///< host:port that all ranks have
+  std::string secret;      ///< secret of the job; "": none
+  proto::RankHello hello;  ///< hello of this rank; the others must agree with it
   Duration timeout = std::chrono::seconds(60);
   std::function<void(const std::string&)> say = [](const std::string&) {};  ///< progress for users
 };
@@ -30,18 +28,14 @@ struct RankServerOptions {
 /// Threads  One, beside that of the gate.
 class RankServer {
  public:
-  struct JoinedRank {
-    TaskId task;
-    RankStreamPtr stream;
-  };
-
   /// Waits for all ranks. Refuses ranks of another job and ranks that exist already.
   /// Errors  DEADLINE_EXCEEDED: the missing tasks. FAILED_PRECONDITION: no server can listen at the address; a rank of
   ///         this job has another version, number of ranks or number of ps.
   static absl::StatusOr<std::unique_ptr<RankServer>> gather(const RankServerOptions& options);
 
   const AssignmentTable& assignments() const { return assignments_; }
-  std::vector<JoinedRank>& joined() { return joined_; }
+  /// By rank; that of this rank is null.
+  std::vector<RankStreamPtr>& streams() { return streams_; }
 
  private:
   RankServer(const RankServerOptions& options, FileDescriptor arrived);
@@ -57,7 +51,7 @@ class RankServer {
   const RankServerOptions options_;
   AssignmentTable assignments_;
   std::vector<RankStreamPtr> waiting_;  ///< their hellos have not arrived
-  std::vector<JoinedRank> joined_;
+  std::vector<RankStreamPtr> streams_;
 
   const FileDescriptor arrived_;  ///< eventfd
   Mutex mutex_;

@@ -138,12 +138,11 @@ absl::Status check_encrypted_transports(const TrainOptions& options) {
       fmt::format("--encrypt-data: {} carries data unencrypted; give --transport tcp", fmt::join(order, ", ")));
 }
 
-/// Whether this process is worker 0, or starts it. A launcher of ps-lite may give a worker no index yet.
+/// Whether this process is worker 0, or starts it.
 bool may_be_chief(const launch::TaskOptions& start) {
   if (start.local) return true;
   if (!start.launch) return start.task.job == "worker" && start.task.index == 0;
-  const uint32_t first_worker = start.launch->role == launch::Launch::Role::by_rank ? start.ps : 0;
-  return start.launch->role != launch::Launch::Role::ps && start.launch->rank == first_worker;
+  return start.launch->rank == start.ps;
 }
 
 /// A ps that does not know the others cannot share a folder with them, or replace one of them.

@@ -32,11 +32,7 @@ RankMessage json(const std::string& content) {
 /// A job of two ranks: the first one and a worker.
 class RankServerTest : public ::testing::Test {
  protected:
-  static RankHello hello(uint32_t rank) {
-    RankHello hello = hello_of("job", 2, 1);
-    hello.set_rank(rank);
-    return hello;
-  }
+  static RankHello hello(uint32_t rank) { return hello_of("job", rank, 2, 1); }
   TimePoint deadline() const { return Clock::now() + timeout_; }
   std::future<Server> gather_async() const {
     return std::async(std::launch::async,
@@ -71,7 +67,7 @@ class RankServerTest : public ::testing::Test {
     rank_ = *std::move(joined);
     server_ = *std::move(server);
   }
-  RankStream& at_server() const { return *server_->joined().front().stream; }
+  RankStream& at_server() const { return *server_->streams()[1]; }
 
   // Tests run side by side, below the ports of outgoing connections.
   const std::string address_ = fmt::format("127.0.0.1:{}", 12000 + getpid() % 19000);
@@ -91,8 +87,8 @@ TEST_F(RankServerTest, MessagesOfBothEndsArriveInOrder) {
     EXPECT_TRUE(rank_->send(json("answer"), deadline()).ok());
     EXPECT_EQ(at_server().receive(RankMessage::kJson, deadline())->json(), "answer");
   }
-  EXPECT_EQ(server_->assignments().assignment_of({"worker", 0}).worker_hosts(0), "127.0.0.1");
-  EXPECT_EQ(server_->assignments().assignment_of({"worker", 0}).ps_hosts(0), "127.0.0.1");
+  EXPECT_EQ(server_->assignments().assignment_of(1).worker_hosts(0), "127.0.0.1");
+  EXPECT_EQ(server_->assignments().assignment_of(1).ps_hosts(0), "127.0.0.1");
 }
 
 TEST_F(RankServerTest, TheLastMessageArrivesBeforeTheEnd) {
