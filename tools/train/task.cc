@@ -1,7 +1,6 @@
 #include "tools/train/task.h"
 
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -21,7 +20,6 @@
 #include "ps/server.h"
 #include "tools/monitor/model_graph.h"
 #include "tools/monitor/task_monitor.h"
-#include "tools/train/progress_bar.h"
 #include "tools/train/tower_devices.h"
 #include "transport/rails/rails_setting.h"
 #include "worker/trainer/client_variables.h"
@@ -226,7 +224,6 @@ absl::Status train(const TrainOptions& options, const launch::SignalThread& sign
   const bool is_cnn = options.model == "cnn";
   if (summaries != nullptr)
     summaries->graph(model_graph(options.model, workload.schema(), workload.batch_size(), options.cnn_logits_relu));
-  ProgressBar bar(isatty(STDOUT_FILENO) != 0);
   return stopped_by_signal(worker::train(variables, workload,
                                          {.epochs = options.epochs,
                                           .seed = options.seed,
@@ -235,12 +232,10 @@ absl::Status train(const TrainOptions& options, const launch::SignalThread& sign
                                           .verbose = options.verbose,
                                           .step_line = is_cnn ? worker::StepLine::kRate : worker::StepLine::kEpochs,
                                           .towers = options.start.tower_count},
-                                         {.line = [&](const std::string& line) { bar.print_above(line); },
+                                         {.line = launch::print_line,
                                           .progress =
                                               [&](const worker::Progress& progress) {
-                                                bar.show(progress);
-                                                if (summaries == nullptr) return;
-                                                summaries->step(progress, workload, client);
+                                                if (summaries != nullptr) summaries->step(progress, workload, client);
                                               },
                                           .evaluated =
                                               [&](uint64_t global_step, float accuracy) {
@@ -478,6 +473,13 @@ absl::Status run_alone(const TrainOptions& given, const launch::HostPlan& plan, 
                [&] { return where_it_was(binder, model, variables->memory(), options); });
 }
 
+/// The formats of step_line() in worker/trainer/trainer.cc.
+bool is_step_line(const std::string& line) {
+  unsigned long long step = 0;
+  return std::sscanf(line.c_str(), "Step: %llu,", &step) == 1 ||
+         std::sscanf(line.c_str(), "%*d-%*d-%*d %*s step %llu, loss", &step) == 1;
+}
+
 /// The options of one task, which the room `launch` has resolved further since the flags were checked.
 TrainOptions of_task(TrainOptions options, const launch::TaskOptions& task) {
   options.start = task;
@@ -498,7 +500,7 @@ launch::TaskBodies task_bodies(const TrainOptions& options) {
                 const TrainOptions own = of_task(options, task);
                 return trains_alone(task) ? run_alone(own, plan, signals) : run_worker(own, plan, signals, joined);
               },
-          .bar_of_line = bar_of_line};
+          .is_step_line = is_step_line};
 }
 
 }  // namespace gradrail::tools
