@@ -20,14 +20,13 @@ using launch::proto::RankMessage;
 
 constexpr Duration kGather = std::chrono::seconds(60);
 constexpr Duration kShort = std::chrono::seconds(10);
-constexpr int kMaxMessageBytes = 64 << 20;  // the largest message has sixteen thousand marks as text
 
 void say(const std::string& text) { fmt::print(stderr, "gradrail bench: {}\n", text); }
 
 absl::Status send(launch::RankStream& stream, const nlohmann::json& json, TimePoint deadline) {
   RankMessage message;
   message.set_json(text_of(json));
-  return stream.send(std::move(message), deadline);
+  return stream.send(message, deadline);
 }
 
 absl::StatusOr<nlohmann::json> receive(launch::RankStream& stream, TimePoint deadline) {
@@ -101,8 +100,8 @@ class RemoteMember final : public Member {
 };
 
 launch::proto::RankHello hello_of(const Place& place, const std::string& address) {
-  launch::proto::RankHello hello = launch::hello_of(fmt::format("bench of {}", place.from), place.size, place.servers);
-  hello.set_rank(place.rank);
+  launch::proto::RankHello hello =
+      launch::hello_of(fmt::format("bench of {}", place.from), place.rank, place.size, place.servers);
   hello.set_address(address);
   return hello;
 }
@@ -151,11 +150,10 @@ absl::StatusOr<std::unique_ptr<RankCoordinator>> RankCoordinator::open(const Pla
   // A cluster names this host. With a launcher, the other ranks show at which address they reach it.
   const HostPort meet = parse_host_port(place.rendezvous).value_or(HostPort{});
   const std::string address = bind_host.empty() && !place.by_launcher ? meet.host : bind_host;
-  GRADRAIL_ASSIGN_OR_RETURN(coordinator->ranks_, launch::RankServer::gather({.address = place.rendezvous,
-                                                                             .hello = hello_of(place, address),
-                                                                             .timeout = kGather,
-                                                                             .max_message_bytes = kMaxMessageBytes,
-                                                                             .say = say}));
+  GRADRAIL_ASSIGN_OR_RETURN(
+      coordinator->ranks_,
+      launch::RankServer::gather(
+          {.address = place.rendezvous, .hello = hello_of(place, address), .timeout = kGather, .say = say}));
   const launch::AssignmentTable& table = coordinator->ranks_->assignments();
   for (const launch::proto::RankHello& hello : table.hellos()) {
     Host& host = coordinator->hosts_[hello.host_id()];
@@ -166,7 +164,7 @@ absl::StatusOr<std::unique_ptr<RankCoordinator>> RankCoordinator::open(const Pla
   coordinator->places_.resize(place.size);
   for (const launch::proto::RankHello& hello : table.hellos())
     coordinator->places_[hello.rank()].host_id = hello.host_id();
-  const launch::proto::RankAssignment first = table.assignment_of({"ps", 0});
+  const launch::proto::RankAssignment first = table.assignment_of(0);
   coordinator->bind_host_ = first.ps_hosts(0);
   for (uint32_t i = 0; i < place.size; ++i) {
     const bool serves = i < place.servers;
@@ -175,12 +173,9 @@ absl::StatusOr<std::unique_ptr<RankCoordinator>> RankCoordinator::open(const Pla
   }
   coordinator->members_.resize(place.size);
   coordinator->members_[0] = std::make_unique<RankMember>();
-  for (launch::RankServer::JoinedRank& joined : coordinator->ranks_->joined()) {
-    const bool serves = joined.task.job == "ps";
-    const int index = static_cast<int>(joined.task.index);
-    coordinator->members_[joined.task.index + (serves ? 0 : place.servers)] = std::make_unique<RemoteMember>(
-        std::move(joined.stream), serves ? first.ps_hosts(index) : first.worker_hosts(index), coordinator->end_);
-  }
+  for (uint32_t i = 1; i < place.size; ++i)
+    coordinator->members_[i] = std::make_unique<RemoteMember>(std::move(coordinator->ranks_->streams()[i]),
+                                                              coordinator->places_[i].address, coordinator->end_);
   return coordinator;
 }
 
@@ -209,9 +204,9 @@ bool RankCoordinator::oversubscribed(uint32_t shards) const {
 }
 
 absl::Status serve_rank(const Place& place, const std::string& bind_host) {
-  GRADRAIL_ASSIGN_OR_RETURN(const launch::RankStreamPtr stream,
-                            launch::join_first_rank(place.rendezvous, "", hello_of(place, bind_host),
-                                                    Clock::now() + kGather, kMaxMessageBytes, say));
+  GRADRAIL_ASSIGN_OR_RETURN(
+      const launch::RankStreamPtr stream,
+      launch::join_first_rank(place.rendezvous, "", hello_of(place, bind_host), Clock::now() + kGather, say));
   RankMember member;
   while (true) {
     GRADRAIL_ASSIGN_OR_RETURN(const nlohmann::json request, receive(*stream, TimePoint::max()));

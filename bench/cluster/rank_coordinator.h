@@ -15,7 +15,7 @@
 namespace gradrail::bench {
 
 /// Rank 0's view of a run over several processes: it is the first server, sends the others their tasks and prints.
-/// Threads  One, beside those of gRPC: child processes must not be plain forks.
+/// Threads  One, beside that of the gate: child processes must not be plain forks.
 class RankCoordinator {
  public:
   /// Waits for all others. Errors  Those of launch::RankServer.

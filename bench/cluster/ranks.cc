@@ -31,13 +31,13 @@ absl::StatusOr<Place> from_cluster(const ClusterOptions& o) {
   return Place{.rank = rank, .size = size, .servers = servers, .rendezvous = cluster.ps.front(), .from = "the cluster"};
 }
 
-/// The place in the environment; size 1 where it has none. Roles of ps-lite mean nothing to a measurement.
+/// The place in the environment; size 1 where it has none.
 absl::StatusOr<Place> from_launcher() {
   const absl::StatusOr<std::optional<launch::Launch>> launch = launch::read_launcher();
   if (!launch.ok()) return launch.status();
-  if (!launch->has_value() || (*launch)->role != launch::Launch::Role::by_rank) return Place{};
+  if (!launch->has_value()) return Place{};
   return Place{
-      .rank = *(*launch)->rank, .size = (*launch)->size, .rendezvous = (*launch)->rendezvous, .from = (*launch)->job};
+      .rank = (*launch)->rank, .size = (*launch)->size, .rendezvous = (*launch)->rendezvous, .from = (*launch)->job};
 }
 
 }  // namespace

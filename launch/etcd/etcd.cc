@@ -104,17 +104,6 @@ Outcome explain(const grpc::Status& status, const std::string& endpoint, std::st
   }
 }
 
-/// The keys of a request or of a condition.
-template <typename Request>
-void set_range(Request& request, const Etcd::Keys& keys) {
-  request.set_key(keys.key);
-  if (!keys.below) return;
-  // etcd takes the range [key, end): the byte after '/' ends the keys below the prefix.
-  std::string end = keys.key;
-  ++end.back();
-  request.set_range_end(end);
-}
-
 }  // namespace
 
 /// The members of one etcd. A call goes to the member that answered last, then to the others in turn.
@@ -186,9 +175,15 @@ absl::StatusOr<std::unique_ptr<Etcd>> Etcd::open(const std::vector<std::string>&
 
 std::string Etcd::local_host() const { return local_host_towards(endpoints_->peer()); }
 
-absl::StatusOr<Etcd::Listing> Etcd::list(const Keys& keys) {
+absl::StatusOr<Etcd::Listing> Etcd::list(const std::string& key) {
   etcdserverpb::RangeRequest request;
-  set_range(request, keys);
+  request.set_key(key);
+  if (key.ends_with('/')) {
+    // etcd takes the range [key, end): the byte after '/' ends the keys below the prefix.
+    std::string end = key;
+    ++end.back();
+    request.set_range_end(end);
+  }
   etcdserverpb::RangeResponse found;
   GRADRAIL_RETURN_IF_ERROR(endpoints_->call("list keys", [&](const auto& channel, auto& context) {
     return etcdserverpb::KV::NewStub(channel)->Range(&context, request, &found);
@@ -245,11 +240,11 @@ absl::Status Etcd::revoke(int64_t lease) {
   return absl::IsNotFound(status) ? absl::OkStatus() : status;
 }
 
-absl::StatusOr<Etcd::Put> Etcd::put_if_unchanged(const Keys& watched, int64_t revision, const Entry& entry) {
+absl::StatusOr<Etcd::Put> Etcd::put_if_unchanged(int64_t revision, const Entry& entry) {
   etcdserverpb::TxnRequest request;
   etcdserverpb::Compare& compare = *request.add_compare();
-  set_range(compare, watched);
-  // A range compare (etcd 3.3): no key below the prefix was written after `revision`.
+  compare.set_key(entry.key);
+  // The key was not written after `revision`.
   compare.set_target(etcdserverpb::Compare::MOD);
   compare.set_result(etcdserverpb::Compare::LESS);
   compare.set_mod_revision(revision + 1);

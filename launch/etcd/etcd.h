@@ -11,7 +11,6 @@ namespace gradrail::launch {
 
 /// The calls of etcd's v3 interface that a rendezvous needs (etcd 3.4 and newer).
 ///
-/// Keys lie below a prefix that ends with '/'. `Keys{prefix, true}` are all below it, `Keys{key}` that one alone.
 /// Errors   UNAVAILABLE: no endpoint answers, or etcd is not ready: a later attempt may succeed. FAILED_PRECONDITION:
 ///          the endpoint is not etcd, or it refuses the call. Both name the endpoint.
 /// Threads  One at a time.
@@ -23,10 +22,6 @@ class Etcd {
   static absl::StatusOr<std::unique_ptr<Etcd>> open(const std::vector<std::string>& endpoints);
   ~Etcd();
 
-  struct Keys {
-    std::string key;
-    bool below = false;
-  };
   struct Entry {
     std::string key;
     std::string value;
@@ -36,7 +31,8 @@ class Etcd {
     int64_t revision = 0;  ///< of all of etcd, at the time of the reading
     std::vector<Entry> entries;
   };
-  absl::StatusOr<Listing> list(const Keys& keys);
+  /// This key, or all keys below a prefix that ends with '/'.
+  absl::StatusOr<Listing> list(const std::string& key);
 
   absl::StatusOr<int64_t> grant(int64_t seconds);
   /// False: the lease does not exist (any more).
@@ -45,10 +41,10 @@ class Etcd {
 
   enum class Put {
     done,
-    changed,   ///< a watched key changed since then, so nothing was done. Removed keys do not count
+    changed,   ///< the key was written since then, so nothing was done. A removal does not count
     no_lease,  ///< the lease has ended, so nothing was done
   };
-  absl::StatusOr<Put> put_if_unchanged(const Keys& watched, int64_t revision, const Entry& entry);
+  absl::StatusOr<Put> put_if_unchanged(int64_t revision, const Entry& entry);
 
   /// This host's end of the connection that brought the last answer. Other hosts probably reach this host there.
   std::string local_host() const;

@@ -34,10 +34,6 @@ absl::StatusOr<std::string> address_in(const Etcd::Listing& listing, const Rende
       fmt::format("ps/{} is not registered at {}{}", index, where.text, there == nullptr ? "" : " with its port"));
 }
 
-absl::StatusOr<Etcd::Listing> list_ps(Etcd& etcd, const RendezvousUrl& where) {
-  return etcd.list({.key = ps_prefix(where.job), .below = true});
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<PsLookup>> PsLookup::open(const RendezvousUrl& where, uint32_t ps_count) {
@@ -47,7 +43,7 @@ absl::StatusOr<std::unique_ptr<PsLookup>> PsLookup::open(const RendezvousUrl& wh
 
 absl::StatusOr<std::string> PsLookup::ask(uint32_t index) {
   // All ps tasks: when etcd is away later, a lost one and its backup are both looked for.
-  const absl::StatusOr<Etcd::Listing> listing = list_ps(*etcd_, where_);
+  const absl::StatusOr<Etcd::Listing> listing = etcd_->list(ps_prefix(where_.job));
   if (!listing.ok()) {
     // etcd gives addresses only: while it is away a ps is most likely where it was.
     if (!known_[index].last.empty()) return known_[index].last;
@@ -71,7 +67,7 @@ absl::StatusOr<std::string> PsLookup::address(uint32_t index) {
 
 absl::StatusOr<std::vector<std::string>> find_ps(const RendezvousUrl& where) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<Etcd> etcd, Etcd::open(where.endpoints));
-  GRADRAIL_ASSIGN_OR_RETURN(const Etcd::Listing listing, list_ps(*etcd, where));
+  GRADRAIL_ASSIGN_OR_RETURN(const Etcd::Listing listing, etcd->list(ps_prefix(where.job)));
   uint32_t count = 1;  // of a job that does not run, ps/0 is missing
   for (const Etcd::Entry& entry : listing.entries) {
     const auto index = parse_number<uint32_t>(std::string_view(entry.key).substr(ps_prefix(where.job).size()));

@@ -126,7 +126,7 @@ absl::Status Registration::renew(uint16_t port) {
   GRADRAIL_RETURN_IF_ERROR(keep_lease());
   if (host_.empty()) host_ = etcd_->local_host();  // after the first answer
   const std::string value = port == 0 ? host_ : to_string({.host = host_, .port = port});
-  GRADRAIL_ASSIGN_OR_RETURN(const Etcd::Listing found, etcd_->list({.key = key_}));
+  GRADRAIL_ASSIGN_OR_RETURN(const Etcd::Listing found, etcd_->list(key_));
   if (!found.entries.empty()) {
     const Etcd::Entry& there = found.entries.front();
     if (there.lease != lease_)
@@ -134,8 +134,7 @@ absl::Status Registration::renew(uint16_t port) {
           fmt::format("another task holds the key {} of this task, at {}", key_, there.value));
     if (there.value == value) return absl::OkStatus();
   }
-  GRADRAIL_ASSIGN_OR_RETURN(const Etcd::Put put,
-                            etcd_->put_if_unchanged({.key = key_}, found.revision, {key_, value, lease_}));
+  GRADRAIL_ASSIGN_OR_RETURN(const Etcd::Put put, etcd_->put_if_unchanged(found.revision, {key_, value, lease_}));
   if (put == Etcd::Put::done) return absl::OkStatus();
   return absl::UnavailableError(fmt::format("etcd: {} changed during the write", key_));
 }

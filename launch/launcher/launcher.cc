@@ -164,57 +164,11 @@ Found from_slurm(const Reader& read) {
   return launch;
 }
 
-absl::StatusOr<Launch::Role> dmlc_role(const std::string& word) {
-  if (word == "scheduler") return Launch::Role::scheduler;
-  if (word == "server") return Launch::Role::ps;
-  if (word == "worker") return Launch::Role::worker;
-  return absl::InvalidArgumentError(
-      fmt::format("DMLC_ROLE={}: there are scheduler, server, worker", word.empty() ? "(not set)" : word));
-}
-
-// Each of them is of ps-lite alone.
-constexpr const char* kDmlcVariables[] = {"DMLC_ROLE",         "DMLC_NUM_WORKER", "DMLC_NUM_SERVER", "DMLC_PS_ROOT_URI",
-                                          "DMLC_PS_ROOT_PORT", "DMLC_WORKER_ID",  "DMLC_SERVER_ID"};
-
-Found from_dmlc(const Reader& read) {
-  // The tracker of ps-lite sets all of these; a missing one is a mistake of a script.
-  const absl::StatusOr<Launch::Role> role = dmlc_role(read.text("DMLC_ROLE"));
-  const absl::StatusOr<uint32_t> servers = read.number("DMLC_NUM_SERVER", 64);
-  const absl::StatusOr<uint32_t> workers = read.number("DMLC_NUM_WORKER", kMaxWorkers);
-  const absl::StatusOr<uint32_t> port = read.number("DMLC_PS_ROOT_PORT", UINT16_MAX);
-  for (const absl::Status& status : {role.status(), servers.status(), workers.status(), port.status()}) {
-    if (!status.ok())
-      return absl::InvalidArgumentError(
-          fmt::format("ps-lite: {} (needed are DMLC_ROLE, DMLC_NUM_SERVER, DMLC_NUM_WORKER, DMLC_PS_ROOT_URI and "
-                      "DMLC_PS_ROOT_PORT: "
-                      "set all of them, or none)",
-                      message_of(status)));
-  }
-  const std::string root = read.text("DMLC_PS_ROOT_URI");
-  if (root.empty())
-    return absl::InvalidArgumentError("ps-lite: DMLC_PS_ROOT_URI is not set: the host of the scheduler");
-  if (*servers == 0 || *workers == 0)
-    return absl::InvalidArgumentError("ps-lite: DMLC_NUM_SERVER and DMLC_NUM_WORKER must be at least 1");
-  GRADRAIL_ASSIGN_OR_RETURN(std::string scheduler, address("DMLC_PS_ROOT_URI", root, static_cast<uint16_t>(*port)));
-  Launch launch{.role = *role,
-                .size = *servers + *workers,
-                .ps_count = *servers,
-                .rendezvous = std::move(scheduler),
-                .job = fmt::format("ps-lite {}:{}", root, *port)};
-  // Forks of ps-lite use different names for the index. Without one the scheduler assigns it.
-  for (const char* name : {*role == Launch::Role::ps ? "DMLC_SERVER_ID" : "DMLC_WORKER_ID", "DMLC_RANK"}) {
-    if (*role == Launch::Role::scheduler || launch.rank || !read.has(name)) continue;
-    const absl::StatusOr<uint32_t> index = read.number(name, (*role == Launch::Role::ps ? *servers : *workers) - 1);
-    if (!index.ok()) return absl::InvalidArgumentError(fmt::format("ps-lite: {}", message_of(index.status())));
-    launch.rank = *index;
-  }
-  return launch;
-}
-
 // A launcher sets its rank beside its size. Without those of an MPI that is not read, MPICH for example, each of its
 // processes would be the only one of its run.
 constexpr std::pair<const char*, const char*> kOtherLaunchers[] = {{"PMI_RANK", "PMI_SIZE"},
-                                                                   {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"}};
+                                                                   {"MV2_COMM_WORLD_RANK", "MV2_COMM_WORLD_SIZE"},
+                                                                   {"DMLC_NUM_WORKER", "DMLC_ROLE"}};  // ps-lite
 
 /// A launcher whose variables are not read. srun may set them too, and then the sizes agree.
 absl::Status check_other(const Reader& read, const char* rank_name, const char* size_name, uint32_t known_size) {
@@ -270,15 +224,8 @@ std::vector<std::pair<std::string, std::string>> worker_variables(const Variable
 
 Found read_launcher(const Variables& variable, const PmixQuery& query) {
   const Reader read(variable);
-  const bool torchrun = read.has("RANK") || read.has("WORLD_SIZE");
-  const auto has = [&](const char* name) { return read.has(name); };
-  const bool dmlc = std::any_of(std::begin(kDmlcVariables), std::end(kDmlcVariables), has);
-  // The order below is from the innermost launcher outwards; these two have no order.
-  if (torchrun && dmlc)
-    return absl::InvalidArgumentError(
-        "RANK or WORLD_SIZE indicates torchrun, DMLC_… indicates ps-lite, and neither starts the other: unset one");
-  if (torchrun) return from_torchrun(read);
-  if (dmlc) return from_dmlc(read);
+  // From the innermost launcher outwards.
+  if (read.has("RANK") || read.has("WORLD_SIZE")) return from_torchrun(read);
   if (read.has("OMPI_COMM_WORLD_RANK") || read.has("OMPI_COMM_WORLD_SIZE")) return from_mpirun(read, query);
   Found launch = std::nullopt;
   // The batch script of a job is a single process, and has the number 0 alone.

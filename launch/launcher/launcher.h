@@ -15,15 +15,12 @@ namespace gradrail::launch {
 
 /// The part of this process in a job, as a launcher describes it by environment variables.
 struct Launch {
-  enum class Role { by_rank, scheduler, ps, worker };
-  Role role = Role::by_rank;         ///< by_rank: the first ranks are ps tasks; a flag sets their number
-  std::optional<uint32_t> rank;      ///< by_rank: below size; ps or worker: its task index, if the launcher has one
-  uint32_t size = 1;                 ///< ps tasks and workers together
-  std::optional<uint32_t> ps_count;  ///< number of ps tasks, if the launcher gives it
-  std::string rendezvous;            ///< host:port of the first rank or the scheduler; "": unknown
-  std::string why_unknown;           ///< reason why the rendezvous is unknown, for people
-  std::string job;                   ///< name for people; differs between jobs that run side by side
-  std::string node;                  ///< the launcher's name of this host; "": none
+  uint32_t rank = 0;        ///< below size; the first ranks are ps tasks, and a flag sets their number
+  uint32_t size = 1;        ///< ps tasks and workers together
+  std::string rendezvous;   ///< host:port of the first rank; "": unknown
+  std::string why_unknown;  ///< reason why the rendezvous is unknown, for people
+  std::string job;          ///< name for people; differs between jobs that run side by side
+  std::string node;         ///< the launcher's name of this host; "": none
 };
 
 /// The environment: name → value or null.
@@ -32,7 +29,7 @@ using Variables = std::function<const char*(const char*)>;
 /// query_pmix(), or its replacement in a test.
 using PmixQuery = std::function<absl::StatusOr<PmixJob>()>;
 
-/// Reads the variables of torchrun, ps-lite, Open MPI, Slurm and other launchers that serve PMIx. The innermost one
+/// Reads the variables of torchrun, Open MPI, Slurm and other launchers that serve PMIx. The innermost one
 /// counts: srun may start mpirun or torchrun, and its variables are then still set. Nothing without a launcher, or for
 /// a single process. PMIx is queried only where the variables do not name the host of rank 0.
 /// Errors  INVALID_ARGUMENT: variables that are incomplete, contradict each other or are not numbers; names those to

@@ -13,7 +13,7 @@ namespace gradrail::launch {
 /// receive(). `secret` of the job; "": none.
 /// Errors  DEADLINE_EXCEEDED: the cause of the last attempt. INVALID_ARGUMENT: `address` is none.
 absl::StatusOr<RankStreamPtr> join_first_rank(const std::string& address, const std::string& secret,
-                                              proto::RankHello hello, TimePoint deadline, int max_message_bytes,
+                                              proto::RankHello hello, TimePoint deadline,
                                               const std::function<void(const std::string&)>& say);
 
 }  // namespace gradrail::launch

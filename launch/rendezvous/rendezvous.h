@@ -24,10 +24,10 @@ struct RendezvousRequest {
   std::function<void(const std::string&)> say;  ///< progress for users
 };
 
-/// All tasks of a job find each other where its launcher gave only numbers. The first ps task, or ps-lite's scheduler,
-/// waits at an address that all tasks have. It gives each task its index and passes on at which ports the ps listen.
+/// All tasks of a job find each other where its launcher gave only numbers. The first ps task waits at an address that
+/// all tasks have. It sends each task the hosts of all, and passes on at which ports the ps listen.
 /// Errors   Those of RankServer, join_first_rank() and RankStream, which name the other task.
-/// Threads  One, beside those of gRPC.
+/// Threads  One, beside that of the gate.
 class Rendezvous {
  public:
   /// Waits until all have joined.
@@ -36,11 +36,10 @@ class Rendezvous {
 
   const proto::RankAssignment& assignment() const { return assignment_; }
 
-  /// A ps listens at this port of its host; the scheduler has none: 0. The first ps (or the scheduler) waits for the
-  /// others' and notifies the workers.
+  /// A ps listens at this port of its host. The first ps waits for those of the others and notifies the workers.
   virtual absl::Status publish(uint16_t port) = 0;
   /// "host:port" of each ps. A worker waits until all of them listen. A primary waits for the backups alone, before
-  /// publish(): the ports of the primaries are 0 then.
+  /// publish(): the ports of the primaries are 0 then. The first ps calls it if there are backups.
   virtual absl::StatusOr<std::vector<std::string>> ps_addresses() = 0;
 
  protected:

@@ -75,16 +75,12 @@ absl::Status resolve_by_etcd(TaskOptions& options) {
   return absl::OkStatus();
 }
 
-absl::Status check_counts(const TaskOptions& options, const Launch& launch, uint32_t ps_count) {
-  if (launch.ps_count && options.ps_given && options.ps != *launch.ps_count)
-    return absl::InvalidArgumentError(
-        fmt::format("--ps {}: {} has {} (DMLC_NUM_SERVER): omit the flag, or use --local for a separate cluster",
-                    options.ps, launch.job, *launch.ps_count));
+absl::Status check_counts(const TaskOptions& options, const Launch& launch) {
   // Before the subtraction below: the difference of unsigned numbers must not wrap around.
-  if (ps_count >= launch.size)
+  if (options.ps >= launch.size)
     return absl::InvalidArgumentError(fmt::format(
-        "--ps {}: {} has started {} tasks, and one of them has to be a worker", ps_count, launch.job, launch.size));
-  const uint32_t workers = launch.size - ps_count;
+        "--ps {}: {} has started {} tasks, and one of them has to be a worker", options.ps, launch.job, launch.size));
+  const uint32_t workers = launch.size - options.ps;
   if (workers > kMaxWorkers)
     return absl::InvalidArgumentError(
         fmt::format("{} workers by {}: the limit is {}", workers, launch.job, kMaxWorkers));
@@ -92,11 +88,11 @@ absl::Status check_counts(const TaskOptions& options, const Launch& launch, uint
     return absl::InvalidArgumentError(
         fmt::format("--workers {}: {} has started {} tasks, of which --ps {} leaves {} workers: omit the flag, or use "
                     "--local for a separate cluster",
-                    options.workers, launch.job, launch.size, ps_count, workers));
+                    options.workers, launch.job, launch.size, options.ps, workers));
   return absl::OkStatus();
 }
 
-/// Whether srun, mpirun, torchrun or ps-lite's tracker has started us as one of several tasks. If so, `options` are those
+/// Whether srun, mpirun or torchrun has started us as one of several tasks. If so, `options` are those
 /// of a cluster that is known by its size.
 absl::Status resolve_by_launcher(TaskOptions& options) {
   if (options.is_local_asked || options.ps == 0) {
@@ -114,9 +110,7 @@ absl::Status resolve_by_launcher(TaskOptions& options) {
         fmt::format("--rendezvous {}: neither srun, mpirun nor torchrun has started this task as one of several",
                     options.rendezvous.text));
   }
-  // Only ps-lite's launchers state the number of ps; for ranks the flag decides how many of them are ps.
-  const uint32_t ps_count = (*launch)->ps_count.value_or(options.ps);
-  GRADRAIL_RETURN_IF_ERROR(check_counts(options, **launch, ps_count));
+  GRADRAIL_RETURN_IF_ERROR(check_counts(options, **launch));
   // The flag replaces the address that the launcher's variables give.
   if (options.rendezvous.is_given()) (*launch)->rendezvous = options.rendezvous.first_task;
   if ((*launch)->rendezvous.empty()) {
@@ -131,9 +125,8 @@ absl::Status resolve_by_launcher(TaskOptions& options) {
     return absl::InvalidArgumentError(
         fmt::format("rendezvous address of {}: {}", (*launch)->job, message_of(meet.status())));
   options.local = false;
-  options.ps = ps_count;
-  options.cluster.ps.resize(ps_count);
-  options.cluster.workers.resize((*launch)->size - ps_count);
+  options.cluster.ps.resize(options.ps);
+  options.cluster.workers.resize((*launch)->size - options.ps);
   options.launch = *std::move(launch);
   return absl::OkStatus();
 }

@@ -88,17 +88,16 @@ std::string explain(const TaskOptions& options) {
   const size_t ps_count = options.cluster.ps.size(), workers = options.cluster.workers.size();
   const std::string others =
       is_ps ? fmt::format("{} worker{}", workers, workers == 1 ? "" : "s") : fmt::format("{} ps", ps_count);
-  const std::string from = launch.role == Launch::Role::by_rank
-                               ? fmt::format("rank {} of {} of {}", *launch.rank, launch.size, launch.job)
-                               : launch.job;
   // Slurm names its nodes; other launchers give no name, so the host's own is used.
-  return fmt::format("{}/{} of {}, with {}: {}, {} {}", options.task.job, options.task.index,
-                     is_ps ? ps_count : workers, others, from, launch.node.empty() ? "host" : "node",
-                     launch.node.empty() ? host_name() : launch.node);
+  return fmt::format("{}/{} of {}, with {}: rank {} of {} of {}, {} {}", options.task.job, options.task.index,
+                     is_ps ? ps_count : workers, others, launch.rank, launch.size, launch.job,
+                     launch.node.empty() ? "host" : "node", launch.node.empty() ? host_name() : launch.node);
 }
 
 void take_assignment(TaskOptions& options, const proto::RankAssignment& assignment) {
-  options.task = {.job = assignment.job(), .index = assignment.index()};
+  const uint32_t rank = options.launch->rank;
+  options.task =
+      rank < options.ps ? TaskId{.job = "ps", .index = rank} : TaskId{.job = "worker", .index = rank - options.ps};
   options.own_cpus = assignment.own_cpus();
   options.place_on_host = static_cast<uint16_t>(assignment.place_on_host());
   options.cluster.ps.clear();
@@ -130,12 +129,6 @@ absl::Status run_launched(TaskOptions options, const TaskBodies& bodies, SignalT
                                               .bind_host = options.bind.host,
                                               .timeout = std::chrono::seconds(options.join_timeout_seconds),
                                               .say = print_comment}));
-  if (options.launch->role == Launch::Role::scheduler) {
-    print_comment(fmt::format("scheduler of {}: {} ps and {} workers have joined", options.launch->job, options.ps,
-                              options.launch->size - options.ps));
-    // The scheduler of ps-lite has no port of its own, but passes on those of the ps.
-    return others->publish(0);
-  }
   take_assignment(options, others->assignment());
   print_comment(explain(options));
   const bool is_ps = options.task.job == "ps";

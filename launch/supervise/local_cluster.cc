@@ -32,7 +32,6 @@
 #include "launch/supervise/task_printer.h"
 #include "launch/supervise/task_process.h"
 #include "launch/supervise/terminal.h"
-#include "launch/supervise/worker_bars.h"
 #include "launch/task/console.h"
 #include "launch/task/signal_thread.h"
 #include "launch/task/worker_program.h"
@@ -146,15 +145,10 @@ class LocalCluster {
   TimePoint name_at_ = TimePoint::max();  ///< the tasks that have not ended on request are named
   Terminal terminal_;
   TaskPrinter printer_;
-  WorkerBars bars_;
 };
 
 LocalCluster::LocalCluster(TaskOptions options, HostPlan plan, const TaskBodies& bodies, SharedMemory joined)
-    : options_(std::move(options)),
-      plan_(std::move(plan)),
-      bodies_(bodies),
-      joined_(std::move(joined)),
-      bars_(isatty(STDOUT_FILENO) != 0, bodies.bar_of_line) {}
+    : options_(std::move(options)), plan_(std::move(plan)), bodies_(bodies), joined_(std::move(joined)) {}
 
 absl::Status LocalCluster::open() {
   // The supervisor has two pipes for each task, and each task has copies of them.
@@ -291,10 +285,9 @@ bool LocalCluster::start_workers() {
 void LocalCluster::print(const TaskProcess& process, std::string_view part, bool ends_line) {
   if (process.is_group) return printer_.print(stdout, process.name, part, ends_line);
   const std::string line(part);
-  // The chief's step lines are the output of the run; those of other workers only move their bars.
-  const bool is_step = process.is_worker && bars_.take(process.index, line);
-  if (is_step && !process.is_chief) return;
-  bars_.print_above(process.is_chief ? line : fmt::format("[{}] {}", process.name, line));
+  if (process.is_chief) return print_line(line);
+  // The chief's step lines are those of the run.
+  if (!process.is_worker || !bodies_.is_step_line(line)) print_line(fmt::format("[{}] {}", process.name, line));
 }
 
 /// Waits for output, a signal or the end of a task.
@@ -349,7 +342,6 @@ void LocalCluster::asked_to_stop(int signal_number) {
   name_at_ = std::min(name_at_, now + kNameAfter);
   // The end of a terminal is no request to kill.
   if (now - asked_at_ < kOneRequest || signal_number == SIGHUP) return;
-  bars_.clear();
   say("gradrail: a second request to stop kills all tasks\n");
   signal_all(SIGKILL);
   terminal_.take_back();
@@ -479,8 +471,8 @@ void LocalCluster::ended(TaskProcess& process, int status) {
   // is lost, the tasks that have joined end without a signal. A task that still waits to join gets a signal.
   if (process.exit_code == kGood) return;
   if (!process.is_worker && process.exit_code >= kRetry && run_goes_on()) {
-    say("gradrail: {} is not started again: {} of {} restarts are used ({})\n", process.name, restarts_,
-        options_.max_restarts, options_.program.empty() ? "--max-restarts" : "--restarts");
+    say("gradrail: {} is not started again: {} of {} restarts are used (--restarts)\n", process.name, restarts_,
+        options_.max_restarts);
   }
   // With a backup the run also survives the loss of a ps.
   const bool may_go = process.is_worker || options_.backup_ps > 0;
@@ -523,7 +515,6 @@ void LocalCluster::name_running() {
     if (process.running && process.is_worker == workers_remain)
       names.push_back(fmt::format("{} (pid {})", process.name, process.pid));
   if (names.empty()) return;
-  bars_.clear();
   const std::string limit =
       kill_at_ == TimePoint::max() ? "" : fmt::format(", at most {:.0f} s", -seconds_since(kill_at_));
   say("gradrail: the stop waits for {}{}; a second request kills all tasks\n", fmt::join(names, ", "), limit);
@@ -608,7 +599,6 @@ int LocalCluster::run() {
   supervise();
   terminal_.take_back();
   printer_.end_lines();
-  bars_.clear();
   const bool nobody_joined = std::none_of(processes_.begin(), processes_.end(), [&](const TaskProcess& process) {
     return process.is_worker && has_joined(process.index);
   });

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -25,8 +24,8 @@ struct TaskBodies {
   std::function<absl::Status(const TaskOptions& options, const HostPlan& plan, SignalThread& signals,
                              const std::function<void()>& joined)>
       run_worker;
-  /// The progress bar of a worker that has printed this line, "" for none; nullopt: the line reports no step.
-  std::function<std::optional<std::string>(uint32_t worker, const std::string& line)> bar_of_line;
+  /// Whether a worker reports a step by this line.
+  std::function<bool(const std::string& line)> is_step_line;
 };
 
 }  // namespace gradrail::launch

@@ -85,13 +85,36 @@ absl::StatusOr<std::string> read_to_end(int fd, TimePoint deadline) {
   return text;
 }
 
+/// Asks the gate to pass on the connection.
+absl::Status send_proof(int fd, const HostPort& where, const std::string& proof) {
+  const std::string request = fmt::format("CONNECT {} HTTP/1.1\r\n{}: {}\r\n\r\n", to_string(where), kProofHeader,
+                                          absl::WebSafeBase64Escape(proof));
+  // The buffer of a new connection is empty and takes the whole request.
+  const bool is_sent = send(fd, request.data(), request.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(request.size());
+  return is_sent ? absl::OkStatus() : absl::UnavailableError(std::strerror(errno));
+}
+
+/// Reads up to the empty line of the gate's answer. What follows belongs to the server behind the gate.
+absl::Status wait_admitted(int fd, TimePoint deadline) {
+  std::string answer;
+  while (!is_whole_request(answer) && answer.size() < kMaxGateTextBytes) {
+    if (const int error = wait_ready(fd, POLLIN, deadline); error != 0)
+      return error == ETIMEDOUT ? no_answer() : absl::UnavailableError(std::strerror(error));
+    char byte = 0;
+    const ssize_t got = recv(fd, &byte, 1, 0);
+    if (got == 0) return absl::UnavailableError("the process there closed the connection");
+    if (got < 0 && errno != EAGAIN && errno != EINTR) return absl::UnavailableError(std::strerror(errno));
+    if (got == 1) answer += byte;
+  }
+  if (answer.starts_with("HTTP/1.1 200 ")) return absl::OkStatus();
+  return absl::UnauthenticatedError("the process there refused the proof of the secret");
+}
+
 /// Sends the proof, so that the server logs the refusal: a person who waits for this task reads only that log.
 void let_server_log(const HostPort& where, const std::string& proof, TimePoint deadline) {
   const absl::StatusOr<FileDescriptor> fd = connect_to_host(where, deadline);
   if (!fd.ok()) return;
-  const std::string request = fmt::format("CONNECT {} HTTP/1.1\r\n{}: {}\r\n\r\n", to_string(where), kProofHeader,
-                                          absl::WebSafeBase64Escape(proof));
-  if (send(fd->get(), request.data(), request.size(), MSG_NOSIGNAL) > 0) read_to_end(fd->get(), deadline).IgnoreError();
+  if (send_proof(fd->get(), where, proof).ok()) read_to_end(fd->get(), deadline).IgnoreError();
 }
 
 /// The proof for one connection.
@@ -114,6 +137,17 @@ absl::StatusOr<std::string> request_proof(const HostPort& where, const std::stri
 }
 
 }  // namespace
+
+absl::StatusOr<FileDescriptor> open_connection(const std::string& address, const std::string& secret,
+                                               Duration timeout) {
+  const TimePoint deadline = Clock::now() + timeout;
+  GRADRAIL_ASSIGN_OR_RETURN(const HostPort where, parse_host_port(address));
+  GRADRAIL_ASSIGN_OR_RETURN(const std::string proof, request_proof(where, secret, deadline));
+  GRADRAIL_ASSIGN_OR_RETURN(FileDescriptor fd, connect_to_host(where, deadline));
+  GRADRAIL_RETURN_IF_ERROR(send_proof(fd.get(), where, proof));
+  GRADRAIL_RETURN_IF_ERROR(wait_admitted(fd.get(), deadline));
+  return fd;
+}
 
 absl::Status check_packet_size(const std::string& address, Duration timeout) {
   const TimePoint deadline = Clock::now() + timeout;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "base/file_descriptor.h"
 #include "gradrail/clock.h"
 
 namespace gradrail::ps {
@@ -19,6 +20,10 @@ namespace gradrail::ps {
 absl::StatusOr<std::shared_ptr<grpc::Channel>> open_channel(
     const std::string& address, const std::shared_ptr<grpc::ChannelCredentials>& credentials, const std::string& secret,
     grpc::ChannelArguments arguments, Duration timeout);
+
+/// The same for a protocol other than gRPC: a non-blocking socket, which belongs to the server behind the gate.
+/// Errors  Those of open_channel().
+absl::StatusOr<FileDescriptor> open_connection(const std::string& address, const std::string& secret, Duration timeout);
 
 /// Whether large packets reach the server at the address.
 /// Errors  FAILED_PRECONDITION: small packets pass and large ones do not. Others: no connection.

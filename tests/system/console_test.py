@@ -1,14 +1,8 @@
-"""Tests the output for users: the lines of the tutorials, progress bars on a terminal, and plain lines elsewhere."""
-import fcntl
-import os
-import pty
+"""Tests the output for users: the lines of the tutorials."""
 import re
-import struct
-import termios
 import unittest
 
 import cluster
-import digits
 
 STEP = re.compile(r"^Step: (\d+),  Epoch: ( \d|\d\d),  Batch: +(\d+) of +(\d+),  Cost: \d+\.\d{4},  "
                   r"AvgTime: \d+\.\d{2}ms$")
@@ -63,32 +57,6 @@ class Lines(cluster.ClusterTest):
     def test_a_run_is_complete_without_its_log(self):
         task = self.launch("gradrail", ["sh", "-c", 'exec "$@" >/dev/full', "sh", cluster.binary(), "run", "--", "true"])
         self.assert_ends(task, cluster.GOOD, says=["gradrail: the output is incomplete: "])
-
-
-class Terminal(cluster.ClusterTest):
-    def on_terminal(self, *flags, **options):
-        master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
-        return self.train(*flags, output=(os.dup(master), slave), **options)
-
-    def test_bars_of_all_workers(self):
-        task = self.on_terminal("--model", "linear", "--epochs", 2, "--log_every", 10)
-        self.assert_ends(task, cluster.GOOD)
-        shown = task.raw().decode()
-        for worker in range(3):
-            self.assertRegex(shown, rf"\[#*\.*\] +\d+ %  worker {worker}: epoch [12], cost \d+\.\d{{4}}")
-        self.assertIn("\x1b[", shown)
-        # The last lines are below the bars, and the bars do not overwrite them.
-        plain = re.sub(r"\x1b\[\d*[A-K]", "", shown.replace("\r", ""))
-        self.assertRegex(plain, re.compile(r"^Total Time: \d+\.\d{2}s$", re.M))
-
-    def test_bar_of_one_task(self):
-        data = digits.write(self.folder)
-        flags = [*self.addresses(1), "--data_dir", data, "--epochs", 20]
-        self.train(*flags, "--job_name", "ps", "--task_index", 0, name="ps/0")
-        worker = self.on_terminal(*flags, "--job_name", "worker", "--task_index", 0, name="worker/0")
-        self.assert_ends(worker, cluster.GOOD)
-        self.assertRegex(worker.raw().decode(), r"\r\x1b\[K\[#*\.*\] +\d+ %  epoch \d+ of 20, cost \d+\.\d{4}")
 
 
 if __name__ == "__main__":

@@ -250,7 +250,7 @@ class Stop(StoppedRun):
                     # Each task has lines on both outputs, also after the request to stop.
                     os.execve(cluster.binary(), [str(word) for word in command], {**os.environ, "GRADRAIL_LOG": "debug"})
                 shown = b""
-                while b"cost" not in shown:  # a progress bar
+                while b"Cost" not in shown:
                     shown += os.read(terminal, 65536)
                 os.close(terminal)
                 _, status = os.waitpid(pid, 0)

@@ -52,10 +52,11 @@ CommandLine::CommandLine() {
 }
 
 std::string usage_line(const CLI::App* program, const CLI::Error& error) {
-  // CLI11 lists these arguments backwards.
-  const std::string text = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr
-                               ? fmt::format("unknown arguments: {}", fmt::join(program->remaining(true), " "))
-                               : error.what();
+  // CLI11 lists these arguments backwards, and omits a wrong verb, which leaves the command without one.
+  const std::vector<std::string> unknown = program->remaining(true);
+  const bool is_unknown = error.get_name() == "ExtrasError" || error.get_name() == "RequiredError";
+  const std::string text =
+      is_unknown && !unknown.empty() ? fmt::format("unknown arguments: {}", fmt::join(unknown, " ")) : error.what();
   return fmt::format("gradrail: {}{} (--help lists the flags)\n", escaped(text), missing_argument(program, error));
 }
 

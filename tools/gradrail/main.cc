@@ -91,7 +91,7 @@ int start_tasks(const Check& check) {
   if (!options.ok()) return launch::report(options.status());
   // 0: a value that the user has set counts more than the flag.
   if (options->verbose) setenv("GRADRAIL_LOG", "info", 0);  // the tasks of a local cluster inherit it
-  return launch::run_tasks(*options, task_bodies(*options));
+  return launch::run_tasks(options->start, task_bodies(*options));
 }
 
 /// A file or a connection would get the number of a standard descriptor that is closed, and then the output of this
@@ -109,7 +109,7 @@ int run(int argc, char** argv) {
   setenv("GRPC_VERBOSITY", "NONE", 0);
   CommandLine line;
   const int before_program = arguments_before_program(*line.app.get_subcommand("run"), argc, argv);
-  line.run.program.assign(argv + before_program, argv + argc);
+  line.run.start.program.assign(argv + before_program, argv + argc);
   const bool is_separated = before_program > 2 && std::string_view(argv[before_program - 1]) == "--";
   try {
     line.app.parse(before_program - (is_separated ? 1 : 0), argv);

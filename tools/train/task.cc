@@ -1,7 +1,6 @@
 #include "tools/train/task.h"
 
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -22,7 +21,6 @@
 #include "tools/monitor/model_graph.h"
 #include "tools/monitor/task_monitor.h"
 #include "tools/train/local_variables.h"
-#include "tools/train/progress_bar.h"
 #include "tools/train/tower_devices.h"
 #include "transport/rails/rails_setting.h"
 #include "worker/trainer/client_variables.h"
@@ -38,12 +36,12 @@ constexpr auto kAwayLonger = std::chrono::seconds(30);
 constexpr auto kGracePeriod = std::chrono::seconds(20);
 
 /// The address a ps listens on: --bind (host, or host:port), else the cluster's.
-std::string listen_address(const TrainOptions& options) {
-  const std::string& ours = options.cluster.ps[options.task.index];
-  if (options.bind.text.empty()) return ours;
-  if (options.bind.has_port) return options.bind.text;
+std::string listen_address(const launch::TaskOptions& start) {
+  const std::string& ours = start.cluster.ps[start.task.index];
+  if (start.bind.text.empty()) return ours;
+  if (start.bind.has_port) return start.bind.text;
   const absl::StatusOr<HostPort> address = parse_host_port(ours);
-  return to_string({options.bind.host, address.ok() ? address->port : kDefaultPort});
+  return to_string({start.bind.host, address.ok() ? address->port : kDefaultPort});
 }
 
 bool is_name(const std::string& host) {
@@ -60,14 +58,14 @@ std::string resolved_text(const std::string& host) {
 }
 
 /// Debian's /etc/hosts has the own name of a host as 127.0.1.1. A ps there is reached from its own host alone.
-void warn_of_loopback_name(const TrainOptions& options, const std::string& host) {
-  if (options.local || !is_name(host)) return;
+void warn_of_loopback_name(const launch::TaskOptions& start, const std::string& host) {
+  if (start.local || !is_name(host)) return;
   const absl::StatusOr<std::vector<NetAddress>> found = resolve(host, 0);
   if (!found.ok() || !std::all_of(found->begin(), found->end(), [](const auto& each) { return each.is_loopback(); }))
     return;
   const auto is_elsewhere = [&](const std::string& address) { return launch::host_of(address) != host; };
-  const std::vector<std::string>& servers = options.cluster.ps;
-  const std::vector<std::string>& workers = options.cluster.workers;
+  const std::vector<std::string>& servers = start.cluster.ps;
+  const std::vector<std::string>& workers = start.cluster.workers;
   if (std::none_of(servers.begin(), servers.end(), is_elsewhere) &&
       std::none_of(workers.begin(), workers.end(), is_elsewhere))
     return;
@@ -85,20 +83,20 @@ transport::rails::RailsSetting rails_setting(const TrainOptions& options) {
 /// A worker that is bound to one address uses one rail, unless --rails names several.
 bool uses_rails(const TrainOptions& options) {
   const transport::rails::RailsSetting setting = rails_setting(options);
-  return !setting.off && (options.bind.text.empty() || !setting.hosts.empty());
+  return !setting.off && (options.start.bind.text.empty() || !setting.hosts.empty());
 }
 
 /// The same text in all ps tasks of a run: it is the owner of their checkpoint folder.
-std::string run_name(const TrainOptions& options) {
+std::string run_name(const launch::TaskOptions& start) {
   // The tasks of a local cluster are children of one process, and their ports are not known yet.
-  if (options.local) return options.local_run;
+  if (start.local) return start.local_run;
   // Their tasks have no addresses before they listen, and others after a return through etcd.
-  if (options.launch.has_value()) return fmt::format("{} at {}", options.launch->job, options.launch->rendezvous);
-  if (options.rendezvous.is_etcd()) return fmt::format("etcd job {}", options.rendezvous.job);
-  return fmt::format("ps hosts {}", fmt::join(options.cluster.ps, ","));
+  if (start.launch.has_value()) return fmt::format("{} at {}", start.launch->job, start.launch->rendezvous);
+  if (start.rendezvous.is_etcd()) return fmt::format("etcd job {}", start.rendezvous.job);
+  return fmt::format("ps hosts {}", fmt::join(start.cluster.ps, ","));
 }
 
-bool is_returning_ps_possible(const TrainOptions& options) { return !options.local || options.max_restarts > 0; }
+bool is_returning_ps_possible(const launch::TaskOptions& start) { return !start.local || start.max_restarts > 0; }
 
 /// A stop on request is not a failure, even if the task had not started its work.
 absl::Status stopped_by_signal(const absl::Status& status, const launch::SignalThread& signals) {
@@ -112,9 +110,9 @@ worker::WorkloadOptions workload_options(const TrainOptions& options) {
           .batch_size = options.batch_size,
           .data_dir = options.data_dir,
           .seed = options.seed,
-          .task_index = options.task.index + options.first_worker,
+          .task_index = options.start.task.index + options.first_worker,
           .cnn_logits_relu = options.cnn_logits_relu,
-          .tower_count = options.tower_count,
+          .tower_count = options.start.tower_count,
           .push = options.push};
 }
 
@@ -127,7 +125,7 @@ struct Model {
 
 /// The options of a worker, now that the plan is there: the plan has the number of towers.
 TrainOptions planned(TrainOptions options, const launch::HostPlan& plan) {
-  options.tower_count = tower_count(plan, options);
+  options.start.tower_count = tower_count(plan, options.start);
   return options;
 }
 
@@ -151,13 +149,13 @@ absl::Status make_towers(const TrainOptions& options, const launch::HostPlan& pl
   const auto on_tower = [&](size_t tower) {
     worker::WorkloadOptions own = common;
     own.tower = tower;
-    own.threads = compute_threads(plan, options, tower);
+    own.threads = compute_threads(plan, options.start, tower);
     return make_tower(own, tower, *model.devices);
   };
   GRADRAIL_ASSIGN_OR_RETURN(
       std::unique_ptr<worker::Towers> towers,
       worker::Towers::create(
-          options.tower_count, on_tower, [&](size_t tower) { binder.bind(tower); }, options.reduce));
+          options.start.tower_count, on_tower, [&](size_t tower) { binder.bind(tower); }, options.reduce));
   model.averaged_by = towers->averaged_by();
   model.workload = std::move(towers);
   return absl::OkStatus();
@@ -167,12 +165,12 @@ absl::Status make_towers(const TrainOptions& options, const launch::HostPlan& pl
 absl::StatusOr<Model> make_model(const TrainOptions& options, const launch::HostPlan& plan,
                                  launch::AffinityBinder& binder) {
   Model model{.devices = std::make_unique<TowerDevices>(plan, options), .workload = nullptr};
-  if (options.tower_count > 1 || options.reduce == gpu::Reduce::nccl) {
+  if (options.start.tower_count > 1 || options.reduce == gpu::Reduce::nccl) {
     GRADRAIL_RETURN_IF_ERROR(make_towers(options, plan, binder, model));
     return model;
   }
   worker::WorkloadOptions one = workload_options(options);
-  one.threads = compute_threads(plan, options, 0);
+  one.threads = compute_threads(plan, options.start, 0);
   binder.bind(0);  // what the model's data are read into lies where it is first touched
   absl::StatusOr<std::unique_ptr<worker::Workload>> workload = make_tower(one, 0, *model.devices);
   binder.unbind(0);  // the control plane's threads are born next, and are to keep off the cores that compute
@@ -187,18 +185,18 @@ std::vector<std::string> where_it_was(const launch::AffinityBinder& binder, cons
   std::vector<std::string> lines = model.devices->summary(model.averaged_by);
   if (const std::string launches = model.workload->launches(); !launches.empty()) lines.push_back("Steps: " + launches);
   // The variables lie where the first tower is; the others have nothing that a summary could show.
-  std::vector<launch::AffinityBinder::UnitMemory> units(options.tower_count);
+  std::vector<launch::AffinityBinder::UnitMemory> units(options.start.tower_count);
   units[0] = std::move(variables);
   for (std::string& line : binder.summary(units, options.verbose)) lines.push_back(std::move(line));
   return lines;
 }
 
-MonitoredTask monitored(const TrainOptions& options) {
-  const bool is_ps = options.task.job == "ps";
+MonitoredTask monitored(const launch::TaskOptions& start) {
+  const bool is_ps = start.task.job == "ps";
   // Ports of metrics: those of the ps come first, then those of the workers.
-  const uint32_t before = is_ps ? 0 : options.ps;
-  return {.name = fmt::format("{}/{}", options.task.job, options.task.index),
-          .place_on_host = static_cast<uint16_t>(options.local ? before + options.task.index : options.place_on_host),
+  const uint32_t before = is_ps ? 0 : start.ps;
+  return {.name = fmt::format("{}/{}", start.task.job, start.task.index),
+          .place_on_host = static_cast<uint16_t>(start.local ? before + start.task.index : start.place_on_host),
           .print = launch::print_line};
 }
 
@@ -207,7 +205,7 @@ MonitoredTask monitored(const TrainOptions& options) {
 std::string agreement(const TrainOptions& options) {
   std::string text =
       fmt::format("--epochs {} --batch_size {} --seed {}", options.epochs, options.batch_size, options.seed);
-  if (options.tower_count > 1) text += fmt::format(" --towers {}", options.tower_count);
+  if (options.start.tower_count > 1) text += fmt::format(" --towers {}", options.start.tower_count);
   if (!options.cnn_logits_relu) text += " --cnn_logits_relu false";
   return text;
 }
@@ -224,7 +222,6 @@ absl::Status train(const TrainOptions& options, const launch::SignalThread& sign
   const bool is_cnn = options.model == "cnn";
   if (summaries != nullptr)
     summaries->graph(model_graph(options.model, workload.schema(), workload.batch_size(), options.cnn_logits_relu));
-  ProgressBar bar(isatty(STDOUT_FILENO) != 0);
   return stopped_by_signal(worker::train(variables, workload,
                                          {.epochs = options.epochs,
                                           .seed = options.seed,
@@ -232,13 +229,11 @@ absl::Status train(const TrainOptions& options, const launch::SignalThread& sign
                                           .save_every = save_every(options),
                                           .verbose = options.verbose,
                                           .step_line = is_cnn ? worker::StepLine::kRate : worker::StepLine::kEpochs,
-                                          .towers = options.tower_count},
-                                         {.line = [&](const std::string& line) { bar.print_above(line); },
+                                          .towers = options.start.tower_count},
+                                         {.line = launch::print_line,
                                           .progress =
                                               [&](const worker::Progress& progress) {
-                                                bar.show(progress);
-                                                if (summaries == nullptr) return;
-                                                summaries->step(progress, workload, client);
+                                                if (summaries != nullptr) summaries->step(progress, workload, client);
                                               },
                                           .evaluated =
                                               [&](uint64_t global_step, float accuracy) {
@@ -257,15 +252,15 @@ ClientOptions connection_options(const TrainOptions& options, const launch::Host
                         .ofi_provider = options.ofi_provider,
                         .path_timeout = std::chrono::seconds(options.path_timeout_s),
                         .fallback = !options.no_fallback,
-                        .require_rdma = options.require_rdma,
+                        .require_rdma = options.start.require_rdma,
                         .failback = from_seconds(options.failback_secs),
                         .checksums = options.checksums,
-                        .bind_host = options.bind.host,
+                        .bind_host = options.start.bind.host,
                         .rails = uses_rails(options),
                         .streams = transport::rails::parse_streams(options.streams).value_or(0),
-                        .wait = wait_policy(plan, options)},
-          .security = options.security,
-          .recovery = {.join_timeout = std::chrono::seconds(options.join_timeout_seconds)},
+                        .wait = wait_policy(plan, options.start)},
+          .security = options.start.security,
+          .recovery = {.join_timeout = std::chrono::seconds(options.start.join_timeout_seconds)},
           .hooks = {.stop = &signals.stop()}};
 }
 
@@ -283,17 +278,17 @@ absl::StatusOr<ClientOptions> worker_options(const TrainOptions& options, const 
                                              const launch::SignalThread& signals, const Model& model,
                                              launch::AffinityBinder& binder, FlightLog& flight) {
   ClientOptions client = connection_options(options, plan, signals);
-  client.cluster = without_backups(options);
-  client.task_index = options.task.index;
-  client.mode = options.mode;
+  client.cluster = without_backups(options.start);
+  client.task_index = options.start.task.index;
+  client.mode = options.start.mode;
   client.optimizer = options.optimizer;
   client.bucket_bytes = options.bucket_kib * 1024;
   client.agreement = agreement(options);
   client.compression = {.push = options.push, .returns = options.returns};
-  client.recovery.backups = backups(options);
+  client.recovery.backups = backups(options.start);
   client.recovery.rejoin_timeout =
-      std::chrono::seconds(is_returning_ps_possible(options) ? options.rejoin_timeout_s : 0);
-  client.recovery.ps_address = options.ps_address;
+      std::chrono::seconds(is_returning_ps_possible(options.start) ? options.start.rejoin_timeout_s : 0);
+  client.recovery.ps_address = options.start.ps_address;
   GRADRAIL_ASSIGN_OR_RETURN(client.placement.device, model.devices->device_block(*model.workload));
   client.placement.gpu_transfers = model.devices->ways();
   client.placement.require_device = model.devices->forbids_staging();
@@ -322,19 +317,20 @@ absl::Status serve(const TrainOptions& options, const ps::Server::Options& serve
                    launch::SignalThread& signals, launch::StartGuard& guard, launch::AffinityBinder& binder,
                    FlightLog& flight, const std::function<void(uint16_t)>& listening) {
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<ps::Server> server, ps::Server::start(server_options));
-  GRADRAIL_ASSIGN_OR_RETURN(const auto monitor, PsMonitor::start(options.monitoring, monitored(options), *server));
+  GRADRAIL_ASSIGN_OR_RETURN(const auto monitor,
+                            PsMonitor::start(options.monitoring, monitored(options.start), *server));
   // Declared after the server: the waker is destroyed first, so no signal can wake a server that no longer exists.
   const launch::SignalThread::Waker waker(signals, [&] { server->wake(); });
   // The supervisor or the rendezvous sends the port to the workers: they can connect from now on.
   guard.end();
   if (listening) listening(server->port());
-  if (!options.local)
+  if (!options.start.local)
     launch::print_comment(fmt::format(
-        "ps/{} listens on {}", options.task.index,
+        "ps/{} listens on {}", options.start.task.index,
         to_string({.host = launch::host_of(listen), .port = server->port()}) + resolved_text(launch::host_of(listen))));
-  warn_of_loopback_name(options, launch::host_of(listen));
+  warn_of_loopback_name(options.start, launch::host_of(listen));
   // Only a launcher stops ps and workers at the same moment; else a stop of a ps counts at once.
-  absl::Status finished = server->wait_finished(signals.stop(), options.launch ? kGracePeriod : Duration::zero());
+  absl::Status finished = server->wait_finished(signals.stop(), options.start.launch ? kGracePeriod : Duration::zero());
   if (!finished.ok()) flight.write(server->marks(), std::string(message_of(finished)));
   for (const std::string& line : server->summary()) launch::print_line(line);
   std::vector<launch::AffinityBinder::UnitMemory> memory;
@@ -346,45 +342,46 @@ absl::Status serve(const TrainOptions& options, const ps::Server::Options& serve
 absl::Status run_ps(const TrainOptions& options, const launch::HostPlan& plan, launch::SignalThread& signals,
                     const std::function<void(uint16_t)>& listening, const std::function<void(uint32_t)>& joined) {
   // First: each line of the log names the task.
-  const std::string name = fmt::format("ps/{}", options.task.index);
+  const std::string name = fmt::format("ps/{}", options.start.task.index);
   start_log(name);
   launch::StartGuard guard(name);
   signals.accept_stop();
-  launch::AffinityBinder binder(plan, options);  // before anything else: threads inherit
+  launch::AffinityBinder binder(plan, options.start);  // before anything else: threads inherit
   signals.follow_cpus();
-  const std::string& advertised = options.cluster.ps[options.task.index];
-  const std::string listen = listen_address(options);
+  const std::string& advertised = options.start.cluster.ps[options.start.task.index];
+  const std::string listen = listen_address(options.start);
   std::shared_ptr<tree::TreeParent> parent;
   ClientOptions to_parent;
   if (!options.parent.ps.empty()) {
     to_parent = parent_options(options, plan, signals);
     GRADRAIL_ASSIGN_OR_RETURN(parent, tree::TreeParent::start(to_parent));
   }
-  FlightLog flight(options.monitoring, fmt::format("ps/{}", options.task.index));
+  FlightLog flight(options.monitoring, fmt::format("ps/{}", options.start.task.index));
   const ps::Server::Options server_options = {
-      .task_index = options.task.index,
+      .task_index = options.start.task.index,
       .listen_address = listen,
       .advertised_host = launch::host_of(advertised),
-      .shard_count = options.shards,
+      .shard_count = options.start.shards,
       .transports = options.transports,
-      .rails = transport::rails::rails_of(rails_setting(options), launch::host_of(listen), !options.bind.text.empty()),
+      .rails =
+          transport::rails::rails_of(rails_setting(options), launch::host_of(listen), !options.start.bind.text.empty()),
       .data_port = options.data_port,
       .rdma_only = options.rdma_only,
       .ofi_provider = options.ofi_provider,
       .path_timeout = std::chrono::seconds(options.path_timeout_s),
-      .worker_names = options.cluster.workers,
-      .wait = wait_policy(plan, options),
-      .replication_peer = replication_peer(options),
-      .find_replication_peer = find_replication_peer(options),
-      .begins_as_backup = begins_as_backup(options),
+      .worker_names = options.start.cluster.workers,
+      .wait = wait_policy(plan, options.start),
+      .replication_peer = replication_peer(options.start),
+      .find_replication_peer = find_replication_peer(options.start),
+      .begins_as_backup = begins_as_backup(options.start),
       .parent = parent,
       .device = options.ps_device,
       .checkpoint_dir = options.checkpoint_dir,
-      .run_name = run_name(options),
+      .run_name = run_name(options.start),
       .keep_checkpoints = options.keep,
       .heartbeat_timeout = std::chrono::seconds(options.heartbeat_timeout_s),
       .min_workers = options.min_workers,
-      .away_limit = std::chrono::seconds(options.rejoin_timeout_s) + kAwayLonger,
+      .away_limit = std::chrono::seconds(options.start.rejoin_timeout_s) + kAwayLonger,
       .console = launch::print_line,
       .on_join = joined,
       .on_shard_thread = [&](uint32_t shard) { binder.bind(shard); },
@@ -393,7 +390,7 @@ absl::Status run_ps(const TrainOptions& options, const launch::HostPlan& plan, l
       .marks = options.monitoring.marks(),
       .dump = [&](const std::vector<Mark>& marks) { flight.answer(marks); },
       .dump_signals = &signals.dumps(),
-      .security = options.security};
+      .security = options.start.security};
   if (parent == nullptr) return serve(options, server_options, listen, signals, guard, binder, flight, listening);
   return serve_node(to_parent, signals, [&](bool is_first) {
     return serve(options, server_options, listen, signals, guard, binder, flight,
@@ -404,21 +401,21 @@ absl::Status run_ps(const TrainOptions& options, const launch::HostPlan& plan, l
 absl::Status run_worker(const TrainOptions& given, const launch::HostPlan& plan, launch::SignalThread& signals,
                         const std::function<void()>& joined) {
   const TrainOptions options = planned(given, plan);
-  const std::string name = fmt::format("worker/{}", options.task.index);
+  const std::string name = fmt::format("worker/{}", options.start.task.index);
   start_log(name);
   launch::StartGuard guard(name);
   signals.accept_stop();
-  launch::AffinityBinder binder(plan, options);
+  launch::AffinityBinder binder(plan, options.start);
   signals.follow_cpus();
   // Before the data, which may take minutes to read.
   GRADRAIL_RETURN_IF_ERROR(check_host_of_worker(options));
   // Before join(): the schema comes from the model, and a wrong data folder must not cost a membership.
   GRADRAIL_ASSIGN_OR_RETURN(const Model model, make_model(options, plan, binder));
-  GRADRAIL_ASSIGN_OR_RETURN(const auto monitor, WorkerMonitor::start(options.monitoring, monitored(options)));
+  GRADRAIL_ASSIGN_OR_RETURN(const auto monitor, WorkerMonitor::start(options.monitoring, monitored(options.start)));
   GRADRAIL_ASSIGN_OR_RETURN(const auto summaries,
-                            open_summaries(options.monitoring, options.task.index, options.log_every));
-  GRADRAIL_ASSIGN_OR_RETURN(const auto timeline, open_timeline(options.monitoring, options.task.index));
-  FlightLog flight(options.monitoring, fmt::format("worker/{}", options.task.index));
+                            open_summaries(options.monitoring, options.start.task.index, options.log_every));
+  GRADRAIL_ASSIGN_OR_RETURN(const auto timeline, open_timeline(options.monitoring, options.start.task.index));
+  FlightLog flight(options.monitoring, fmt::format("worker/{}", options.start.task.index));
   GRADRAIL_ASSIGN_OR_RETURN(ClientOptions client_options,
                             worker_options(options, plan, signals, model, binder, flight));
   absl::StatusOr<std::unique_ptr<Client>> client = Client::join(std::move(client_options), model.workload->schema());
@@ -435,7 +432,7 @@ absl::Status run_worker(const TrainOptions& given, const launch::HostPlan& plan,
   // The ps reads the gradients on the GPU: the copy to the host is not needed.
   if ((*client)->device().is_used()) model.workload->stay_on_device();
   // Not before join(): the threads of the control plane started there and must not inherit the binding.
-  if (options.tower_count == 1) binder.bind(0);
+  if (options.start.tower_count == 1) binder.bind(0);
   // Checked after join(): each ps announces there whether it has a folder.
   const bool wants_checkpoints =
       options.save_steps > 0 || options.save_secs.value_or(0.0) > 0.0 || !options.checkpoint_dir.empty();
@@ -459,22 +456,29 @@ absl::Status run_alone(const TrainOptions& given, const launch::HostPlan& plan, 
   const TrainOptions options = planned(given, plan);
   start_log("worker/0");
   signals.accept_stop();
-  launch::AffinityBinder binder(plan, options);
+  launch::AffinityBinder binder(plan, options.start);
   signals.follow_cpus();
   GRADRAIL_ASSIGN_OR_RETURN(const Model model, make_model(options, plan, binder));
   GRADRAIL_ASSIGN_OR_RETURN(const std::unique_ptr<LocalVariables> variables,
                             LocalVariables::create(model.workload->schema(), options.optimizer,
                                                    [&](const MemorySpan& memory) { binder.bind_memory(0, memory); }));
   GRADRAIL_ASSIGN_OR_RETURN(const auto summaries,
-                            open_summaries(options.monitoring, options.task.index, options.log_every));
-  if (options.tower_count == 1) binder.bind(0);
+                            open_summaries(options.monitoring, options.start.task.index, options.log_every));
+  if (options.start.tower_count == 1) binder.bind(0);
   return train(options, signals, *variables, *model.workload, summaries.get(), nullptr,
                [&] { return where_it_was(binder, model, variables->memory(), options); });
 }
 
+/// The formats of step_line() in worker/trainer/trainer.cc.
+bool is_step_line(const std::string& line) {
+  unsigned long long step = 0;
+  return std::sscanf(line.c_str(), "Step: %llu,", &step) == 1 ||
+         std::sscanf(line.c_str(), "%*d-%*d-%*d %*s step %llu, loss", &step) == 1;
+}
+
 /// The options of one task, which the room `launch` has resolved further since the flags were checked.
 TrainOptions of_task(TrainOptions options, const launch::TaskOptions& task) {
-  static_cast<launch::TaskOptions&>(options) = task;
+  options.start = task;
   return options;
 }
 
@@ -490,9 +494,9 @@ launch::TaskBodies task_bodies(const TrainOptions& options) {
               [options](const launch::TaskOptions& task, const launch::HostPlan& plan, launch::SignalThread& signals,
                         const std::function<void()>& joined) {
                 const TrainOptions own = of_task(options, task);
-                return trains_alone(own) ? run_alone(own, plan, signals) : run_worker(own, plan, signals, joined);
+                return trains_alone(task) ? run_alone(own, plan, signals) : run_worker(own, plan, signals, joined);
               },
-          .bar_of_line = bar_of_line};
+          .is_step_line = is_step_line};
 }
 
 }  // namespace gradrail::tools

@@ -12,8 +12,8 @@
 namespace gradrail::tools {
 
 TowerDevices::TowerDevices(const launch::HostPlan& plan, const TrainOptions& options)
-    : soft_(!options.no_soft_placement), direct_(options.gpu_direct), checksums_(options.checksums) {
-  for (const launch::UnitPlace& place : places_of(plan, options)) {
+    : soft_(!options.start.no_soft_placement), direct_(options.gpu_direct), checksums_(options.checksums) {
+  for (const launch::UnitPlace& place : places_of(plan, options.start)) {
     towers_.push_back({.ordinal = place.gpu_ordinal, .why_cpu = plan.why_no_gpu});
     if (place.gpu_ordinal < 0 && plan.why_no_gpu.empty()) towers_.back().why_cpu = "no GPU remains for it";
   }
@@ -21,7 +21,7 @@ TowerDevices::TowerDevices(const launch::HostPlan& plan, const TrainOptions& opt
   // hwloc saw a GPU that no tower uses: the user should know why.
   const bool idle = std::any_of(gpus.begin(), gpus.end(),
                                 [](const topology::Gpu& gpu) { return gpu.vendor == topology::Vendor::nvidia; });
-  if (!plan.why_no_gpu.empty() && options.why_no_gpu.empty()) {
+  if (!plan.why_no_gpu.empty() && options.start.why_no_gpu.empty()) {
     if (idle)
       log_warning("this machine has GPUs, but towers compute on CPUs: {}", plan.why_no_gpu);
     else  // a host without a GPU is no reason for a warning

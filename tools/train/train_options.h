@@ -20,11 +20,12 @@ class App;
 namespace gradrail::tools {
 
 constexpr double kDefaultSaveSecs = 600.0;  // TensorFlow's
-constexpr uint32_t kMaxSlotMib = 1 << 20;   // 1 TiB, as the largest model
 
 /// The options of one task of the built-in trainer. The parser of the flags sets them, then check_train_options() sets
 /// the rest.
-struct TrainOptions : launch::TaskOptions {
+struct TrainOptions {
+  launch::TaskOptions start;
+
   // Parameter servers.
   uint32_t min_workers = 1;
   uint32_t slot_mib = 32;
@@ -73,8 +74,9 @@ struct TrainOptions : launch::TaskOptions {
   MonitoringFlags monitoring;
 };
 
-/// Adds the flags, each with - and _ spelling.
+/// Adds the flags of a command, each with - and _ spelling. Those of `run` are flags of `train`, but for --interactive.
 void add_train_flags(CLI::App& command, TrainOptions& options);
+void add_run_flags(CLI::App& command, TrainOptions& options);
 
 /// Where `--plugin-dir` goes, of every subcommand; before the list of transports is first looked at.
 void add_plugin_flag(CLI::App& command, std::string& folder);

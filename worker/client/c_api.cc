@@ -296,7 +296,8 @@ const char* gradrail_stats_json(gradrail_client* client) {
 gradrail_status gradrail_barrier(gradrail_client* client, const char* name) {
   return guarded([&]() -> absl::Status {
     GRADRAIL_RETURN_IF_ERROR(check_client("gradrail_barrier", client));
-    return client->client->barriers().wait(name == nullptr ? "" : name);
+    if (name == nullptr) return absl::InvalidArgumentError("gradrail_barrier: name is NULL");
+    return client->client->barriers().wait(name);
   });
 }
 

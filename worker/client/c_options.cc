@@ -34,17 +34,6 @@ void set_unless_zero(float given, float& value) {
   if (given != 0.0f) value = given;
 }
 
-absl::StatusOr<gradrail_options> known_part(const gradrail_options* given) {
-  if (given == nullptr) return absl::InvalidArgumentError("gradrail_join: options is NULL");
-  if (given->struct_bytes < kLeastStructBytes) {
-    return absl::InvalidArgumentError("gradrail_join: begin options with GRADRAIL_OPTIONS_INIT");
-  }
-  gradrail_options options{};
-  // A program of an older header has a shorter struct: the rest stays zero, which selects the defaults.
-  std::memcpy(&options, given, std::min(given->struct_bytes, sizeof(options)));
-  return options;
-}
-
 /// Adds the member of gradrail_options to an error that does not name it.
 absl::Status in_member(std::string_view member, const absl::Status& status) {
   return absl::Status(status.code(), fmt::format("{}: {}", member, message_of(status)));
@@ -136,7 +125,9 @@ absl::StatusOr<Security> security_of(const gradrail_options& given) {
 }  // namespace
 
 absl::StatusOr<ClientOptions> to_client_options(const gradrail_options* program) {
-  GRADRAIL_ASSIGN_OR_RETURN(gradrail_options given, known_part(program));
+  GRADRAIL_ASSIGN_OR_RETURN(
+      gradrail_options given,
+      known_part(program, kLeastStructBytes, "gradrail_join: begin options with GRADRAIL_OPTIONS_INIT"));
   ClientOptions options;
   GRADRAIL_ASSIGN_OR_RETURN(const Source source, take_environment(given));
   GRADRAIL_ASSIGN_OR_RETURN(ClusterSpec cluster, cluster_from_hosts(or_default(given.ps_hosts, ""),

@@ -56,22 +56,24 @@ absl::Status check_arrays(std::string_view call, const float* const* arrays, siz
   return absl::OkStatus();
 }
 
-absl::Status open(const gradrail_publish_options* given, const gradrail_tensor* tensors, size_t count,
+absl::Status open(const gradrail_publish_options* program, const gradrail_tensor* tensors, size_t count,
                   gradrail_publisher** out) {
   if (out == nullptr) return absl::InvalidArgumentError("gradrail_publisher_open: publisher is NULL");
   *out = nullptr;
-  if (given == nullptr || given->struct_bytes < sizeof(gradrail_publish_options))
-    return absl::InvalidArgumentError("gradrail_publisher_open: begin options with GRADRAIL_PUBLISH_OPTIONS_INIT");
-  PublisherOptions options{.insecure = given->insecure != 0};
-  options.server.listen = text_or(given->listen, "127.0.0.1:0");
-  GRADRAIL_ASSIGN_OR_RETURN(options.format, parse_format(text_or(given->format, "bf16")));
-  GRADRAIL_ASSIGN_OR_RETURN(options.server.secret, secret_of(given->secret_file));
-  if (given->keep != 0) options.keep = given->keep;
-  if (given->max_readers != 0) options.server.max_readers = given->max_readers;
-  if (given->reader_timeout_s != 0) {
+  GRADRAIL_ASSIGN_OR_RETURN(
+      const gradrail_publish_options given,
+      worker::known_part(program, offsetof(gradrail_publish_options, format),
+                         "gradrail_publisher_open: begin options with GRADRAIL_PUBLISH_OPTIONS_INIT"));
+  PublisherOptions options{.insecure = given.insecure != 0};
+  options.server.listen = text_or(given.listen, "127.0.0.1:0");
+  GRADRAIL_ASSIGN_OR_RETURN(options.format, parse_format(text_or(given.format, "bf16")));
+  GRADRAIL_ASSIGN_OR_RETURN(options.server.secret, secret_of(given.secret_file));
+  if (given.keep != 0) options.keep = given.keep;
+  if (given.max_readers != 0) options.server.max_readers = given.max_readers;
+  if (given.reader_timeout_s != 0) {
     GRADRAIL_RETURN_IF_ERROR(
-        duration_of("gradrail_publisher_open", "reader_timeout_s", given->reader_timeout_s).status());
-    options.server.reader_timeout_s = given->reader_timeout_s;
+        duration_of("gradrail_publisher_open", "reader_timeout_s", given.reader_timeout_s).status());
+    options.server.reader_timeout_s = given.reader_timeout_s;
   }
   GRADRAIL_ASSIGN_OR_RETURN(Schema schema, worker::to_schema("gradrail_publisher_open", tensors, count));
   GRADRAIL_ASSIGN_OR_RETURN(auto opened, Publisher::open(std::move(options), std::move(schema)));
@@ -79,21 +81,23 @@ absl::Status open(const gradrail_publish_options* given, const gradrail_tensor* 
   return absl::OkStatus();
 }
 
-absl::Status open(const gradrail_subscribe_options* given, gradrail_subscriber** out) {
+absl::Status open(const gradrail_subscribe_options* program, gradrail_subscriber** out) {
   if (out == nullptr) return absl::InvalidArgumentError("gradrail_subscriber_open: subscriber is NULL");
   *out = nullptr;
-  if (given == nullptr || given->struct_bytes < sizeof(gradrail_subscribe_options))
-    return absl::InvalidArgumentError("gradrail_subscriber_open: begin options with GRADRAIL_SUBSCRIBE_OPTIONS_INIT");
-  SubscriberOptions options{.address = text_or(given->address, ""), .insecure = given->insecure != 0};
-  const std::string follow = text_or(given->follow, "newest");
+  GRADRAIL_ASSIGN_OR_RETURN(
+      const gradrail_subscribe_options given,
+      worker::known_part(program, offsetof(gradrail_subscribe_options, follow),
+                         "gradrail_subscriber_open: begin options with GRADRAIL_SUBSCRIBE_OPTIONS_INIT"));
+  SubscriberOptions options{.address = text_or(given.address, ""), .insecure = given.insecure != 0};
+  const std::string follow = text_or(given.follow, "newest");
   if (follow != "newest" && follow != "each")
     return absl::InvalidArgumentError(fmt::format("follow '{}': must be newest or each", escaped(follow)));
   options.follow = follow == "each" ? Follow::each : Follow::newest;
-  GRADRAIL_ASSIGN_OR_RETURN(options.secret, secret_of(given->secret_file));
-  if (given->silence_timeout_s != 0) {
+  GRADRAIL_ASSIGN_OR_RETURN(options.secret, secret_of(given.secret_file));
+  if (given.silence_timeout_s != 0) {
     GRADRAIL_RETURN_IF_ERROR(
-        duration_of("gradrail_subscriber_open", "silence_timeout_s", given->silence_timeout_s).status());
-    options.silence_timeout_s = given->silence_timeout_s;
+        duration_of("gradrail_subscriber_open", "silence_timeout_s", given.silence_timeout_s).status());
+    options.silence_timeout_s = given.silence_timeout_s;
   }
   GRADRAIL_ASSIGN_OR_RETURN(auto opened, Subscriber::open(std::move(options)));
   *out = new gradrail_subscriber{.subscriber = std::move(opened), .tensors = {}, .hash = {}, .stats = {}};

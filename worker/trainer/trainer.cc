@@ -154,7 +154,7 @@ std::string Run::step_line(uint32_t epoch, size_t batch, double average_ms) cons
 
 void Run::report(uint32_t epoch, size_t batch) {
   const size_t batches = workload_.batches_per_epoch();
-  // The bar shows each step; the line below only every `log_every` steps.
+  // `progress` has each step; the line below only every `log_every` steps.
   if (output_.progress) output_.progress({variables_.global_step(), epoch, options_.epochs, batch, batches, cost_});
   ++steps_since_line_;
   // A worker that skipped steps may never have a round number.

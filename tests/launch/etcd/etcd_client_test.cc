@@ -31,7 +31,7 @@ class EtcdClientTest : public ::testing::Test {
 TEST_F(EtcdClientTest, TheEndpointThatAnsweredIsAskedFirst) {
   answer_with(grpc::StatusCode::UNAVAILABLE, "no leader");
   const auto both = *Etcd::open({a_.url(), b_.url()});
-  for (int i = 0; i < 3; ++i) EXPECT_EQ(both->list({.key = "/k"})->revision, 1);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(both->list("/k")->revision, 1);
   EXPECT_EQ(a_.requests(), 1);
   EXPECT_EQ(b_.requests(), 3);
   EXPECT_EQ(both->local_host(), "127.0.0.1");
@@ -42,15 +42,15 @@ TEST_F(EtcdClientTest, AnEndpointThatReturnsIsUsedAtOnce) {
   const std::string url = first->url();
   first.reset();
   const auto etcd = *Etcd::open({url});
-  for (int i = 0; i < 5; ++i) EXPECT_FALSE(etcd->list({.key = "/k"}).ok());
+  for (int i = 0; i < 5; ++i) EXPECT_FALSE(etcd->list("/k").ok());
   const FakeEtcd again(url.substr(url.rfind(':') + 1));
-  const auto listing = etcd->list({.key = "/k"});
+  const auto listing = etcd->list("/k");
   EXPECT_TRUE(listing.ok()) << listing.status();
 }
 
 TEST_F(EtcdClientTest, AMistakeIsNamedRatherThanAnAbsence) {
   answer_with(grpc::StatusCode::UNIMPLEMENTED, "unknown service etcdserverpb.KV");
-  const absl::Status status = (*Etcd::open({kAbsent, a_.url()}))->list({.key = "/k"}).status();
+  const absl::Status status = (*Etcd::open({kAbsent, a_.url()}))->list("/k").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(text(status), StartsWith(fmt::format("etcd at {}: the server is not etcd", a_.url())));
   EXPECT_THAT(text(status), HasSubstr("unknown service"));
@@ -94,14 +94,14 @@ TEST_F(EtcdClientTest, ALeaseThatHasEndedIsNoError) {
   const auto etcd = a_.client();
   EXPECT_FALSE(*etcd->keep_alive(5));
   EXPECT_TRUE(etcd->revoke(5).ok());
-  EXPECT_EQ(*etcd->put_if_unchanged({.key = "/k"}, 1, {"/k", "v", 5}), Etcd::Put::no_lease);
+  EXPECT_EQ(*etcd->put_if_unchanged(1, {"/k", "v", 5}), Etcd::Put::no_lease);
   EXPECT_TRUE(*etcd->keep_alive(*etcd->grant(5)));
 }
 
 TEST_F(EtcdClientTest, EmptyAnswersAreNoEtcd) {
   a_.edit = [](google::protobuf::Message& answer) { answer.Clear(); };
   const auto etcd = a_.client();
-  const absl::Status status = etcd->list({.key = "/k"}).status();
+  const absl::Status status = etcd->list("/k").status();
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(text(status), HasSubstr(a_.url() + ": the server is not etcd"));
   EXPECT_EQ(etcd->grant(5).status().code(), absl::StatusCode::kFailedPrecondition);
@@ -119,7 +119,8 @@ TEST_F(EtcdClientTest, AWrongFileIsNamedByItsVariable) {
 TEST(LocalHost, PeersOfBothFamilies) {
   EXPECT_EQ(local_host_towards("ipv4:127.0.0.1:2379"), "127.0.0.1");
   EXPECT_EQ(local_host_towards("ipv6:%5B::ffff:127.0.0.1%5D:2379"), "127.0.0.1");
-  for (const char* none : {"", "unix:/tmp/x", "ipv4:1.2.3.4:x"}) EXPECT_EQ(local_host_towards(none), "") << none;
+  for (const char* none : {"", "unix:/tmp/x", "unknown", "ipv4:", "ipv4:1.2.3.4:x"})
+    EXPECT_EQ(local_host_towards(none), "") << none;
 }
 
 }  // namespace

@@ -126,7 +126,7 @@ Status FakeEtcd::txn(const etcdserverpb::TxnRequest& request, etcdserverpb::TxnR
   const etcdserverpb::PutRequest& put = request.success(0).request_put();
   if (!leases_.contains(put.lease())) return no_lease();
   for (const auto& [key, value] : values_) {
-    if (matches(key, compare.key(), compare.range_end()) && value.changed >= compare.mod_revision()) return Status::OK;
+    if (key == compare.key() && value.changed >= compare.mod_revision()) return Status::OK;
   }
   this->put(put.key(), put.value(), put.lease());
   ++writes_;

@@ -10,7 +10,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using Role = Launch::Role;
 using Environment = std::map<std::string, std::string>;
 
 absl::StatusOr<std::optional<Launch>> read(
@@ -58,11 +57,6 @@ const Environment kMpirun{{"OMPI_COMM_WORLD_SIZE", "4"},
                           {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
                           {"PMIX_NAMESPACE", "991"}};
 const Environment kTorchrun{{"WORLD_SIZE", "3"}, {"RANK", "2"}, {"MASTER_ADDR", "n9"}, {"MASTER_PORT", "29500"}};
-const Environment kDmlc{{"DMLC_ROLE", "worker"},
-                        {"DMLC_NUM_SERVER", "2"},
-                        {"DMLC_NUM_WORKER", "3"},
-                        {"DMLC_PS_ROOT_URI", "10.0.0.1"},
-                        {"DMLC_PS_ROOT_PORT", "9091"}};
 
 TEST(ExpandNodes, ExpandsListsOfSlurm) {
   EXPECT_THAT(*expand_nodes("node7"), ElementsAre("node7"));
@@ -96,7 +90,6 @@ TEST(Launcher, WithoutALauncherOrWithOneTask) {
 
 TEST(Launcher, Slurm) {
   const Launch launch = launched(kSlurm);
-  EXPECT_EQ(launch.role, Role::by_rank);
   EXPECT_EQ(launch.rank, 3u);
   EXPECT_EQ(launch.size, 4u);
   EXPECT_EQ(launch.node, "n3");
@@ -169,28 +162,6 @@ TEST(Launcher, Torchrun) {
   EXPECT_THAT(refused(with(kTorchrun, {{"MASTER_PORT", "70000"}})), HasSubstr("MASTER_PORT=70000"));
 }
 
-TEST(Launcher, PsLite) {
-  Launch launch = launched(kDmlc);
-  EXPECT_EQ(launch.role, Role::worker);
-  EXPECT_EQ(launch.rank, std::nullopt);
-  EXPECT_EQ(launch.size, 5u);
-  EXPECT_EQ(launch.ps_count, 2u);
-  EXPECT_EQ(launch.rendezvous, "10.0.0.1:9091");
-  EXPECT_EQ(launched(with(kDmlc, {{"DMLC_WORKER_ID", "2"}})).rank, 2u);
-  EXPECT_EQ(launched(with(kDmlc, {{"DMLC_RANK", "1"}})).rank, 1u);
-  EXPECT_EQ(launched(with(kDmlc, {{"DMLC_ROLE", "scheduler"}, {"DMLC_RANK", "0"}})).role, Role::scheduler);
-  launch = launched(with(kDmlc, {{"DMLC_ROLE", "server"}, {"DMLC_SERVER_ID", "1"}, {"DMLC_WORKER_ID", "2"}}));
-  EXPECT_EQ(launch.role, Role::ps);
-  EXPECT_EQ(launch.rank, 1u);
-}
-
-TEST(Launcher, PsLiteInParts) {
-  for (const auto& [name, value] : kDmlc) EXPECT_THAT(refused(without(kDmlc, name)), HasSubstr(name));
-  EXPECT_THAT(refused(with(kDmlc, {{"DMLC_ROLE", "boss"}})), HasSubstr("DMLC_ROLE=boss"));
-  EXPECT_THAT(refused(with(kDmlc, {{"DMLC_NUM_WORKER", "0"}})), HasSubstr("at least 1"));
-  EXPECT_THAT(refused(with(kDmlc, {{"DMLC_RANK", "3"}})), HasSubstr("DMLC_RANK=3"));
-}
-
 TEST(Launcher, HalfAPairIsAnError) {
   for (const auto& [all, name] :
        {std::pair(kSlurm, "SLURM_PROCID"), std::pair(kMpirun, "OMPI_COMM_WORLD_RANK"),
@@ -212,8 +183,8 @@ TEST(Launcher, VariablesThatCannotBeUsedAreErrors) {
   EXPECT_THAT(refused({{"SLURM_PROCID", "1"}, {"SLURM_JOB_ID", "17"}}), HasSubstr("SLURM_STEP_NUM_TASKS is not set"));
   EXPECT_THAT(refused({{"PMIX_RANK", "1"}}), HasSubstr("PMIX_NAMESPACE is not set"));
   EXPECT_THAT(refused({{"PMIX_NAMESPACE", "x"}}), HasSubstr("PMIX_RANK is not set"));
-  EXPECT_THAT(refused({{"DMLC_PS_ROOT_URI", "10.0.0.1"}}), HasSubstr("DMLC_ROLE=(not set)"));
-  EXPECT_THAT(refused({{"DMLC_WORKER_ID", "1"}}), HasSubstr("DMLC_ROLE=(not set)"));
+  EXPECT_THAT(refused({{"DMLC_ROLE", "server"}, {"DMLC_NUM_WORKER", "1"}}),
+              HasSubstr("DMLC_NUM_WORKER=1 DMLC_ROLE=server is of a launcher"));
   EXPECT_THAT(refused({{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}}), HasSubstr("PMI_RANK=1 PMI_SIZE=4"));
   EXPECT_THAT(refused({{"PMI_RANK", "1"}}), HasSubstr("PMI_RANK=1 PMI_SIZE= is of a launcher"));
   EXPECT_THAT(refused({{"MV2_COMM_WORLD_RANK", "0"}, {"MV2_COMM_WORLD_SIZE", "2"}}),
@@ -299,11 +270,6 @@ TEST(WorkerVariables, TheProgramMeetsWhereItsRank0Is) {
 TEST(Launcher, TheInnermostLauncherCounts) {
   EXPECT_EQ(launched(with(kSlurm, kMpirun)).job, "mpirun job 991");
   EXPECT_EQ(launched(with(with(kSlurm, kMpirun), kTorchrun)).rank, 2u);
-  EXPECT_EQ(launched(with(kSlurm, kDmlc)).role, Role::worker);
-}
-
-TEST(Launcher, TwoLaunchersThatContradictEachOther) {
-  EXPECT_THAT(refused(with(kDmlc, kTorchrun)), HasSubstr("unset one"));
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "launch/rendezvous/rank_server.h"
 
 #include <gmock/gmock.h>
-#include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
@@ -10,10 +9,9 @@
 #include "base/file_descriptor.h"
 #include "base/net_address.h"
 #include "fmt/format.h"
+#include "gradrail/cluster.h"
 #include "launch/rendezvous/rank_join.h"
-#include "launch/rendezvous/rendezvous.grpc.pb.h"
 #include "ps/admission/channel.h"
-#include "ps/protocol/control_status.h"
 
 namespace gradrail::launch {
 namespace {
@@ -22,8 +20,6 @@ using proto::RankHello;
 using proto::RankMessage;
 using ::testing::HasSubstr;
 using Server = absl::StatusOr<std::unique_ptr<RankServer>>;
-
-constexpr int kMaxBytes = 64 << 10;
 
 std::string text(const absl::Status& status) { return std::string(status.message()); }
 
@@ -36,42 +32,31 @@ RankMessage json(const std::string& content) {
 /// A job of two ranks: the first one and a worker.
 class RankServerTest : public ::testing::Test {
  protected:
-  static RankHello hello(uint32_t rank) {
-    RankHello hello = hello_of("job", 2, 1);
-    hello.set_rank(rank);
-    return hello;
-  }
+  static RankHello hello(uint32_t rank) { return hello_of("job", rank, 2, 1); }
   TimePoint deadline() const { return Clock::now() + timeout_; }
   std::future<Server> gather_async() const {
-    return std::async(
-        std::launch::async,
-        [options = RankServerOptions{
-             .address = address_, .hello = hello(0), .timeout = timeout_, .max_message_bytes = max_bytes_}] {
-          return RankServer::gather(options);
-        });
+    return std::async(std::launch::async,
+                      [options = RankServerOptions{.address = address_, .hello = hello(0), .timeout = timeout_}] {
+                        return RankServer::gather(options);
+                      });
   }
   absl::StatusOr<RankStreamPtr> join(const RankHello& hello) const {
-    return join_first_rank(address_, "", hello, deadline(), max_bytes_, [](const std::string&) {});
+    return join_first_rank(address_, "", hello, deadline(), [](const std::string&) {});
   }
   /// The end of a stream that was refused.
   static absl::Status refusal(const absl::StatusOr<RankStreamPtr>& stream) {
     return stream.ok() ? (*stream)->receive(RankMessage::kJson, Clock::now() + std::chrono::seconds(20)).status()
                        : stream.status();
   }
-  /// A stream of a client that is no gradrail: its status after one message.
-  grpc::Status send_alone(const RankMessage& message) const {
-    absl::StatusOr<std::shared_ptr<grpc::Channel>> channel = absl::UnavailableError("not tried");
-    while (!channel.ok() && Clock::now() < deadline())
-      channel = ps::open_channel(address_, grpc::InsecureChannelCredentials(), "", {}, std::chrono::seconds(1));
-    if (!channel.ok()) return ps::to_grpc(channel.status());
-    proto::Rendezvous::Stub stub(*channel);
-    grpc::ClientContext context;
-    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
-    const auto stream = stub.Join(&context);
-    stream->Write(message);
-    RankMessage answer;
-    EXPECT_FALSE(stream->Read(&answer));
-    return stream->Finish();
+  /// The answer to one message that is no hello.
+  absl::Status answer_to(const RankMessage& message) const {
+    absl::StatusOr<FileDescriptor> socket = absl::UnavailableError("not tried");
+    while (!socket.ok() && Clock::now() < deadline())
+      socket = ps::open_connection(address_, "", std::chrono::seconds(1));
+    if (!socket.ok()) return socket.status();
+    RankStream stream(*std::move(socket), "the first task");
+    stream.send(message, deadline()).IgnoreError();
+    return stream.receive(RankMessage::kAssignment, deadline()).status();
   }
   /// Joins both ranks.
   void meet() {
@@ -82,18 +67,16 @@ class RankServerTest : public ::testing::Test {
     rank_ = *std::move(joined);
     server_ = *std::move(server);
   }
-  RankStream& at_server() const { return *server_->joined().front().stream; }
+  RankStream& at_server() const { return *server_->streams()[1]; }
 
   // Tests run side by side, below the ports of outgoing connections.
   const std::string address_ = fmt::format("127.0.0.1:{}", 12000 + getpid() % 19000);
   Duration timeout_ = std::chrono::seconds(30);
-  int max_bytes_ = kMaxBytes;
   std::unique_ptr<RankServer> server_;
   RankStreamPtr rank_;
 };
 
 TEST_F(RankServerTest, MessagesOfBothEndsArriveInOrder) {
-  max_bytes_ = 4 << 20;
   meet();
   const std::string large(2 << 20, 'x');
   for (const std::string& content : {std::string("first"), large, std::string("last")}) {
@@ -104,8 +87,8 @@ TEST_F(RankServerTest, MessagesOfBothEndsArriveInOrder) {
     EXPECT_TRUE(rank_->send(json("answer"), deadline()).ok());
     EXPECT_EQ(at_server().receive(RankMessage::kJson, deadline())->json(), "answer");
   }
-  EXPECT_EQ(server_->assignments().assignment_of({"worker", 0}).worker_hosts(0), "127.0.0.1");
-  EXPECT_EQ(server_->assignments().assignment_of({"worker", 0}).ps_hosts(0), "127.0.0.1");
+  EXPECT_EQ(server_->assignments().assignment_of(1).worker_hosts(0), "127.0.0.1");
+  EXPECT_EQ(server_->assignments().assignment_of(1).ps_hosts(0), "127.0.0.1");
 }
 
 TEST_F(RankServerTest, TheLastMessageArrivesBeforeTheEnd) {
@@ -161,11 +144,10 @@ TEST_F(RankServerTest, AStreamNeedsAHelloOfModestSize) {
   std::future<Server> gathered = gather_async();
   RankMessage port, large;
   port.set_port(1);
-  large.mutable_hello()->set_job(std::string(2 * kMaxBytes, 'x'));
-  const grpc::Status without = send_alone(port);
-  EXPECT_EQ(without.error_code(), grpc::StatusCode::FAILED_PRECONDITION);
-  EXPECT_THAT(without.error_message(), HasSubstr("must be a hello"));
-  EXPECT_EQ(send_alone(large).error_code(), grpc::StatusCode::RESOURCE_EXHAUSTED);
+  *large.mutable_hello() = hello(1);
+  large.mutable_hello()->set_cpus(std::string(kMaxHelloBytes, 'x'));
+  EXPECT_EQ(answer_to(port).code(), absl::StatusCode::kUnavailable);
+  EXPECT_EQ(answer_to(large).code(), absl::StatusCode::kUnavailable);
   const absl::StatusOr<RankStreamPtr> joined = join(hello(1));  // ended too early, it would reset the stream
   EXPECT_TRUE(joined.ok());
   EXPECT_TRUE(gathered.get().ok());
@@ -174,7 +156,7 @@ TEST_F(RankServerTest, AStreamNeedsAHelloOfModestSize) {
 TEST_F(RankServerTest, ARankOfAnotherJobIsRefused) {
   std::future<Server> gathered = gather_async();
   RankHello other = hello(1);
-  other.set_job(std::string(20'000, 'x'));  // gRPC does not send such a long reason
+  other.set_job(std::string(20'000, 'x'));
   EXPECT_THAT(text(refusal(join(other))),
               HasSubstr("refused this task: this rendezvous belongs to job, the task to xxx"));
   const absl::StatusOr<RankStreamPtr> joined = join(hello(1));  // ended too early, it would reset the stream
@@ -221,10 +203,9 @@ TEST_F(RankServerTest, TheDeadlineNamesTheMissingTasks) {
 }
 
 TEST_F(RankServerTest, AnUnknownHostIsNamed) {
-  const absl::Status unknown =
-      join_first_rank("no-host.invalid:1", "", hello(1), Clock::now() + std::chrono::milliseconds(300), kMaxBytes,
-                      [](const auto&) {})
-          .status();
+  const absl::Status unknown = join_first_rank("no-host.invalid:1", "", hello(1),
+                                               Clock::now() + std::chrono::milliseconds(300), [](const auto&) {})
+                                   .status();
   EXPECT_EQ(unknown.code(), absl::StatusCode::kDeadlineExceeded);
   EXPECT_THAT(text(unknown), HasSubstr("no-host.invalid"));
 }
@@ -235,14 +216,6 @@ TEST_F(RankServerTest, ATakenPortIsNamed) {
   EXPECT_EQ(taken.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(text(taken), HasSubstr(fmt::format("cannot listen on {}: the port is in use", address_)));
   EXPECT_THAT(text(taken), HasSubstr("--rendezvous tcp://HOST:PORT"));
-}
-
-TEST(HostOfPeer, UnderstandsTheNotationOfGrpc) {
-  EXPECT_EQ(host_of_peer("ipv4:10.0.0.1:2222"), "10.0.0.1");
-  EXPECT_EQ(host_of_peer("ipv6:%5Bfd00::1%5D:2222"), "fd00::1");
-  EXPECT_EQ(host_of_peer("ipv6:%5Bfe80::1%25eth0%5D:2222"), "fe80::1%eth0");
-  EXPECT_EQ(host_of_peer("ipv6:%5B::ffff:10.0.0.1%5D:2222"), "10.0.0.1");
-  for (const char* none : {"", "unix:/tmp/socket", "unknown", "ipv4:"}) EXPECT_EQ(host_of_peer(none), "") << none;
 }
 
 }  // namespace

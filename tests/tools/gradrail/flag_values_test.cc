@@ -207,6 +207,27 @@ TEST_F(FlagValues, SwitchesTakeTruthValuesOnly) {
   EXPECT_GT(checked, 40u);
 }
 
+TEST_F(FlagValues, AWrongVerbIsNamed) {
+  EXPECT_THAT(refusal({"checkpoint", "vrify", "folder"}), HasSubstr("unknown arguments: vrify folder"));
+  EXPECT_THAT(refusal({"trian"}), HasSubstr("unknown arguments: trian"));
+  EXPECT_THAT(refusal({"checkpoint"}), HasSubstr("subcommand is required"));
+}
+
+TEST_F(FlagValues, RunHasTheFlagsOfTrain) {
+  const auto names_of = [&](const char* command) {
+    std::set<std::string> names;
+    for (const Flag& flag : flags_) {
+      if (flag.command.path.back() != command) continue;
+      names.insert(flag.option.names.begin(), flag.option.names.end());
+    }
+    return names;
+  };
+  std::set<std::string> run = names_of("run");
+  EXPECT_GT(run.size(), 15u);
+  EXPECT_EQ(run.erase("--interactive"), 1u);
+  EXPECT_THAT(names_of("train"), testing::IsSupersetOf(run));
+}
+
 TEST_F(FlagValues, AUsableLineIsAccepted) {
   EXPECT_THAT(refusal({"train", "--model", "linear", "--batch_size=010", "--checksums=yes"}), IsEmpty());
   EXPECT_EQ(line_.train.batch_size, 10);

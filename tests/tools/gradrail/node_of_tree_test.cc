@@ -20,10 +20,10 @@ class ParentFlag : public ::testing::Test {
     // Tests run at the same time, each in a process.
     file_ = ::testing::TempDir() + fmt::format("gradrail-parent-{}.json", getpid());
     std::ofstream(file_) << R"({"ps": ["10.0.0.1"], "worker": ["10.0.1.1", "10.0.2.1:2222"]})";
-    options_.ps_hosts = "10.0.2.1:2222";
-    options_.worker_hosts = "10.0.2.2:3000,10.0.2.3:3000";
-    options_.job_name = "ps";
-    options_.task_index = 0;
+    options_.start.ps_hosts = "10.0.2.1:2222";
+    options_.start.worker_hosts = "10.0.2.2:3000,10.0.2.3:3000";
+    options_.start.job_name = "ps";
+    options_.start.task_index = 0;
     options_.parent_file = file_;
   }
   ~ParentFlag() override { std::filesystem::remove(file_); }
@@ -41,21 +41,21 @@ TEST_F(ParentFlag, FindsThePlaceOfTheNodeByItsAddress) {
 }
 
 TEST_F(ParentFlag, HasNoEffectOnAWorker) {
-  options_.job_name = "worker";
+  options_.start.job_name = "worker";
   const absl::StatusOr<TrainOptions> options = check_train_options(options_);
   ASSERT_TRUE(options.ok()) << options.status();
   EXPECT_TRUE(options->parent.ps.empty());
 }
 
 TEST_F(ParentFlag, RefusesANodeThatTheParentDoesNotName) {
-  options_.ps_hosts = "10.0.3.1:2222";
+  options_.start.ps_hosts = "10.0.3.1:2222";
   EXPECT_THAT(refusal(), HasSubstr("10.0.3.1:2222, the address of this ps, must be one of them"));
 }
 
 TEST_F(ParentFlag, RefusesSeveralServersAndTheStateOfARoot) {
-  options_.ps_hosts = "10.0.2.1:2222,10.0.2.4:2222";
+  options_.start.ps_hosts = "10.0.2.1:2222,10.0.2.4:2222";
   EXPECT_THAT(refusal(), HasSubstr("a node is the only ps of its workers"));
-  options_.ps_hosts = "10.0.2.1:2222";
+  options_.start.ps_hosts = "10.0.2.1:2222";
   options_.checkpoint_dir = "/tmp";
   EXPECT_THAT(refusal(), HasSubstr("the root has the parameters"));
   options_.checkpoint_dir.clear();

@@ -65,6 +65,7 @@ const char* c_program_trains(const char* ps_hosts, const char* worker_hosts, uin
   }
   for (int i = 0; i < 12; ++i) EXPECT(m[i] == 100.0f - 4.0f * (float)(i + 1));
   for (int i = 0; i < 5; ++i) EXPECT(v[i] == -7.0f - 4.0f * 3.0f);
+  EXPECT(gradrail_barrier(client, NULL) == GRADRAIL_INVALID_ARGUMENT);
   EXPECT(gradrail_barrier(client, "done") == GRADRAIL_OK);
   EXPECT(gradrail_pull(client) == GRADRAIL_OK);
   EXPECT(gradrail_leave(client) == GRADRAIL_OK);

@@ -46,8 +46,20 @@ function(gradrail_umbrella name)
   target_link_libraries(gradrail_${name} INTERFACE ${ARGN})
 endfunction()
 
-# gradrail_grpc(<name> <folder>/<file>.proto): gradrail_<name> has the messages and services of one file, in the build
-# tree's <folder>/<file>.pb.h and .grpc.pb.h.
+# gradrail_protobuf(<name> <folder>/<file>.proto): gradrail_<name> has the messages of one file, in the build tree's
+# <folder>/<file>.pb.h.
+function(gradrail_protobuf name proto)
+  string(REPLACE ".proto" ".pb" stem ${PROJECT_BINARY_DIR}/${proto})
+  add_custom_command(
+    OUTPUT ${stem}.cc ${stem}.h
+    COMMAND protobuf::protoc --proto_path=${PROJECT_SOURCE_DIR} --cpp_out=${PROJECT_BINARY_DIR} ${proto}
+    DEPENDS ${PROJECT_SOURCE_DIR}/${proto})
+  add_library(gradrail_${name} STATIC ${stem}.cc)
+  target_include_directories(gradrail_${name} PUBLIC ${PROJECT_BINARY_DIR})
+  target_link_libraries(gradrail_${name} PUBLIC protobuf::libprotobuf)
+endfunction()
+
+# gradrail_grpc(<name> <folder>/<file>.proto): the same with the services of the file, in <folder>/<file>.grpc.pb.h.
 find_program(GRADRAIL_GRPC_PLUGIN grpc_cpp_plugin REQUIRED)
 function(gradrail_grpc name proto)
   string(REPLACE ".proto" "" stem ${PROJECT_BINARY_DIR}/${proto})

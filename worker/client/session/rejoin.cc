@@ -106,7 +106,9 @@ absl::Status Rejoin::run() {
   if (saved_before && !session_.saves_checkpoints())
     options_.hooks.log(
         "no checkpoints are saved any more: a parameter server was started again without --checkpoint_dir");
-  const uint64_t repeated = left_position_ - std::min(left_position_, position());
+  // A step without an answer is not part of the former global step either.
+  const uint64_t answered = left_position_ - std::min(left_position_, unanswered_steps_);
+  const uint64_t repeated = answered - std::min(answered, position());
   telemetry_.count_rejoin(repeated);
   options_.hooks.log(fmt::format("{}: global step {} where it was {}; {} steps of this worker are done once more{}",
                                  returns ? "this worker has joined again" : "all parameter servers are back",
