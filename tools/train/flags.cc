@@ -201,10 +201,10 @@ void add_transport_flags(CLI::App& command, TrainOptions& options, const Adder& 
       CLI::IsMember({"rdma"}));
   add("ofi_provider", options.ofi_provider, "name of the libfabric provider, such as verbs");
   add("rails", options.rails,
-      "addresses of this host's network interfaces over which buckets are striped; auto: the links of similar speed; "
-      "off: one",
+      "tcp: addresses of this host's network interfaces over which buckets are striped; auto: the links of similar "
+      "speed; off: one",
       accepted_by(transport::rails::parse_rails));
-  add("streams", options.streams, "TCP connections on each rail; auto: one, and more on links of 40 Gb/s and above",
+  add("streams", options.streams, "tcp: connections on each rail; auto: one, and more on links of 40 Gb/s and above",
       accepted_by(transport::rails::parse_streams));
   add("path_timeout", options.path_timeout_s,
       "seconds without an acknowledgement after which a data connection over a network counts as lost",
