@@ -87,7 +87,8 @@ absl::Status GpuVariables::prepare_packing() {
 std::unique_ptr<gpu::Pin> GpuVariables::pin(const MemorySpan& memory) const {
   absl::StatusOr<std::unique_ptr<gpu::Pin>> pinned = device_->pin(memory.data, memory.bytes);
   if (pinned.ok()) return *std::move(pinned);
-  log_info("host memory is not pinned, so that copies of {} are slower: {}", device_->name(), message_of(pinned.status()));
+  log_info("host memory is not pinned, so that copies of {} are slower: {}", device_->name(),
+           message_of(pinned.status()));
   return nullptr;
 }
 
