@@ -12,8 +12,6 @@ namespace gradrail::tools {
 
 /// The flags of `gradrail doctor` as typed.
 struct DoctorFlags {
-  std::string root;
-  std::string record;
   std::string require;
   std::string cluster;
   std::string ps_hosts;
@@ -23,8 +21,8 @@ struct DoctorFlags {
 
 void add_doctor_flags(CLI::App& command, DoctorFlags& flags);
 
-/// Prints what decides whether RDMA and GPUDirect work here, or on a recorded machine. Whether all of --require holds.
-/// Errors  INVALID_ARGUMENT, NOT_FOUND, FAILED_PRECONDITION name the flag, the cause and what would be right.
+/// Prints what decides whether RDMA and GPUDirect work here. Whether all of --require holds.
+/// Errors  INVALID_ARGUMENT, NOT_FOUND name the flag, the cause and what would be right.
 absl::StatusOr<bool> run_doctor(const DoctorFlags& flags);
 
 }  // namespace gradrail::tools

@@ -18,22 +18,11 @@ Pairs known(const Facts& host, const Pairs& keys) {
   return pairs;
 }
 
-void add_proofs(const System& system, const ExamineOptions& options, const Machine& machine, Report& report) {
-  if (!system.is_live()) {
-    report.why_no_proofs = "none: a recording moves no bytes; run gradrail doctor on that machine";
-  } else if (!options.prove) {
-    report.why_no_proofs = "none: --no-proof";
-  } else {
-    report.proofs = prove_all(machine, options.tell);
-  }
-}
-
 }  // namespace
 
-Report examine(System& system, const ExamineOptions& options) {
+Report examine(const System& system, const ExamineOptions& options) {
   Machine machine = read_machine(system);
-  // A recording has no network: the tasks of a cluster are tried from a live host only.
-  if (system.is_live()) read_servers(options.servers, machine);
+  read_servers(options.servers, machine);
   Report report{
       .machine =
           known(machine.host,
@@ -46,9 +35,10 @@ Report examine(System& system, const ExamineOptions& options) {
   report.machine.emplace_back("rdma_devices", std::to_string(machine.rdma_devices.size()));
   report.versions.emplace(report.versions.begin(), "gradrail", GRADRAIL_VERSION);
   for (const CheckTable& table : check_tables()) report.checks.push_back(judge(table, machine));
-  add_proofs(system, options, machine, report);
+  if (options.prove) report.proofs = prove_all(machine, options.tell);
+  if (!options.prove) report.why_no_proofs = "none: --no-proof";
   // Last: a requirement can depend on any check and on any transfer.
-  report.requirements = judge(options.required, report.checks, report.proofs, system.is_live() && options.prove);
+  report.requirements = judge(options.required, report.checks, report.proofs, options.prove);
   return report;
 }
 

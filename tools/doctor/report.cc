@@ -117,10 +117,7 @@ bool Report::all_required_hold() const {
 std::string to_text(const Report& report, bool colour) {
   std::vector<std::string> about;
   for (const auto& [name, value] : report.machine) about.push_back(fmt::format("{} {}", name, value));
-  std::string text =
-      wrapped("", 0,
-              fmt::format("gradrail doctor {}: {}", report.root.empty() ? "of this machine" : "of " + report.root,
-                          fmt::join(about, ", ")));
+  std::string text = wrapped("", 0, fmt::format("gradrail doctor of this machine: {}", fmt::join(about, ", ")));
   std::string topic;
   for (const Check& check : report.checks) {
     if (check.topic != topic) text += fmt::format("{}\n", check.topic);
@@ -160,7 +157,6 @@ std::string to_json(const Report& report) {
   for (const Requirement& each : report.requirements)
     require.push_back({{"word", each.word}, {"holds", each.holds}, {"why", each.why}});
   Json whole{{"version", GRADRAIL_VERSION},
-             {"root", report.root},
              {"machine", object_of(report.machine)},
              {"versions", object_of(report.versions)},
              {"checks", checks},

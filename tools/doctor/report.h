@@ -12,7 +12,6 @@ namespace gradrail::tools::doctor {
 
 /// Everything that was found out.
 struct Report {
-  std::string root;  ///< "": this machine
   std::vector<std::pair<std::string, std::string>> machine;
   std::vector<std::pair<std::string, std::string>> versions;
   std::vector<Check> checks;
@@ -26,7 +25,7 @@ struct Report {
 /// Formats the report for people, not wider than 100 columns except for paths and commands that are longer. `colour`:
 /// for terminals.
 std::string to_text(const Report& report, bool colour);
-/// Formats the report as one object: version, root, machine, versions, checks, proofs, require.
+/// Formats the report as one object: version, machine, versions, checks, proofs, require.
 std::string to_json(const Report& report);
 
 }  // namespace gradrail::tools::doctor

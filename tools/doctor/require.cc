@@ -78,8 +78,9 @@ std::string objection_of_proofs(const Rule& rule, const std::vector<Proof>& proo
   return why;
 }
 
-std::string objection(const Rule& rule, const std::vector<Check>& checks, const std::vector<Proof>& proofs, bool live) {
-  if (rule.needs_transfer && !live) return "only a transfer shows it, and a recording moves nothing";
+std::string objection(const Rule& rule, const std::vector<Check>& checks, const std::vector<Proof>& proofs,
+                      bool proven) {
+  if (rule.needs_transfer && !proven) return "only a transfer shows it: leave out --no-proof";
   for (const std::string& name : rule.present) {
     const Check* const check = find(checks, name);
     // A check that is absent must not count as one that holds.
@@ -95,7 +96,7 @@ std::string objection(const Rule& rule, const std::vector<Check>& checks, const 
     if (check != nullptr && !holds_up(check->state)) return describe(*check);
   }
   // An empty function means that no transfer shows the feature: then the checks alone decide.
-  return rule.about && live ? objection_of_proofs(rule, proofs) : "";
+  return rule.about && proven ? objection_of_proofs(rule, proofs) : "";
 }
 
 }  // namespace
@@ -118,12 +119,12 @@ absl::StatusOr<std::vector<std::string>> parse_requirements(const std::string& l
 }
 
 std::vector<Requirement> judge(const std::vector<std::string>& words, const std::vector<Check>& checks,
-                               const std::vector<Proof>& proofs, bool live) {
+                               const std::vector<Proof>& proofs, bool proven) {
   // The order is that of the rules, not of the words: a repeated word gives one line.
   std::vector<Requirement> requirements;
   for (const Rule& rule : rules()) {
     if (std::find(words.begin(), words.end(), rule.word) == words.end()) continue;
-    const std::string why = objection(rule, checks, proofs, live);
+    const std::string why = objection(rule, checks, proofs, proven);
     requirements.push_back({rule.word, why.empty(), why});
   }
   return requirements;

@@ -19,9 +19,9 @@ struct Requirement {
 /// INVALID_ARGUMENT names the unknown word and those there are.
 absl::StatusOr<std::vector<std::string>> parse_requirements(const std::string& list);
 
-/// Checks the words of --require. `live`: whether proofs were possible. A recording has only the checks, and results
-/// that only a transfer shows do not hold.
+/// Checks the words of --require. `proven`: whether transfers were tried. Without them, results that only a
+/// transfer shows do not hold.
 std::vector<Requirement> judge(const std::vector<std::string>& words, const std::vector<Check>& checks,
-                               const std::vector<Proof>& proofs, bool live);
+                               const std::vector<Proof>& proofs, bool proven);
 
 }  // namespace gradrail::tools::doctor

@@ -1,42 +1,55 @@
 #include "tools/doctor/system.h"
 
+#include <filesystem>
+
+#include "base/read_file.h"
+#include "base/resource_limits.h"
 #include "base/status.h"
 #include "base/subprocess.h"
-#include "fmt/format.h"
 #include "tools/doctor/text.h"
 
 namespace gradrail::tools::doctor {
 namespace {
 
+namespace fs = std::filesystem;
+
 /// Loading CUDA on a host with eight GPUs and no persistence daemon takes this long.
 constexpr Duration kObserveDeadline = std::chrono::seconds(30);
 
-/// The first text in the file of a failed observation.
-/// A recording keeps errors too: else --root would report "not recorded" where the host had a reason.
-constexpr std::string_view kFailed = "failed: ";
-
 }  // namespace
 
-absl::StatusOr<std::string> System::recorded(const std::string& path) {
-  const FileText file = tree_.read(path);
-  if (!file.ok()) return absl::NotFoundError(fmt::format("{} is not recorded", path.substr(1)));
-  if (file.text.compare(0, kFailed.size(), kFailed) != 0) return file.text;
-  return absl::UnknownError(printable(trimmed(std::string_view(file.text).substr(kFailed.size()))));
+System::System()
+    : System("", [](const std::string&, const Ask& ask) -> absl::StatusOr<std::string> {
+        absl::StatusOr<std::string> answer = run_in_subprocess(ask, {.timeout = kObserveDeadline});
+        if (answer.ok()) return answer;
+        return absl::Status(answer.status().code(), printable(trimmed(message_of(answer.status()))));
+      }) {}
+
+std::string System::text(const std::string& path) const { return read_system_file(root_ + path); }
+
+std::string System::line(const std::string& path) const { return printable(trimmed(first_line(root_ + path))); }
+
+std::optional<uint64_t> System::number(const std::string& path, int base) const { return number_of(line(path), base); }
+
+std::vector<std::string> System::names(const std::string& folder) const { return names_in(root_ + folder); }
+
+bool System::exists(const std::string& path) const {
+  std::error_code error;
+  return fs::exists(fs::symlink_status(root_ + path, error));
 }
 
-absl::StatusOr<std::string> System::observe(const std::string& name, const Ask& ask) {
-  // Several checks use the same fact: the child process runs once.
-  if (const auto known = answers_.find(name); known != answers_.end()) return known->second;
-  const std::string path = "/observed/" + name;
-  // A separate process runs it: a library that crashes or blocks in a probe must not end the report.
-  absl::StatusOr<std::string> answer =
-      is_live() ? run_in_subprocess(ask, {.timeout = kObserveDeadline}) : recorded(path);
-  if (is_live()) {
-    // All errors have one kind, so that a recording gives the same answer.
-    if (!answer.ok()) answer = absl::UnknownError(printable(trimmed(message_of(answer.status()))));
-    tree_.add_to_recording(path, answer.ok() ? *answer : fmt::format("{}{}\n", kFailed, message_of(answer.status())));
-  }
-  return answers_.emplace(name, std::move(answer)).first->second;
+bool System::is_folder(const std::string& path) const {
+  std::error_code error;
+  return fs::is_directory(root_ + path, error);
+}
+
+std::string System::link(const std::string& path) const {
+  std::error_code error;
+  return fs::read_symlink(root_ + path, error).string();
+}
+
+std::string System::link_name(const std::string& path) const {
+  return printable(fs::path(link(path)).filename().string());
 }
 
 }  // namespace gradrail::tools::doctor

@@ -28,6 +28,10 @@ class RecordedHost {
   std::map<std::string, std::string> links_;
 };
 
+/// The system with the files of a folder. The files in its folder observed/ are the answers of libraries; "failed: " in
+/// front marks an error.
+System system_of(const std::string& folder);
+
 /// A path that does not exist yet. The destructor removes the folder there.
 class Scratch {
  public:

@@ -57,8 +57,8 @@ struct Bar1 {
 
 /// Finds BAR1, the window that NICs can reach directly: the first prefetchable BAR behind BAR 0. BAR 0 of an A100 has
 /// 32 bits and takes one line. BAR 0 of an H100 has 64 bits and takes two lines.
-std::optional<Bar1> find_bar1(Tree& tree, const std::string& folder) {
-  const std::vector<std::string> rows = lines_of(tree.read(folder + "/resource").text);
+std::optional<Bar1> find_bar1(const System& system, const std::string& folder) {
+  const std::vector<std::string> rows = lines_of(system.text(folder + "/resource"));
   bool is_bar0 = true;
   for (size_t i = 0; i < std::min(rows.size(), kBars);) {
     const std::optional<PciResource> bar = resource_from(rows[i]);
@@ -74,8 +74,8 @@ std::optional<Bar1> find_bar1(Tree& tree, const std::string& folder) {
   return std::nullopt;
 }
 
-void add_bar1(Tree& tree, const std::string& folder, Facts& gpu) {
-  const std::optional<Bar1> bar = find_bar1(tree, folder);
+void add_bar1(const System& system, const std::string& folder, Facts& gpu) {
+  const std::optional<Bar1> bar = find_bar1(system, folder);
   if (!bar) return;
   gpu.set("bar1", bar->bytes);
   gpu.set("bar1_text", size_text(bar->bytes));
@@ -98,7 +98,7 @@ void set_cuda_version(const std::optional<Version>& version, const std::string& 
   host.set("cuda_version_source", source);
 }
 
-void read_cuda(System& system, Machine& machine) {
+void read_cuda(const System& system, Machine& machine) {
   const absl::StatusOr<std::string> text = system.observe("cuda", probe_cuda);
   constexpr std::string_view kAbsent = "absent ";
   const bool absent = absl::IsNotFound(text.status()) || (text.ok() && text->starts_with(kAbsent));
@@ -135,8 +135,8 @@ std::optional<Version> cuda_of_branch(int branch) {
   return std::nullopt;
 }
 
-void read_kernel_module(Tree& tree, Facts& host) {
-  const std::string line = tree.line(kVersionFile);
+void read_kernel_module(const System& system, Facts& host) {
+  const std::string line = system.line(kVersionFile);
   std::string text;
   for (const std::string& word : words_of(line)) {
     const bool is_version =
@@ -155,15 +155,15 @@ void read_kernel_module(Tree& tree, Facts& host) {
 
 /// The driver's own since 470, the older one of Mellanox, and the name that it had in OFED (as
 /// gpu/direct/peer_memory.cc).
-void read_peer_modules(Tree& tree, Machine& machine) {
+void read_peer_modules(const System& system, Machine& machine) {
   bool any_live = false;
   for (const char* name : {"nvidia_peermem", "nv_peer_mem", "nv_peermem"}) {
     const std::string folder = fmt::format("/sys/module/{}", name);
-    if (!tree.is_folder(folder)) continue;
+    if (!system.is_folder(folder)) continue;
     Facts& module = machine.peer_modules.emplace_back();
     module.set("name", name);
     module.set("file", folder + "/initstate");
-    module.set("state", tree.line(folder + "/initstate"));
+    module.set("state", system.line(folder + "/initstate"));
     any_live = any_live || module["state"] == "live";
   }
   for (Facts& module : machine.peer_modules) module.set_if("another_is_live", any_live && module["state"] != "live");
@@ -172,7 +172,7 @@ void read_peer_modules(Tree& tree, Machine& machine) {
 
 }  // namespace
 
-void read_gpus(System& system, const std::vector<PciDevice>& functions, Machine& machine) {
+void read_gpus(const System& system, const std::vector<PciDevice>& functions, Machine& machine) {
   for (const PciDevice& device : functions) {
     if (!device.is_nvidia_gpu()) continue;
     Facts& gpu = machine.gpus.emplace_back();
@@ -180,14 +180,14 @@ void read_gpus(System& system, const std::vector<PciDevice>& functions, Machine&
     gpu.set("folder", device.folder);
     gpu.set("driver", device.driver);
     gpu.set("bound", device.driver.empty() ? "no driver" : "driver " + device.driver);
-    add_bar1(system.tree(), device.folder, gpu);
+    add_bar1(system, device.folder, gpu);
   }
   machine.host.set_if("pci_gpus", !machine.gpus.empty());
   // The order matters: the kernel module gives the CUDA version only where CUDA gave none.
   read_cuda(system, machine);
-  read_kernel_module(system.tree(), machine.host);
+  read_kernel_module(system, machine.host);
   machine.host.set_if("gpus", !machine.gpus.empty());
-  if (!machine.gpus.empty()) read_peer_modules(system.tree(), machine);
+  if (!machine.gpus.empty()) read_peer_modules(system, machine);
 }
 
 }  // namespace gradrail::tools::doctor

@@ -16,9 +16,9 @@ constexpr const char* kNodes = "/sys/devices/system/node";
 constexpr const char* kCpus = "/sys/devices/system/cpu";
 
 /// Entries with numbered names such as node0 and cpu12, and not nodes or cpufreq.
-std::vector<std::string> numbered(Tree& tree, const std::string& folder, std::string_view prefix) {
+std::vector<std::string> numbered(const System& system, const std::string& folder, std::string_view prefix) {
   std::vector<std::string> found;
-  for (const std::string& name : tree.names(folder))
+  for (const std::string& name : system.names(folder))
     if (name.compare(0, prefix.size(), prefix) == 0 && number_of(name.substr(prefix.size()))) found.push_back(name);
   return found;
 }
@@ -30,53 +30,52 @@ absl::StatusOr<std::string> probe_hwloc() {
 }
 
 /// The rest of the first line that begins with `name`.
-std::string field(Tree& tree, const std::string& path, std::string_view name) {
-  for (const std::string& line : lines_of(tree.read(path).text))
+std::string field(const System& system, const std::string& path, std::string_view name) {
+  for (const std::string& line : lines_of(system.text(path)))
     if (line.compare(0, name.size(), name) == 0) return std::string(trimmed(line.substr(name.size())));
   return "";
 }
 
-void read_system(Tree& tree, Facts& host) {
-  host.set("hostname", tree.line("/proc/sys/kernel/hostname"));
-  std::string distribution = printable(field(tree, "/etc/os-release", "PRETTY_NAME="));
+void read_system(const System& system, Facts& host) {
+  host.set("hostname", system.line("/proc/sys/kernel/hostname"));
+  std::string distribution = printable(field(system, "/etc/os-release", "PRETTY_NAME="));
   std::erase(distribution, '"');
   host.set("distribution", distribution);
   // arm64 has no such line.
-  const std::string processor = field(tree, "/proc/cpuinfo", "model name");
+  const std::string processor = field(system, "/proc/cpuinfo", "model name");
   host.set("processor", printable(trimmed(processor.substr(processor.find(':') + 1))));
-  const std::string release = tree.line("/proc/sys/kernel/osrelease");
+  const std::string release = system.line("/proc/sys/kernel/osrelease");
   const std::optional<Version> version = version_of(release);
   host.set("kernel", release);
   host.set_if("kernel_has_version", version.has_value());
   host.set_if("kernel_before_5_12", version && *version < Version{5, 12, 0});
 }
 
-void read_nodes(System& system, Facts& host) {
-  Tree& tree = system.tree();
-  const std::vector<std::string> nodes = numbered(tree, kNodes, "node");
+void read_nodes(const System& system, Facts& host) {
+  const std::vector<std::string> nodes = numbered(system, kNodes, "node");
   host.set("numa_nodes", nodes.size());
   bool differ = false;
   for (const std::string& node : nodes) {
-    const std::vector<std::string> distances = words_of(tree.line(fmt::format("{}/{}/distance", kNodes, node)));
+    const std::vector<std::string> distances = words_of(system.line(fmt::format("{}/{}/distance", kNodes, node)));
     for (const std::string& each : distances) differ = differ || each != distances.front();
   }
   host.set_if("distances_differ", differ);
-  host.set("numa_balancing", tree.line("/proc/sys/kernel/numa_balancing"));
+  host.set("numa_balancing", system.line("/proc/sys/kernel/numa_balancing"));
   const absl::StatusOr<std::string> found = system.observe("hwloc", probe_hwloc);
   host.set("hwloc", found.ok() ? printable(trimmed(*found)) : "");
   host.set("hwloc_error", std::string(message_of(found.status())));
   host.set_if("hwloc_not_recorded", absl::IsNotFound(found.status()));
 }
 
-void read_pages(Tree& tree, Facts& host) {
+void read_pages(const System& system, Facts& host) {
   const std::string pools = "/sys/kernel/mm/hugepages";
   std::vector<std::string> reserved;
-  for (const std::string& pool : tree.names(pools)) {
-    const uint64_t count = tree.number(fmt::format("{}/{}/nr_hugepages", pools, pool)).value_or(0);
+  for (const std::string& pool : system.names(pools)) {
+    const uint64_t count = system.number(fmt::format("{}/{}/nr_hugepages", pools, pool)).value_or(0);
     if (count > 0) reserved.push_back(fmt::format("{} of {}", count, printable(pool)));
   }
   // The word in brackets is the active one.
-  const std::string word = tree.line("/sys/kernel/mm/transparent_hugepage/enabled");
+  const std::string word = system.line("/sys/kernel/mm/transparent_hugepage/enabled");
   host.set("transparent_hugepages", word.empty() ? "not there" : word);
   host.set("hugepages", reserved.empty() ? "none reserved" : fmt::format("{}", fmt::join(reserved, ", ")));
   host.set_if("hugepages_reserved", !reserved.empty());
@@ -84,12 +83,12 @@ void read_pages(Tree& tree, Facts& host) {
               word.find("[always]") != std::string::npos || word.find("[madvise]") != std::string::npos);
 }
 
-void read_governors(Tree& tree, Facts& host) {
+void read_governors(const System& system, Facts& host) {
   std::map<std::string, int> count;
   std::string slow;
-  for (const std::string& cpu : numbered(tree, kCpus, "cpu")) {
+  for (const std::string& cpu : numbered(system, kCpus, "cpu")) {
     const std::string file = fmt::format("{}/{}/cpufreq/scaling_governor", kCpus, cpu);
-    const std::string governor = tree.line(file);
+    const std::string governor = system.line(file);
     if (governor.empty()) continue;
     // "performance" is the governor that keeps the clock up while a core waits. One example is enough as evidence.
     if (governor != "performance" && slow.empty()) slow = file;
@@ -101,26 +100,26 @@ void read_governors(Tree& tree, Facts& host) {
   host.set("slow_governor_file", slow);
 }
 
-void read_process(Tree& tree, Facts& host) {
+void read_process(const System& system, Facts& host) {
   // The soft limit is the first number, and the one that applies: no part of this program raises it.
-  const std::vector<std::string> words = words_of(field(tree, "/proc/self/limits", "Max locked memory"));
+  const std::vector<std::string> words = words_of(field(system, "/proc/self/limits", "Max locked memory"));
   const std::optional<uint64_t> bytes = words.empty() ? std::nullopt : number_of(words[0]);
   host.set("memlock", bytes ? std::to_string(*bytes) : !words.empty() && words[0] == "unlimited" ? words[0] : "");
   host.set("memlock_text", bytes ? size_text(*bytes) : "");
   constexpr int kIpcLock = 14;  // linux/capability.h
-  const std::optional<uint64_t> capabilities = number_of(field(tree, "/proc/self/status", "CapEff:"), 16);
+  const std::optional<uint64_t> capabilities = number_of(field(system, "/proc/self/status", "CapEff:"), 16);
   host.set_if("may_lock", capabilities && (*capabilities >> kIpcLock & 1) != 0);
   // The fields of "Uid:" are real, effective, saved and file system: the kernel checks the effective one.
-  const std::vector<std::string> uids = words_of(field(tree, "/proc/self/status", "Uid:"));
-  const std::vector<std::string> groups = words_of(field(tree, "/proc/self/status", "Groups:"));
+  const std::vector<std::string> uids = words_of(field(system, "/proc/self/status", "Uid:"));
+  const std::vector<std::string> groups = words_of(field(system, "/proc/self/status", "Groups:"));
   host.set("user",
            printable(fmt::format("uid {}, groups {}", uids.size() > 1 ? uids[1] : "?", fmt::join(groups, " "))));
-  host.set("kernel_command_line", tree.line("/proc/cmdline"));
+  host.set("kernel_command_line", system.line("/proc/cmdline"));
 }
 
-/// Folders as in base/resource_limits.h, on a machine that may be recorded.
-std::vector<std::string> folders_of(Tree& tree, const std::string& controller) {
-  return cgroup_folders(controller, [&](const std::string& path) { return tree.read(path).text; });
+/// Folders as in base/resource_limits.h, of the examined system.
+std::vector<std::string> folders_of(const System& system, const std::string& controller) {
+  return cgroup_folders(controller, [&](const std::string& path) { return system.text(path); });
 }
 
 /// The smallest value of a limit on the way to the root.
@@ -148,28 +147,28 @@ class Smallest {
   std::string file_;
 };
 
-Smallest smallest(Tree& tree, const std::string& controller, const std::vector<std::string>& names) {
+Smallest smallest(const System& system, const std::string& controller, const std::vector<std::string>& names) {
   Smallest least;
-  for (const std::string& folder : folders_of(tree, controller)) {
+  for (const std::string& folder : folders_of(system, controller)) {
     for (const std::string& name : names) {
       // A file that does not exist has no number: the names of both hierarchies are tried one after the other.
       const std::string file = fmt::format("{}/{}", folder, name);
-      if (const std::optional<uint64_t> value = tree.number(file)) least.add(*value, file);
+      if (const std::optional<uint64_t> value = system.number(file)) least.add(*value, file);
     }
   }
   return least;
 }
 
 /// "200000 100000": so many microseconds of cpu in each period.
-Smallest smallest_cpu_percent(Tree& tree) {
+Smallest smallest_cpu_percent(const System& system) {
   Smallest least;
-  for (const std::string& folder : folders_of(tree, "cpu")) {
+  for (const std::string& folder : folders_of(system, "cpu")) {
     std::string file = folder + "/cpu.max";
-    std::vector<std::string> words = words_of(tree.line(file));
+    std::vector<std::string> words = words_of(system.line(file));
     if (words.empty()) {
       // The older hierarchy has two files in place of one. Its "-1" is no number here, and so no limit.
       file = folder + "/cpu.cfs_quota_us";
-      words = {tree.line(file), tree.line(folder + "/cpu.cfs_period_us")};
+      words = {system.line(file), system.line(folder + "/cpu.cfs_period_us")};
     }
     if (words.size() != 2) continue;
     const std::optional<uint64_t> quota = number_of(words[0]), period = number_of(words[1]);
@@ -181,10 +180,10 @@ Smallest smallest_cpu_percent(Tree& tree) {
 }
 
 /// "mlx5_0 hca_handle=2 hca_object=max".
-void read_rdma_max(Tree& tree, const std::string& file, Machine& machine) {
+void read_rdma_max(const System& system, const std::string& file, Machine& machine) {
   // A context is a handle, each queue pair, completion queue, region a few objects: less is no exchange.
   constexpr uint64_t kFewHandles = 4, kFewObjects = 200;
-  for (const std::string& line : lines_of(tree.read(file).text)) {
+  for (const std::string& line : lines_of(system.text(file))) {
     const std::vector<std::string> words = words_of(line);
     const bool known = !words.empty() && std::any_of(machine.rdma_devices.begin(), machine.rdma_devices.end(),
                                                      [&](const Facts& device) { return device["name"] == words[0]; });
@@ -210,31 +209,30 @@ void read_rdma_max(Tree& tree, const std::string& file, Machine& machine) {
 
 }  // namespace
 
-void read_host(System& system, Machine& machine) {
-  read_system(system.tree(), machine.host);
+void read_host(const System& system, Machine& machine) {
+  read_system(system, machine.host);
   read_nodes(system, machine.host);
-  read_pages(system.tree(), machine.host);
-  read_governors(system.tree(), machine.host);
-  read_process(system.tree(), machine.host);
+  read_pages(system, machine.host);
+  read_governors(system, machine.host);
+  read_process(system, machine.host);
 }
 
-void read_cgroups(System& system, Machine& machine) {
-  Tree& tree = system.tree();
+void read_cgroups(const System& system, Machine& machine) {
   // Each folder on the way to the root can hold a limit, and all of them apply.
   if (!machine.rdma_devices.empty())
-    for (const std::string& folder : folders_of(tree, "rdma")) read_rdma_max(tree, folder + "/rdma.max", machine);
-  const Smallest memory = smallest(tree, "memory", {"memory.max", "memory.high", "memory.limit_in_bytes"});
+    for (const std::string& folder : folders_of(system, "rdma")) read_rdma_max(system, folder + "/rdma.max", machine);
+  const Smallest memory = smallest(system, "memory", {"memory.max", "memory.high", "memory.limit_in_bytes"});
   memory.report("memory", size_text(memory.value()), machine);
-  const Smallest cpu = smallest_cpu_percent(tree);
+  const Smallest cpu = smallest_cpu_percent(system);
   cpu.report("cpu", fmt::format("{} % of one cpu", cpu.value()), machine);
-  const Smallest tasks = smallest(tree, "pids", {"pids.max"});
+  const Smallest tasks = smallest(system, "pids", {"pids.max"});
   tasks.report("pids", fmt::format("{} threads", tasks.value()), machine);
   machine.host.set_if("cgroup_limits", !machine.cgroup_limits.empty());
 }
 
-Machine read_machine(System& system) {
+Machine read_machine(const System& system) {
   Machine machine;
-  const std::vector<PciDevice> functions = read_pci_devices(system.tree());
+  const std::vector<PciDevice> functions = read_pci_devices(system);
   read_host(system, machine);
   read_rdma(system, functions, machine);
   read_gpus(system, functions, machine);

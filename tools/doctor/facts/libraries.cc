@@ -65,7 +65,8 @@ absl::StatusOr<std::string> probe_nccl() {
 }
 
 /// Parts of an answer: path, version, support of CUDA. Without an answer, NAME_error has the reason.
-std::vector<std::string> answer_words(System& system, const std::string& name, const System::Ask& ask, Facts& host) {
+std::vector<std::string> answer_words(const System& system, const std::string& name, const System::Ask& ask,
+                                      Facts& host) {
   const absl::StatusOr<std::string> text = system.observe(name, ask);
   std::vector<std::string> words = text.ok() ? words_of(*text) : std::vector<std::string>{};
   for (std::string& word : words) word = printable(word);
@@ -77,16 +78,16 @@ std::vector<std::string> answer_words(System& system, const std::string& name, c
 }
 
 /// UCX has no query for what it was built for. Modules beside it hold its transports.
-void read_ucx(System& system, Facts& host) {
+void read_ucx(const System& system, Facts& host) {
   const std::vector<std::string> words = answer_words(system, "ucx", probe_ucx, host);
   if (words.empty()) return;
   const std::string modules = words[0].substr(0, words[0].rfind('/')) + "/ucx";
   host.set("ucx_modules", modules);
-  host.set_if("ucx_verbs", system.tree().exists(modules + "/libuct_ib.so.0"));
-  host.set_if("ucx_cuda", system.tree().exists(modules + "/libuct_cuda.so.0"));
+  host.set_if("ucx_verbs", system.exists(modules + "/libuct_ib.so.0"));
+  host.set_if("ucx_cuda", system.exists(modules + "/libuct_cuda.so.0"));
 }
 
-void read_libfabric(System& system, Facts& host) {
+void read_libfabric(const System& system, Facts& host) {
   const std::vector<std::string> words = answer_words(system, "libfabric", probe_libfabric, host);
   if (words.empty()) return;
   const std::optional<Version> version = version_of(words[1]);
@@ -96,24 +97,24 @@ void read_libfabric(System& system, Facts& host) {
 
 /// The longest version among the name of a library and the name that it is a link to: "580.65.06" for libcuda.so.1 ->
 /// libcuda.so.580.65.06; "" when there is none.
-std::string library_version(Tree& tree, const std::string& path) {
+std::string library_version(const System& system, const std::string& path) {
   const auto behind_so = [](const std::string& name) {
     const size_t at = name.find(".so.");
     return at == std::string::npos ? std::string() : name.substr(at + 4);
   };
   const std::string own = behind_so(path.substr(path.rfind('/') + 1));
   // "libucp.so.0" is a link to "libucp.so.0.0.0": the longer name has the version.
-  const std::string target = behind_so(tree.link_name(path));
+  const std::string target = behind_so(system.link_name(path));
   return target.size() > own.size() ? target : own;
 }
 
 /// Reads the newest of CUDA's runtime libraries that fits the driver, otherwise the newest.
-void read_cudart(Tree& tree, Facts& host) {
+void read_cudart(const System& system, Facts& host) {
   const uint64_t driver = host.number("cuda_major").value_or(0);
   // The newest is first. CUDA 11 kept the file name of its first release; CUDA 10 had a name for each release.
   for (const char* name : {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", "libcudart.so.10.2"}) {
-    const std::string path = find_library(tree, name);
-    const std::optional<Version> version = path.empty() ? std::nullopt : version_of(library_version(tree, path));
+    const std::string path = find_library(system, name);
+    const std::optional<Version> version = path.empty() ? std::nullopt : version_of(library_version(system, path));
     if (!version) continue;
     if (!host.has("newest_cudart")) host.set("newest_cudart", path);
     const auto major = static_cast<uint64_t>(version->major);
@@ -124,48 +125,41 @@ void read_cudart(Tree& tree, Facts& host) {
     host.set("cudart_minor", static_cast<uint64_t>(version->minor));
     host.set_if("cudart_fits", major <= driver);
   }
-  host.set_if("cuda_compat", tree.exists("/usr/local/cuda/compat/libcuda.so.1"));
+  host.set_if("cuda_compat", system.exists("/usr/local/cuda/compat/libcuda.so.1"));
 }
 
-void read_nccl(System& system, Facts& host) {
-  const std::string path = find_library(system.tree(), "libnccl.so.2");
-  // The observation is made also without a GPU, so that a recording has the answer.
+void read_nccl(const System& system, Facts& host) {
+  const std::string path = find_library(system, "libnccl.so.2");
   const absl::StatusOr<std::string> version = system.observe("nccl", probe_nccl);
   host.set("nccl", path);
   host.set("nccl_error", std::string(message_of(version.status())));
-  if (version.ok()) {
-    host.set("nccl_version", printable(trimmed(*version)));
-  } else if (!path.empty() && absl::IsNotFound(version.status())) {
-    // A recording from before this check has no answer, but its file names the version.
-    host.set("nccl_version", library_version(system.tree(), path));
-  }
+  if (version.ok()) host.set("nccl_version", printable(trimmed(*version)));
 }
 
 }  // namespace
 
-std::vector<std::string> library_folders(Tree& tree) {
+std::vector<std::string> library_folders(const System& system) {
   std::vector<std::string> folders;
   for (const char* folder : {"/usr/local/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64",
                              "/usr/lib", "/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib"}) {
-    if (tree.is_folder(folder)) folders.emplace_back(folder);
+    if (system.is_folder(folder)) folders.emplace_back(folder);
   }
   return folders;
 }
 
-std::string find_library(Tree& tree, const std::string& name) {
-  for (const std::string& folder : library_folders(tree))
-    if (std::string path = fmt::format("{}/{}", folder, name); tree.exists(path)) return path;
+std::string find_library(const System& system, const std::string& name) {
+  for (const std::string& folder : library_folders(system))
+    if (std::string path = fmt::format("{}/{}", folder, name); system.exists(path)) return path;
   return "";
 }
 
-void read_libraries(System& system, Machine& machine) {
-  Tree& tree = system.tree();
+void read_libraries(const System& system, Machine& machine) {
   Facts& host = machine.host;
-  const std::string libcuda = find_library(tree, "libcuda.so.1");
-  const std::string version = libcuda.empty() ? "" : library_version(tree, libcuda);
+  const std::string libcuda = find_library(system, "libcuda.so.1");
+  const std::string version = libcuda.empty() ? "" : library_version(system, libcuda);
   host.set("libcuda", libcuda);
   host.set("libcuda_version", version.find('.') == std::string::npos ? "" : version);
-  read_cudart(tree, host);
+  read_cudart(system, host);
   read_nccl(system, host);
   read_ucx(system, host);
   read_libfabric(system, host);

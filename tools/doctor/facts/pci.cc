@@ -50,29 +50,29 @@ std::optional<uint32_t> acs_control(const std::string& config) {
   return std::nullopt;
 }
 
-Facts card_facts(Tree& tree, const PciDevice& device) {
+Facts card_facts(const System& system, const PciDevice& device) {
   Facts card;
   card.set("address", device.address);
   card.set("folder", device.folder);
   card.set_if("gpu", device.is_nvidia_gpu());
-  card.set("speed", tree.line(device.folder + "/current_link_speed"));
-  card.set("max_speed", tree.line(device.folder + "/max_link_speed"));
-  card.set("width", tree.line(device.folder + "/current_link_width"));
-  card.set("max_width", tree.line(device.folder + "/max_link_width"));
-  const std::string group = tree.link_name(device.folder + "/iommu_group");
+  card.set("speed", system.line(device.folder + "/current_link_speed"));
+  card.set("max_speed", system.line(device.folder + "/max_link_speed"));
+  card.set("width", system.line(device.folder + "/current_link_width"));
+  card.set("max_width", system.line(device.folder + "/max_link_width"));
+  const std::string group = system.link_name(device.folder + "/iommu_group");
   const std::string file = fmt::format("/sys/kernel/iommu_groups/{}/type", group);
   // Older kernels have no file for the type.
-  const std::string type = group.empty() ? "" : tree.line(file);
+  const std::string type = group.empty() ? "" : system.line(file);
   card.set("iommu_file", file);
   card.set("iommu", group.empty() || !type.empty() ? type : "of unknown type");
   return card;
 }
 
-Facts bridge_facts(Tree& tree, const PciDevice& device) {
+Facts bridge_facts(const System& system, const PciDevice& device) {
   Facts bridge;
   bridge.set("address", device.address);
   bridge.set("folder", device.folder);
-  const std::string config = tree.read(device.folder + "/config").text;
+  const std::string config = system.text(device.folder + "/config");
   // A user other than root gets 64 bytes; extended capabilities are behind 256.
   bridge.set_if("config_is_short", config.size() < 0x100);
   const uint32_t control = acs_control(config).value_or(0);
@@ -84,24 +84,24 @@ Facts bridge_facts(Tree& tree, const PciDevice& device) {
 
 }  // namespace
 
-std::vector<PciDevice> read_pci_devices(Tree& tree) {
+std::vector<PciDevice> read_pci_devices(const System& system) {
   std::vector<PciDevice> devices;
-  for (const std::string& name : tree.names(kPciDevices)) {
+  for (const std::string& name : system.names(kPciDevices)) {
     if (!is_address(name)) continue;
     PciDevice device{.address = name, .folder = fmt::format("{}/{}", kPciDevices, name)};
-    device.vendor = static_cast<uint32_t>(tree.number(device.folder + "/vendor", 16).value_or(0));
-    device.device_class = static_cast<uint32_t>(tree.number(device.folder + "/class", 16).value_or(0));
-    device.driver = tree.link_name(device.folder + "/driver");
-    device.bridges = bridges_in(tree.link(device.folder));
+    device.vendor = static_cast<uint32_t>(system.number(device.folder + "/vendor", 16).value_or(0));
+    device.device_class = static_cast<uint32_t>(system.number(device.folder + "/class", 16).value_or(0));
+    device.driver = system.link_name(device.folder + "/driver");
+    device.bridges = bridges_in(system.link(device.folder));
     devices.push_back(std::move(device));
   }
   return devices;
 }
 
-void read_pci(System& system, const std::vector<PciDevice>& functions, Machine& machine) {
+void read_pci(const System& system, const std::vector<PciDevice>& functions, Machine& machine) {
   std::set<std::string> above;
   const auto add = [&](const PciDevice& device) {
-    Facts card = card_facts(system.tree(), device);
+    Facts card = card_facts(system, device);
     card.set("kernel_command_line", machine.host["kernel_command_line"]);
     machine.cards.push_back(std::move(card));
     above.insert(device.bridges.begin(), device.bridges.end());
@@ -114,7 +114,7 @@ void read_pci(System& system, const std::vector<PciDevice>& functions, Machine& 
     if (rdma) add(each);
   }
   for (const PciDevice& each : functions)
-    if (above.count(each.address) != 0) machine.bridges.push_back(bridge_facts(system.tree(), each));
+    if (above.count(each.address) != 0) machine.bridges.push_back(bridge_facts(system, each));
   machine.host.set_if("cards", !machine.cards.empty());
   machine.host.set_if("bridges", !machine.bridges.empty());
 }

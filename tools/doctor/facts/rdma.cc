@@ -46,7 +46,7 @@ absl::StatusOr<std::string> list_addresses() {
   return text;
 }
 
-absl::StatusOr<std::vector<InterfaceAddress>> interface_addresses(System& system) {
+absl::StatusOr<std::vector<InterfaceAddress>> interface_addresses(const System& system) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::string text, system.observe("addresses", list_addresses));
   std::vector<InterfaceAddress> addresses;
   for (const std::string& line : lines_of(text)) {
@@ -93,17 +93,18 @@ struct Gid {
 };
 
 /// The GIDs in use, in the order of their numbers.
-std::vector<Gid> read_gids(Tree& tree, const std::string& port, const std::vector<InterfaceAddress>& addresses) {
+std::vector<Gid> read_gids(const System& system, const std::string& port,
+                           const std::vector<InterfaceAddress>& addresses) {
   std::vector<Gid> gids;
-  for (const std::string& name : tree.names(port + "/gids")) {
-    const std::string text = tree.line(port + "/gids/" + name);
+  for (const std::string& name : system.names(port + "/gids")) {
+    const std::string text = system.line(port + "/gids/" + name);
     const std::optional<uint64_t> index = number_of(name);
     // Unused entries are zero.
     if (!index || text.find_first_not_of("0:") == std::string::npos) continue;
     Gid gid{.index = *index,
             .text = text,
-            .type = tree.line(port + "/gid_attrs/types/" + name),
-            .interface = tree.line(port + "/gid_attrs/ndevs/" + name),
+            .type = system.line(port + "/gid_attrs/types/" + name),
+            .interface = system.line(port + "/gid_attrs/ndevs/" + name),
             .address = address_of_gid(text)};
     gid.on_interface = std::any_of(addresses.begin(), addresses.end(), [&](const InterfaceAddress& each) {
       // Older kernels do not name the interface of a GID: then the address on any interface counts.
@@ -138,10 +139,10 @@ void add_gids(const std::vector<Gid>& gids, Facts& port) {
   port.set("interface_name", interface.empty() ? "INTERFACE" : interface);
 }
 
-void add_pkeys(Tree& tree, Facts& port) {
+void add_pkeys(const System& system, Facts& port) {
   const std::string folder = port["folder"] + "/pkeys";
-  for (const std::string& name : tree.names(folder)) {
-    const std::optional<uint64_t> key = tree.number(folder + "/" + name, 16);
+  for (const std::string& name : system.names(folder)) {
+    const std::optional<uint64_t> key = system.number(folder + "/" + name, 16);
     // Bit 15 of a partition key marks a full member (InfiniBand Architecture Specification, volume 1). 0 marks a free
     // entry of the table.
     constexpr uint64_t kFullMember = 0x8000;
@@ -165,7 +166,7 @@ uint64_t packet_in(uint64_t interface_mtu) {
   return size >= kSmallest ? size : 0;
 }
 
-void add_mtu(Tree& tree, const absl::StatusOr<VerbsAnswer>& verbs, int number, Facts& port) {
+void add_mtu(const System& system, const absl::StatusOr<VerbsAnswer>& verbs, int number, Facts& port) {
   port.set("verbs_mtu_text", "");
   port.set("verbs_reason",
            verbs.ok() ? "libibverbs does not open the device" : std::string(message_of(verbs.status())));
@@ -179,16 +180,16 @@ void add_mtu(Tree& tree, const absl::StatusOr<VerbsAnswer>& verbs, int number, F
   if (!port.has("interface")) return;
   const std::string file = fmt::format("/sys/class/net/{}/mtu", port["interface"]);
   port.set("mtu_file", file);
-  if (const std::optional<uint64_t> mtu = tree.number(file)) {
+  if (const std::optional<uint64_t> mtu = system.number(file)) {
     port.set("mtu", *mtu);
     port.set("mtu_packet", packet_in(*mtu));
   }
 }
 
-std::string driver_of(Tree& tree, const std::string& name, const std::string& folder) {
-  if (std::string driver = tree.link_name(folder + "/device/driver"); !driver.empty()) return driver;
+std::string driver_of(const System& system, const std::string& name, const std::string& folder) {
+  if (std::string driver = system.link_name(folder + "/device/driver"); !driver.empty()) return driver;
   // Made by software: nothing on a bus. Only their descriptions distinguish them.
-  const std::string description = tree.line(folder + "/node_desc");
+  const std::string description = system.line(folder + "/node_desc");
   if (description.substr(0, 3) == "rxe" || name.substr(0, 3) == "rxe") return "rdma_rxe";
   if (name.substr(0, 3) == "siw") return "siw";
   return "";
@@ -217,9 +218,9 @@ std::string provider_of(const std::string& driver) {
 }
 
 /// File of /dev/infiniband that opens a device.
-std::string uverbs_of(Tree& tree, const std::string& device) {
-  for (const std::string& name : tree.names(kVerbs))
-    if (tree.line(fmt::format("{}/{}/ibdev", kVerbs, name)) == device) return printable(name);
+std::string uverbs_of(const System& system, const std::string& device) {
+  for (const std::string& name : system.names(kVerbs))
+    if (system.line(fmt::format("{}/{}/ibdev", kVerbs, name)) == device) return printable(name);
   return "";
 }
 
@@ -229,29 +230,28 @@ absl::StatusOr<std::string> try_access(const std::string& path) {
   return std::string(std::strerror(errno));
 }
 
-void add_access(System& system, Facts& device) {
+void add_access(const System& system, Facts& device) {
   const std::string uverbs = device["uverbs"], node = "/dev/infiniband/" + uverbs;
   device.set("node", node);
   device.set("access", "");
   if (uverbs.empty()) return;
-  if (!system.tree().exists(node)) {
+  if (!system.exists(node)) {
     device.set("access", "absent");
     return;
   }
-  // A recording has no device nodes to open, so the answer is observed and recorded.
   const absl::StatusOr<std::string> answer = system.observe("access-" + uverbs, [node] { return try_access(node); });
   device.set("access", answer.ok() ? printable(trimmed(*answer)) : "");
   device.set("access_error", std::string(message_of(answer.status())));
 }
 
 /// Adds rdma-core's file that names a provider, and the library of the provider.
-void add_provider(Tree& tree, Facts& device) {
+void add_provider(const System& system, Facts& device) {
   const std::string provider = provider_of(device["driver"]);
   device.set("provider", provider);
   device.set("provider_file", fmt::format("/etc/libibverbs.d/{}.driver", provider));
-  device.set_if("provider_named", tree.exists(device["provider_file"]));
-  for (const std::string& folder : library_folders(tree)) {
-    for (const std::string& name : tree.names(folder + "/libibverbs"))
+  device.set_if("provider_named", system.exists(device["provider_file"]));
+  for (const std::string& folder : library_folders(system)) {
+    for (const std::string& name : system.names(folder + "/libibverbs"))
       if (!provider.empty() && name.starts_with(fmt::format("lib{}-rdmav", provider))) {
         device.set("provider_library", fmt::format("{}/libibverbs/{}", folder, name));
         return;
@@ -259,22 +259,21 @@ void add_provider(Tree& tree, Facts& device) {
   }
 }
 
-Facts device_facts(System& system, const std::string& name, const absl::StatusOr<VerbsAnswer>& verbs) {
-  Tree& tree = system.tree();
+Facts device_facts(const System& system, const std::string& name, const absl::StatusOr<VerbsAnswer>& verbs) {
   Facts device;
   const std::string folder = fmt::format("{}/{}", kRdmaDevices, name);
   // A device made by software has no PCI address.
-  const std::string slot = tree.link_name(folder + "/device");
+  const std::string slot = system.link_name(folder + "/device");
   const std::string pci_address = slot.find(':') == std::string::npos ? "" : slot;
-  const std::string driver = driver_of(tree, printable(name), folder);
+  const std::string driver = driver_of(system, printable(name), folder);
   device.set("name", printable(name));
   device.set("folder", folder);
   device.set("pci_address", pci_address);
   device.set("driver", driver);
   device.set("what", fmt::format("{} ({}{}{})", printable(name), driver.empty() ? "driver ?" : driver,
                                  pci_address.empty() ? "" : ", ", pci_address));
-  device.set("uverbs", uverbs_of(tree, name));
-  add_provider(tree, device);
+  device.set("uverbs", uverbs_of(system, name));
+  add_provider(system, device);
   add_access(system, device);
   if (verbs.ok())
     if (const auto found = verbs->opened.find(printable(name)); found != verbs->opened.end())
@@ -282,28 +281,29 @@ Facts device_facts(System& system, const std::string& name, const absl::StatusOr
   return device;
 }
 
-Facts port_facts(Tree& tree, const Facts& device, const std::string& number, const absl::StatusOr<VerbsAnswer>& verbs,
+Facts port_facts(const System& system, const Facts& device, const std::string& number,
+                 const absl::StatusOr<VerbsAnswer>& verbs,
                  const absl::StatusOr<std::vector<InterfaceAddress>>& addresses) {
   Facts port;
   const std::string folder = device["folder"] + "/ports/" + number;
-  const std::string state = tree.line(folder + "/state");
+  const std::string state = system.line(folder + "/state");
   port.set("device", device["name"]);
   port.set("name", fmt::format("{} port {}", device["name"], printable(number)));
   port.set("folder", folder);
   port.set("state_text", state.empty() ? "no state" : state);
-  port.set("phys_state", tree.line(folder + "/phys_state"));
-  port.set("rate", tree.line(folder + "/rate"));
-  port.set("link_layer", tree.line(folder + "/link_layer"));
+  port.set("phys_state", system.line(folder + "/phys_state"));
+  port.set("rate", system.line(folder + "/rate"));
+  port.set("link_layer", system.line(folder + "/link_layer"));
   port.set_if("ethernet", port["link_layer"] == "Ethernet");
   // The text of /sys is "2: INIT": the digit is the value of enum ib_port_state.
   port.set_if("active", state.substr(0, 1) == "4");
   port.set_if("without_subnet_manager", state.substr(0, 1) == "2");
   port.set("addresses_error", std::string(message_of(addresses.status())));
-  add_gids(read_gids(tree, folder, addresses.ok() ? *addresses : std::vector<InterfaceAddress>{}), port);
-  add_pkeys(tree, port);
-  add_mtu(tree, verbs, static_cast<int>(number_of(number).value_or(0)), port);
+  add_gids(read_gids(system, folder, addresses.ok() ? *addresses : std::vector<InterfaceAddress>{}), port);
+  add_pkeys(system, port);
+  add_mtu(system, verbs, static_cast<int>(number_of(number).value_or(0)), port);
   // InfiniBand's IPoIB interface stands below the same card.
-  const std::vector<std::string> below = tree.names(device["folder"] + "/device/net");
+  const std::vector<std::string> below = system.names(device["folder"] + "/device/net");
   const std::string interface = port.has("interface") || below.empty() ? port["interface"] : below.front();
   port.set("ip_interface", interface);
   port.set("ip_address", addresses.ok() && !interface.empty() ? address_on(interface, *addresses) : "");
@@ -336,19 +336,18 @@ void summarize(const std::vector<PciDevice>& functions, Machine& machine) {
 
 }  // namespace
 
-void read_rdma(System& system, const std::vector<PciDevice>& functions, Machine& machine) {
-  Tree& tree = system.tree();
-  std::vector<std::string> names = tree.names(kRdmaDevices);
+void read_rdma(const System& system, const std::vector<PciDevice>& functions, Machine& machine) {
+  std::vector<std::string> names = system.names(kRdmaDevices);
   std::erase_if(names,
-                [&](const std::string& name) { return !tree.is_folder(fmt::format("{}/{}", kRdmaDevices, name)); });
+                [&](const std::string& name) { return !system.is_folder(fmt::format("{}/{}", kRdmaDevices, name)); });
   if (!names.empty()) {
     const absl::StatusOr<VerbsAnswer> verbs = probe_verbs(system);
     const absl::StatusOr<std::vector<InterfaceAddress>> addresses = interface_addresses(system);
     for (const std::string& name : names) {
       Facts device = device_facts(system, name, verbs);
       device.set("user", machine.host["user"]);
-      for (const std::string& number : tree.names(device["folder"] + "/ports"))
-        machine.rdma_ports.push_back(port_facts(tree, device, number, verbs, addresses));
+      for (const std::string& number : system.names(device["folder"] + "/ports"))
+        machine.rdma_ports.push_back(port_facts(system, device, number, verbs, addresses));
       machine.rdma_devices.push_back(std::move(device));
     }
   }

@@ -12,7 +12,7 @@
 namespace gradrail::tools::doctor {
 
 /// Reads everything but the servers. A separate process queries each library and each driver.
-Machine read_machine(System& system);
+Machine read_machine(const System& system);
 
 /// The PCI functions of the kernel's list, in the order of their addresses.
 struct PciDevice {
@@ -26,20 +26,20 @@ struct PciDevice {
   bool is_network() const { return device_class >> 16 == 0x02; }
   bool is_nvidia_gpu() const { return vendor == 0x10de && device_class >> 16 == 0x03; }
 };
-std::vector<PciDevice> read_pci_devices(Tree& tree);
+std::vector<PciDevice> read_pci_devices(const System& system);
 
 // The parts of read_machine(), in this order.
-void read_host(System& system, Machine& machine);
-void read_rdma(System& system, const std::vector<PciDevice>& functions, Machine& machine);
-void read_gpus(System& system, const std::vector<PciDevice>& functions, Machine& machine);
-void read_pci(System& system, const std::vector<PciDevice>& functions, Machine& machine);
-void read_libraries(System& system, Machine& machine);
-void read_cgroups(System& system, Machine& machine);
+void read_host(const System& system, Machine& machine);
+void read_rdma(const System& system, const std::vector<PciDevice>& functions, Machine& machine);
+void read_gpus(const System& system, const std::vector<PciDevice>& functions, Machine& machine);
+void read_pci(const System& system, const std::vector<PciDevice>& functions, Machine& machine);
+void read_libraries(const System& system, Machine& machine);
+void read_cgroups(const System& system, Machine& machine);
 
 /// The folders of the dynamic linker and of a CUDA installation.
-std::vector<std::string> library_folders(Tree& tree);
+std::vector<std::string> library_folders(const System& system);
 /// The path of a library of exactly this name; "" when it is in none of them.
-std::string find_library(Tree& tree, const std::string& name);
+std::string find_library(const System& system, const std::string& name);
 
 /// The type of gradrail::resolve(), so that a test can give a name several addresses.
 using Resolver = std::function<absl::StatusOr<std::vector<NetAddress>>(const std::string& host, uint16_t port)>;

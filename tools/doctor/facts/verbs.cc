@@ -86,7 +86,7 @@ absl::StatusOr<std::string> ask() {
 
 }  // namespace
 
-absl::StatusOr<VerbsAnswer> probe_verbs(System& system) {
+absl::StatusOr<VerbsAnswer> probe_verbs(const System& system) {
   GRADRAIL_ASSIGN_OR_RETURN(const std::string text, system.observe("verbs", ask));
   VerbsAnswer answer;
   for (const std::string& line : lines_of(text)) {

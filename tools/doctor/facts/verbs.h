@@ -19,6 +19,6 @@ struct VerbsAnswer {
 };
 
 /// Errors  Those of System::observe; NOT_FOUND: no libibverbs.
-absl::StatusOr<VerbsAnswer> probe_verbs(System& system);
+absl::StatusOr<VerbsAnswer> probe_verbs(const System& system);
 
 }  // namespace gradrail::tools::doctor

@@ -23,7 +23,7 @@ struct Proof {
 
 /// Proves each transport that is built: a put of a pattern both ways between two processes, compared. RDMA runs over
 /// each address of a working RDMA port, sockets and memory on this host. Each proof runs in a separate process.
-/// `machine`: the live one. `tell` is called with the name of the next proof: eight GPUs and eight cards take minutes.
+/// `tell` is called with the name of the next proof: eight GPUs and eight cards take minutes.
 std::vector<Proof> prove_all(const Machine& machine, const std::function<void(const std::string&)>& tell);
 
 }  // namespace gradrail::tools::doctor
