@@ -64,10 +64,7 @@ CheckTable rdma_devices() {
   return {
       topic::kRdma,
       "rdma-devices",
-      {{kDevices,
-        {{lacks("uverbs"), State::broken, "{what}: nothing in /sys/class/infiniband_verbs names it",
-          "no program can open it: it is being removed, or ib_uverbs is not loaded", "sudo modprobe ib_uverbs"},
-         {always(), State::ok, "{what} in {folder}, {uverbs}"}}},
+      {{kDevices, {{always(), State::ok, "{what} in {folder}"}}},
        {kHost,
         {{lacks("rdma") && has("idle_cards"), State::missing,
           "nothing in /sys/class/infiniband, but /sys/bus/pci/devices has {idle_cards}", lost,
@@ -93,10 +90,7 @@ CheckTable rdma_ports() {
              {always(), State::broken, seen, lost,
               "check cable and switch port: ibstat, iblinkinfo; a port that was disabled: sudo ibportstate LID PORT "
               "enable"}}},
-           {kHost,
-            {no_device(),
-             {lacks("rdma_ports"), State::broken, "{first_rdma_folder}/ports is empty", "no port to use",
-              "reload the driver: sudo modprobe -r mlx5_ib && sudo modprobe mlx5_ib; then dmesg"}}}},
+           {kHost, {no_device()}}},
           one_port_works};
 }
 
@@ -105,39 +99,28 @@ CheckTable rdma_gids() {
   const std::string give_address =
       "give the interface an address that its peers reach: sudo ip address add 10.0.0.1/24 dev {interface_name}";
   // rdma-ports reports an inactive port; without a link it has no GIDs.
-  std::vector<Row> infiniband = {
-      {has("active") && lacks("ethernet") && has("gid"), State::ok, "{name}: {gid} in " + table + "/{gid_index}"},
-      {has("active") && lacks("ethernet"), State::broken, "{name}: " + table + " has none",
-       "connections by rdma_cm and ofi's verbs find no source address",
-       "the subnet manager sets it: sudo systemctl restart opensm, then ibv_devinfo -v"}};
-  std::vector<Row> ethernet = {
-      {has("active") && has("ethernet") && lacks("gid"), State::broken, "{name}: " + table + " has none",
-       "nothing can be addressed over this port",
-       "sudo ip link set {interface_name} up && sudo ip address add 10.0.0.1/24 dev {interface_name}"},
-      {has("active") && has("ethernet") && lacks("gids_typed"), State::unknown,
-       "{name}: {folder}/gid_attrs/types does not say which RoCE its GIDs are",
-       "RoCE v1 is not routed, and many switches drop it", "show_gids, or rdma link show, of a newer kernel"},
-      {has("active") && has("ethernet") && lacks("gid_v2"), State::broken,
-       "{name}: only '{gid_type}' in {folder}/gid_attrs/types/{gid_index}",
-       "RoCE v1 frames pass no router and many switches drop them; peers that speak RoCE v2 are not reached",
-       "a firmware and driver with RoCE v2: sudo mlxconfig -d MST_DEVICE set ROCE_CONTROL=2, and for rdma_cm: sudo "
-       "cma_roce_mode -d {device} -p 1 -m 2"},
-      {has("active") && has("ethernet") && has("addresses_error"), State::unknown,
-       "{name}: RoCE v2 in " + table + "/{gid_index}; the interface's addresses: {addresses_error}",
-       "the GID may belong to an address that is gone", "compare: ip address, and rdma link"},
-      {has("active") && has("ethernet") && lacks("gid_on_interface"), State::broken,
-       "{name}: RoCE v2 {gid_address} in " + table + "/{gid_index}, which no interface of this host has (ip address)",
-       "packets leave with a source address that no host answers: connections time out", give_address},
-      {has("active") && has("ethernet") && has("gid_link_local"), State::warning,
-       "{name}: RoCE v2 only with a link-local address in " + table + "/{gid_index}",
-       "no connection to hosts behind a router, and none to an IPv4 address of a cluster file", give_address},
-      {has("active") && has("ethernet"), State::ok,
-       "{name}: RoCE v2 {gid_address} of {gid_interface} in " + table + "/{gid_index}"}};
-  return {topic::kRdma,
-          "rdma-gids",
-          {{kPorts, std::move(infiniband)},
-           {kPorts, std::move(ethernet)},
-           {kHost, {no_device(), {lacks("active_port"), State::not_applicable, "no active port"}}}}};
+  const Predicate infiniband = has("active") && lacks("ethernet"), ethernet = has("active") && has("ethernet");
+  return {
+      topic::kRdma,
+      "rdma-gids",
+      {{kPorts,
+        {{infiniband && has("gid"), State::ok, "{name}: {gid} in " + table + "/{gid_index}"},
+         {infiniband, State::broken, "{name}: " + table + " has none",
+          "connections by rdma_cm and ofi's verbs find no source address",
+          "the subnet manager sets it: sudo systemctl restart opensm, then ibv_devinfo -v"},
+         {ethernet && lacks("gid"), State::broken, "{name}: " + table + " has none",
+          "nothing can be addressed over this port",
+          "sudo ip link set {interface_name} up && sudo ip address add 10.0.0.1/24 dev {interface_name}"},
+         {ethernet && lacks("gid_v2"), State::broken,
+          "{name}: only '{gid_type}' in {folder}/gid_attrs/types/{gid_index}",
+          "RoCE v1 frames pass no router and many switches drop them; peers that speak RoCE v2 are not reached",
+          "a firmware and driver with RoCE v2: sudo mlxconfig -d MST_DEVICE set ROCE_CONTROL=2, and for rdma_cm: sudo "
+          "cma_roce_mode -d {device} -p 1 -m 2"},
+         {ethernet && has("gid_link_local"), State::warning,
+          "{name}: RoCE v2 only with a link-local address in " + table + "/{gid_index}",
+          "no connection to hosts behind a router, and none to an IPv4 address of a cluster file", give_address},
+         {ethernet, State::ok, "{name}: RoCE v2 {gid_address} in " + table + "/{gid_index}"}}},
+       {kHost, {no_device(), {lacks("active_port"), State::not_applicable, "no active port"}}}}};
 }
 
 CheckTable rdma_pkeys() {
@@ -161,77 +144,45 @@ CheckTable rdma_pkeys() {
 }
 
 CheckTable rdma_mtu() {
-  constexpr uint64_t kLargest = 4096;  // the sizes of RDMA packets are powers of two from 256 to 4096 (enum ib_mtu)
-  const std::string of_card = "{name}: active {verbs_mtu}, largest {verbs_largest_mtu} (libibverbs)";
-  const std::string of_interface =
-      "{name}: {mtu_file} is {mtu}, enough for RDMA packets of {mtu_packet}{verbs_mtu_text}";
-  const Predicate infiniband = has("active") && lacks("ethernet"), ethernet = has("active") && has("ethernet");
-  return {
-      topic::kRdma,
-      "rdma-mtu",
-      {{kPorts,
-        {{infiniband && lacks("verbs_mtu"), State::unknown, "{name}: {verbs_reason}",
-          "whether packets are as large as they could be is not known", "ibv_devinfo | grep mtu"},
-         {infiniband && below("verbs_mtu", "verbs_largest_mtu"), State::warning, of_card,
-          "more and smaller packets than the card could send",
-          "let the subnet manager raise it: mtu=5 (4096) in /etc/opensm/partitions.conf"},
-         {infiniband, State::ok, of_card},
-         {ethernet && lacks("mtu"), State::unknown, "{name}: no interface in {folder}/gid_attrs/ndevs",
-          "RoCE takes its packet size from an interface", "ip link; rdma link"},
-         {ethernet && below("verbs_mtu", "mtu_packet"), State::warning, of_interface,
-          "the card sends smaller packets than its interface allows",
-          "set the interface's MTU again, the card follows: sudo ip link set {interface} mtu {mtu}"},
-         {ethernet && below("mtu_packet", kLargest), State::warning, of_interface,
-          "more and smaller packets than RoCE could send",
-          "sudo ip link set {interface} mtu 4200 (or 9000), on every host and switch port of this network"},
-         {ethernet, State::ok, of_interface}}},
-       {kHost,
-        {no_device(),
-         {lacks("active_port"), State::not_applicable, "no active port"},
-         // Ends that cut packets unlike each other lose the larger ones.
-         {has("different_mtus"), State::warning,
-          "interfaces of active ports have MTUs {different_mtus} (/sys/class/net/*/mtu)",
-          "two ports of one network with unlike MTUs lose large packets",
-          "the same MTU on all interfaces and switch ports of one network: sudo ip link set INTERFACE mtu 4200"}}}}};
-}
-
-CheckTable rdma_providers() {
-  const std::string lost = "libibverbs does not see {name}, and so neither do UCX and libfabric";
-  const std::string package =
-      "sudo apt install ibverbs-providers (Debian, Ubuntu) or sudo dnf install libibverbs (RHEL)";
-  return {
-      topic::kRdma,
-      "rdma-providers",
-      {{kDevices,
-        {{lacks("provider"), State::unknown,
-          "{name}: no provider known for its driver '{driver}' ({folder}/device/driver)",
-          "libibverbs opens a device only with its provider", "ibv_devices shows those that have one"},
-         // rdma-core reads the name from its file and loads the library: both must be present.
-         {lacks("provider_named"), State::missing, "{name} ({driver}): no {provider_file}", lost, package},
-         {lacks("provider_library"), State::missing,
-          "{name}: {provider_file} is there, its library lib{provider}-rdmav*.so in no library folder", lost, package},
-         {always(), State::ok, "{name}: {provider_file} and {provider_library}"}}},
-       {kDevices,
-        {{has("verbs_error"), State::broken, "libibverbs cannot open {name}: {verbs_error}",
-          "whatever uses verbs fails as this did", "ibv_devinfo -d {name} and dmesg say more"}}},
-       {kHost, {no_device()}}}};
-}
-
-CheckTable uverbs_access() {
+  const std::string seen = "{name}: active {mtu}, largest {largest_mtu} (libibverbs)";
+  const std::string lost = "more and smaller packets than the card could send";
+  const Predicate is_small = has("active") && below("mtu", "largest_mtu");
   return {topic::kRdma,
-          "uverbs-access",
+          "rdma-mtu",
+          {{kPorts,
+            {{has("active") && lacks("mtu"), State::unknown, "{name}: libibverbs does not open the device"},
+             {is_small && has("ethernet"), State::warning, seen, lost,
+              "sudo ip link set {interface_name} mtu 4200 (or 9000), on every host and switch port of this network"},
+             {is_small, State::warning, seen, lost,
+              "let the subnet manager raise it: mtu=5 (4096) in /etc/opensm/partitions.conf"},
+             {has("active"), State::ok, seen}}},
+           {kHost, {no_device(), {lacks("active_port"), State::not_applicable, "no active port"}}}}};
+}
+
+/// Whether libibverbs opens the devices: kernel, node in /dev, rights and the provider of rdma-core in one attempt.
+CheckTable rdma_verbs() {
+  const std::string lost = "UCX and libfabric cannot use {name}";
+  const std::string package =
+      "sudo apt install ibverbs-providers (Debian, Ubuntu) or sudo dnf install libibverbs (RHEL); ibv_devices lists "
+      "what it sees";
+  return {topic::kRdma,
+          "rdma-verbs",
           {{kDevices,
-            {{is("access", "absent"), State::missing, "{name}: no {node}",
-              "no program can open the device; in a container: it was not passed in",
-              "docker run --device={node} (Kubernetes: an RDMA device plug-in); on the host: sudo modprobe ib_uverbs "
-              "&& sudo udevadm trigger"},
-             {has("access_error"), State::unknown, "{name}: {node}: {access_error}",
-              "this user may be kept from the device", "ls -l {node}"},
-             {is("access", "granted"), State::ok, "{name}: {node} may be read and written"},
-             {has("access"), State::broken, "{name}: {node}: {access} ({user})", "this user cannot use the device",
+            {{has("opened"), State::ok, "{name}: libibverbs opens {node}"},
+             {lacks("uverbs"), State::broken, "{name}: nothing in /sys/class/infiniband_verbs names it", lost,
+              "sudo modprobe ib_uverbs"},
+             {lacks("node_exists"), State::missing, "{name}: no {node}", lost,
+              "in a container: docker run --device={node} (Kubernetes: an RDMA device plug-in); on the host: sudo "
+              "udevadm trigger"},
+             {is("open_error", "Permission denied"), State::broken, "{name}: {node}: {open_error}",
+              "this user cannot use the device",
               "udev rules of rdma-core give it to all: sudo chmod 0666 {node}, for good in "
-              "/etc/udev/rules.d/90-rdma.rules: KERNEL==\"uverbs*\", MODE=\"0666\""}}},
-           {kHost, {no_device(), {lacks("uverbs"), State::not_applicable, "no user can open any device"}}}}};
+              "/etc/udev/rules.d/90-rdma.rules: KERNEL==\"uverbs*\", MODE=\"0666\""},
+             {has("open_error"), State::broken, "libibverbs cannot open {name}: {open_error}", lost,
+              "ibv_devinfo -d {name} and dmesg say more"},
+             {has("verbs_reason"), State::missing, "{name}: {verbs_reason}", lost, package},
+             {always(), State::missing, "libibverbs does not list {what}: it has no provider for it", lost, package}}},
+           {kHost, {no_device()}}}};
 }
 
 CheckTable memlock() {
@@ -674,11 +625,10 @@ void look_at(const Facts& object, const Look& look, std::vector<Finding>& findin
 
 const std::vector<CheckTable>& check_tables() {
   static const std::vector<CheckTable> tables = {
-      rdma_devices(),  rdma_ports(),    rdma_gids(),  rdma_pkeys(),      rdma_mtu(),    rdma_providers(),
-      uverbs_access(), memlock(),       gpu_driver(), gpu_peer_memory(), gpu_dma_buf(), gpu_bar1(),
-      cuda(),          nccl(),          pci_link(),   pci_acs(),         iommu(),       ucx(),
-      libfabric(),     kernel(),        topology(),   numa_balancing(),  hugepages(),   cpu_governor(),
-      cgroup_rdma(),   cgroup_limits(), tasks()};
+      rdma_devices(), rdma_ports(),      rdma_gids(),   rdma_pkeys(),    rdma_mtu(), rdma_verbs(), memlock(),
+      gpu_driver(),   gpu_peer_memory(), gpu_dma_buf(), gpu_bar1(),      cuda(),     nccl(),       pci_link(),
+      pci_acs(),      iommu(),           ucx(),         libfabric(),     kernel(),   topology(),   numa_balancing(),
+      hugepages(),    cpu_governor(),    cgroup_rdma(), cgroup_limits(), tasks()};
   return tables;
 }
 

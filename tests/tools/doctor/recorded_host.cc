@@ -80,7 +80,6 @@ void add_hca(RecordedHost& host, const std::string& device, const std::string& a
   const std::string verbs = fmt::format("/sys/class/infiniband_verbs/uverbs{}", number);
   host.write(verbs + "/ibdev", device);
   host.write(fmt::format("/dev/infiniband/uverbs{}", number), "");
-  host.write(fmt::format("/observed/access-uverbs{}", number), "granted");
 }
 
 void add_cards(RecordedHost& host) {
@@ -122,13 +121,10 @@ void add_networks(RecordedHost& host) {
             {"0000:0000:0000:0000:0000:ffff:0a00:0002", "RoCE v2"},
             {kNoGid, nullptr}},
            "ens2f0np0");
-  host.write("/sys/class/net/ens2f0np0/mtu", "9000").write("/sys/class/net/ib0/mtu", "4092");
   host.write("/observed/addresses",
              "lo 127.0.0.1\nens2f0np0 10.0.0.2\nib0 10.1.0.2\nens2f0np0 fe80::a288:c2ff:feaa:1235");
   host.write("/observed/verbs",
              "device mlx5_0 opened\nport mlx5_0 1 4096 4096\ndevice mlx5_1 opened\nport mlx5_1 1 4096 4096");
-  host.write("/etc/libibverbs.d/mlx5.driver", "driver mlx5");
-  host.write("/usr/lib/x86_64-linux-gnu/libibverbs/libmlx5-rdmav34.so", "");
 }
 
 void add_nvidia(RecordedHost& host) {
@@ -152,8 +148,7 @@ void add_system(RecordedHost& host) {
   host.write("/etc/os-release", "PRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"");
   host.write("/proc/cmdline", "BOOT_IMAGE=/boot/vmlinuz-6.1.0-28-amd64 root=/dev/sda1 ro iommu=pt");
   host.write("/proc/self/limits", limits("unlimited"));
-  host.write("/proc/self/status",
-             "Name:\tgradrail\nUid:\t1000\t1000\t1000\t1000\nGroups:\t27 1000\nCapEff:\t0000000000000000");
+  host.write("/proc/self/status", "Name:\tgradrail\nCapEff:\t0000000000000000");
   host.write("/proc/self/cgroup", "0::/user.slice/user-1000.slice");
   host.write("/sys/fs/cgroup/user.slice/user-1000.slice/memory.max", "max");
   host.write("/sys/fs/cgroup/user.slice/user-1000.slice/rdma.max",

@@ -109,11 +109,6 @@ void read_process(const System& system, Facts& host) {
   constexpr int kIpcLock = 14;  // linux/capability.h
   const std::optional<uint64_t> capabilities = number_of(field(system, "/proc/self/status", "CapEff:"), 16);
   host.set_if("may_lock", capabilities && (*capabilities >> kIpcLock & 1) != 0);
-  // The fields of "Uid:" are real, effective, saved and file system: the kernel checks the effective one.
-  const std::vector<std::string> uids = words_of(field(system, "/proc/self/status", "Uid:"));
-  const std::vector<std::string> groups = words_of(field(system, "/proc/self/status", "Groups:"));
-  host.set("user",
-           printable(fmt::format("uid {}, groups {}", uids.size() > 1 ? uids[1] : "?", fmt::join(groups, " "))));
   host.set("kernel_command_line", system.line("/proc/cmdline"));
 }
 
