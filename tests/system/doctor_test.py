@@ -57,8 +57,8 @@ class Doctor(cluster.ClusterTest):
         whole = self.report("--no-proof", environment=environment)
         checks = {check["name"]: check for check in whole["checks"]}
         self.assertEqual(whole["machine"]["gpus"], "2")
-        self.assertEqual(checks["gpu-driver"]["state"], "unknown")  # there is no kernel module
-        self.assertIn("CUDA", " ".join(checks["gpu-dma-buf"]["evidence"]))
+        self.assertEqual(checks["gpu-driver"]["state"], "ok")
+        self.assertIn("libcuda.so.1", " ".join(checks["gpu-nic-access"]["evidence"]))
 
     def gpu_proofs(self, fault):
         """Returns the proofs of both simulated GPUs with the simulated network device."""

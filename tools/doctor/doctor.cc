@@ -44,7 +44,7 @@ void add_doctor_flags(CLI::App& command, DoctorFlags& flags) {
   };
   command.option_defaults()->group("Report");
   add("--require", flags.require,
-      "exit code 4 unless all of these hold: rdma, gpu, gpu-direct, nccl, tasks, or transports' names");
+      "exit code 4 unless all of these hold: rdma, gpu, gpu-direct, tasks, or transports' names");
   command.add_flag("--no-proof,--no_proof", flags.no_proof, "skip the transfers");
   command.add_flag("--json", flags.json, "one JSON object instead of the report");
   command.option_defaults()->group("Cluster");

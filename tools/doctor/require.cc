@@ -25,17 +25,15 @@ const std::vector<std::string> kRdmaChecks = {"rdma-gids", "rdma-pkeys", "rdma-v
 
 std::vector<Rule> rules() {
   std::vector<std::string> gpu_direct = kRdmaChecks;
-  // "gpu-path" is not a check: objection_to_gpu_path() combines two of them.
-  gpu_direct.insert(gpu_direct.end(), {"gpu-bar1", "cuda", "gpu-path"});
+  gpu_direct.emplace_back("gpu-nic-access");
   std::vector<Rule> all = {
       {"rdma", {"rdma-devices", "rdma-ports"}, kRdmaChecks, [](const Proof& proof) { return !proof.gpu; }, true},
-      {"gpu", {"gpu-driver"}, {"cuda"}, nullptr},
+      {"gpu", {"gpu-driver"}, {}, nullptr},
       {"gpu-direct",
        {"rdma-devices", "rdma-ports", "gpu-driver"},
        gpu_direct,
        [](const Proof& proof) { return proof.gpu; },
        true},
-      {"nccl", {"nccl"}, {}, nullptr},
       {"tasks", {"tasks"}, {}, nullptr},
   };
   // Loopback connects contexts of one process and proves nothing about a host.
@@ -55,15 +53,6 @@ const Check* find(const std::vector<Check>& checks, const std::string& name) {
 std::string describe(const Check& check) {
   return fmt::format("{} is {}{}", check.name, name_of(check.state),
                      check.evidence.empty() ? "" : fmt::format(" ({})", check.evidence.front()));
-}
-
-/// Objection to the path to GPU memory. Either way is enough to reach it; no single check shows that.
-std::string objection_to_gpu_path(const std::vector<Check>& checks) {
-  const Check* const module = find(checks, "gpu-peer-memory");
-  const Check* const dma_buf = find(checks, "gpu-dma-buf");
-  if (module == nullptr || dma_buf == nullptr) return "no GPU was looked at";
-  if (module->state == State::ok || dma_buf->state == State::ok) return "";
-  return fmt::format("{}, and {}", describe(*module), describe(*dma_buf));
 }
 
 std::string objection_of_proofs(const Rule& rule, const std::vector<Proof>& proofs) {
@@ -87,10 +76,6 @@ std::string objection(const Rule& rule, const std::vector<Check>& checks, const 
     if (!holds_up(check->state) || check->state == State::not_applicable) return describe(*check);
   }
   for (const std::string& name : rule.harmless) {
-    if (name == "gpu-path") {
-      if (std::string why = objection_to_gpu_path(checks); !why.empty()) return why;
-      continue;
-    }
     const Check* const check = find(checks, name);
     if (check != nullptr && !holds_up(check->state)) return describe(*check);
   }

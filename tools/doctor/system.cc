@@ -25,27 +25,27 @@ System::System()
         return absl::Status(answer.status().code(), printable(trimmed(message_of(answer.status()))));
       }) {}
 
-std::string System::text(const std::string& path) const { return read_system_file(root_ + path); }
+std::string System::text(const std::string& path) const { return read_system_file(file(path)); }
 
-std::string System::line(const std::string& path) const { return printable(trimmed(first_line(root_ + path))); }
+std::string System::line(const std::string& path) const { return printable(trimmed(first_line(file(path)))); }
 
 std::optional<uint64_t> System::number(const std::string& path, int base) const { return number_of(line(path), base); }
 
-std::vector<std::string> System::names(const std::string& folder) const { return names_in(root_ + folder); }
+std::vector<std::string> System::names(const std::string& folder) const { return names_in(file(folder)); }
 
 bool System::exists(const std::string& path) const {
   std::error_code error;
-  return fs::exists(fs::symlink_status(root_ + path, error));
+  return fs::exists(fs::symlink_status(file(path), error));
 }
 
 bool System::is_folder(const std::string& path) const {
   std::error_code error;
-  return fs::is_directory(root_ + path, error);
+  return fs::is_directory(file(path), error);
 }
 
 std::string System::link(const std::string& path) const {
   std::error_code error;
-  return fs::read_symlink(root_ + path, error).string();
+  return fs::read_symlink(file(path), error).string();
 }
 
 std::string System::link_name(const std::string& path) const {

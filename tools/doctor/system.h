@@ -24,6 +24,8 @@ class System {
 
   // Paths begin with '/' and are the system's own, root left out.
 
+  /// The path below the root.
+  std::string file(const std::string& path) const { return root_ + path; }
   /// The content of a file; "" when it cannot be read.
   std::string text(const std::string& path) const;
   /// The first line, spaces at its ends removed, as printable(); "" when there is none.

@@ -208,8 +208,6 @@ CheckTable memlock() {
              {always(), State::ok, seen}}}}};
 }
 
-Row no_gpu() { return {lacks("gpus"), State::not_applicable, "no NVIDIA GPU in /sys/bus/pci/devices"}; }
-
 CheckTable gpu_driver() {
   const std::string file = "/proc/driver/nvidia/version";
   const std::string unbound = "GPU {name}: {bound} ({folder}/driver)", lost = "CUDA does not see this GPU";
@@ -230,145 +228,31 @@ CheckTable gpu_driver() {
           "no NVIDIA GPU in /sys/bus/pci/devices"},
          {no_trace, State::warning, "libcuda.so.1 is here: {cuda_error}",
           "if this host has a GPU, towers run on CPUs all the same", "nvidia-smi; dmesg | grep -i nvrm"},
-         {has("open_module"), State::ok, file + ": {module_version}, open kernel modules"},
-         {has("module_line"), State::ok, file + ": {module_version}, closed kernel module"},
-         {lacks("cuda_error"), State::unknown, "CUDA answers, but there is no " + file,
-          "the driver is not NVIDIA's, or /proc belongs to another container", "cat " + file},
-         {always(), State::missing, "no " + file, "CUDA sees no GPU; towers run on CPUs",
-          "sudo apt install nvidia-open (or cuda-drivers), then sudo modprobe nvidia"}}}}};
+         {has("cuda_version"), State::ok, "CUDA {cuda_version} by libcuda.so.1; " + file + ": {module_version}"},
+         {lacks("module_line"), State::missing, "no " + file, "CUDA sees no GPU; towers run on CPUs",
+          "sudo apt install nvidia-open (or cuda-drivers), then sudo modprobe nvidia"},
+         {always(), State::broken, file + ": {module_version}, but {cuda_error}",
+          "CUDA sees no GPU; towers run on CPUs",
+          "reboot after an upgrade of the driver: library and kernel module have one version; nvidia-smi; dmesg | grep "
+          "-i nvrm"}}}}};
 }
 
-Predicate is_closed_module() { return has("module_line") && lacks("open_module"); }
-Predicate is_old_module() { return has("open_module") && has("module_before_515"); }
-/// Whether there is no dma-buf: Linux 5.12 added it for RDMA (ib_umem_dmabuf), and NVIDIA's open modules of 515 export
-/// it. A version that cannot be read is no objection: an obstacle must have evidence.
-Predicate has_no_dma_buf() { return has("kernel_before_5_12") || is_closed_module() || is_old_module(); }
-
-CheckTable gpu_peer_memory() {
-  const std::string none = "no /sys/module/nvidia_peermem, nor an older name of it";
-  const std::string remedy =
-      "sudo modprobe nvidia_peermem (after ib_core); for good: echo nvidia_peermem | sudo tee "
-      "/etc/modules-load.d/nvidia_peermem.conf";
-  return {topic::kGpu,
-          "gpu-peer-memory",
-          {{&Machine::peer_modules,
-            // One module that is live is enough: the others are older names of it.
-            {{is("state", "live"), State::ok, "{file}: live"},
-             {lacks("another_is_live"), State::broken, "{file}: {state}", "the module does not serve",
-              "sudo rmmod {name}; sudo modprobe {name}; then dmesg"}}},
-           {kHost,
-            {no_gpu(),
-             {lacks("peer_modules") && has_no_dma_buf(), State::missing, none,
-              "no NIC reads GPU memory: gradients are staged through host memory", remedy},
-             {lacks("peer_modules"), State::warning, none,
-              "libraries that know no dma-buf (UCX before 1.14, libfabric before 1.20) cannot register GPU memory",
-              remedy}}}}};
-}
-
-CheckTable gpu_dma_buf() {
-  const std::string file = "/proc/driver/nvidia/version";
-  const std::string lost = "GPU memory cannot be registered with a NIC as a dma-buf";
-  return {topic::kGpu,
-          "gpu-dma-buf",
-          {{kHost,
-            {no_gpu(),
-             {has("kernel_before_5_12"), State::broken, "/proc/sys/kernel/osrelease: {kernel}, older than 5.12", lost,
-              "a kernel from 5.12 on; or the peer-memory module instead: sudo modprobe nvidia_peermem"}}},
-           {kHost,
-            {{has("gpus") && is_closed_module(), State::broken, file + ": '{module_line}' is the closed module",
-              lost + ": only NVIDIA's open kernel modules export it",
-              "install them: sudo apt install nvidia-open (or the .run file with -M=open), then reboot; or sudo "
-              "modprobe nvidia_peermem"},
-             {has("gpus") && is_old_module(), State::broken, file + ": {module_version}, older than 515", lost,
-              "a driver from 515 on: sudo apt install nvidia-open"}}},
-           {kGpus,
-            {{is("dma_buf", "yes"), State::ok, "GPU {name}: CUDA says that its memory can be exported"},
-             {is("dma_buf", "no"), State::broken,
-              "GPU {name}: CUDA says no (CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED, libcuda.so.1)",
-              "its memory cannot be registered with a NIC as a dma-buf",
-              "NVIDIA's open kernel modules (sudo apt install nvidia-open) and CUDA 11.7 on; or sudo modprobe "
-              "nvidia_peermem"}}},
-           {kHost,
-            {{lacks("gpus") || has_no_dma_buf() || has("cuda_says_dma_buf"), State::none},
-             {lacks("module_line"), State::unknown, "no " + file, "the driver decides it",
-              "sudo modprobe nvidia, then again"},
-             {always(), State::ok, file + ": {module_version}, open; /proc/sys/kernel/osrelease: {kernel}"}}}},
-          // A peer-memory module that is live is another way.
-          [](const Machine& machine) {
-            return std::any_of(machine.peer_modules.begin(), machine.peer_modules.end(), is("state", "live"));
-          }};
-}
-
-CheckTable gpu_bar1() {
-  constexpr uint64_t kClassic = 256 << 20;  // size on cards without a resizable BAR; the driver takes a part of it
-  const std::string seen = "GPU {name}: {bar1_text} in {folder}/resource, line {bar1_line}";
-  const std::string remedy =
-      "in the firmware's setup: Above 4G Decoding and Re-Size BAR on; in a virtual machine: a larger 64-bit MMIO "
-      "window; then nvidia-smi -q | grep -A 3 BAR1";
-  return {topic::kGpu,
-          "gpu-bar1",
-          {{kGpus,
-            {{lacks("folder"), State::none},
-             {lacks("bar1"), State::unknown, "GPU {name}: no prefetchable memory behind BAR 0 in {folder}/resource",
-              "how much of its memory NICs can reach is not known", "nvidia-smi -q | grep -A 3 BAR1"},
-             {is("bar1", "0"), State::broken, "GPU {name}: none assigned in {folder}/resource, line {bar1_line}",
-              "NICs cannot reach its memory at all", remedy},
-             {below("bar1", kClassic + 1), State::broken, seen,
-              "registering more GPU memory than that fails, and some of it is taken", remedy},
-             {below("bar1", "memory"), State::warning, seen + ", of {memory_text} memory",
-              "only that much can be registered with NICs at once", remedy},
-             {always(), State::ok, seen}}},
-           {kHost, {{lacks("pci_gpus"), State::not_applicable, "no NVIDIA GPU in /sys/bus/pci/devices"}}}}};
-}
-
-CheckTable cuda() {
-  const std::string seen =
-      "{cudart} is CUDA {cudart_version}, the driver speaks {cuda_version} ({cuda_version_source})";
-  return {topic::kGpu,
-          "cuda",
-          {{kHost,
-            {{lacks("gpus") && has("newest_cudart"), State::not_applicable, "{newest_cudart} is there, but no GPU"},
-             {lacks("gpus"), State::not_applicable, "no GPU"},
-             // The library and the kernel module have one version. After an upgrade without a reboot they differ. A
-             // name without a version, as in some containers, gives no information about the driver.
-             {lacks("libcuda_version") || lacks("module_version"), State::none},
-             {differ("libcuda_version", "module_version"), State::broken,
-              "{libcuda} is {libcuda_version}, /proc/driver/nvidia/version: {module_version}",
-              "CUDA does not start: driver and library mismatch",
-              "reboot, or sudo rmmod nvidia_uvm nvidia && sudo modprobe nvidia, so that the new kernel module is "
-              "loaded"},
-             {always(), State::ok, "{libcuda} and kernel module are {libcuda_version}"}}},
-           {kHost,
-            {{lacks("gpus"), State::none},
-             {lacks("cuda_version"), State::unknown, "the driver's version: {cuda_error}",
-              "whether libraries fit is not known", "nvidia-smi"},
-             {lacks("cudart"), State::ok,
-              "no libcudart in the library folders; the driver speaks CUDA {cuda_version} ({cuda_version_source})"},
-             // Any runtime runs on any driver of one major version. NVIDIA calls this minor version compatibility; it
-             // holds from CUDA 11 on.
-             {has("cudart_fits"), State::ok, seen},
-             {has("cuda_compat"), State::warning, seen + ", /usr/local/cuda/compat/libcuda.so.1 is there",
-              "works for programs that find the compatibility library first",
-              "export LD_LIBRARY_PATH=/usr/local/cuda/compat"},
-             {always(), State::broken, seen,
-              "cuBLAS and NCCL of that version do not start: CUDA driver version is insufficient",
-              "a driver for CUDA {cudart_major}: sudo apt install nvidia-open; or CUDA's forward compatibility: sudo "
-              "apt install cuda-compat-{cudart_major}-{cudart_minor}; or the libraries of CUDA {cuda_major}"}}}}};
-}
-
-CheckTable nccl() {
-  const std::string lost = "towers on several GPUs of one worker are averaged on the host";
-  const std::string remedy = "sudo apt install libnccl2 (NVIDIA's package repository), 2.18 or newer";
-  return {topic::kGpu,
-          "nccl",
-          {{kHost,
-            {{lacks("gpus") && has("nccl"), State::not_applicable, "{nccl} is there, but no GPU"},
-             {lacks("gpus"), State::not_applicable, "no GPU"},
-             {has("nccl_version") && has("nccl"), State::ok, "{nccl_version} ({nccl})"},
-             {has("nccl_version"), State::ok, "{nccl_version} (libnccl.so.2)"},
-             // Towers are then averaged on the host.
-             {lacks("nccl"), State::warning, "no libnccl.so.2 in the library folders", lost, remedy},
-             {always(), State::broken, "{nccl}: {nccl_error}", lost, remedy}}}}};
+CheckTable gpu_nic_access() {
+  return {
+      topic::kGpu,
+      "gpu-nic-access",
+      {{kGpus,
+        {{lacks("by_cuda"), State::none},
+         {has("dma_buf"), State::ok, "GPU {name}: by dma-buf (libcuda.so.1)"},
+         {has("peer_module"), State::ok, "GPU {name}: by the kernel module {peer_module}"},
+         {always(), State::missing, "GPU {name}: no dma-buf (libcuda.so.1), and {peer_error}",
+          "no NIC reads GPU memory: gradients are staged through host memory",
+          "dma-buf: NVIDIA's open kernel modules from 515 on (sudo apt install nvidia-open) and Linux from 5.12 on; "
+          "or sudo modprobe nvidia_peermem (after ib_core), for good: echo nvidia_peermem | sudo tee "
+          "/etc/modules-load.d/nvidia_peermem.conf"}}},
+       {kHost,
+        {{lacks("gpus"), State::not_applicable, "no NVIDIA GPU in /sys/bus/pci/devices"},
+         {lacks("cuda_version"), State::unknown, "CUDA does not answer"}}}}};
 }
 
 Row no_card() {
@@ -625,10 +509,10 @@ void look_at(const Facts& object, const Look& look, std::vector<Finding>& findin
 
 const std::vector<CheckTable>& check_tables() {
   static const std::vector<CheckTable> tables = {
-      rdma_devices(), rdma_ports(),      rdma_gids(),   rdma_pkeys(),    rdma_mtu(), rdma_verbs(), memlock(),
-      gpu_driver(),   gpu_peer_memory(), gpu_dma_buf(), gpu_bar1(),      cuda(),     nccl(),       pci_link(),
-      pci_acs(),      iommu(),           ucx(),         libfabric(),     kernel(),   topology(),   numa_balancing(),
-      hugepages(),    cpu_governor(),    cgroup_rdma(), cgroup_limits(), tasks()};
+      rdma_devices(), rdma_ports(),  rdma_gids(),      rdma_pkeys(), rdma_mtu(),       rdma_verbs(),
+      memlock(),      gpu_driver(),  gpu_nic_access(), pci_link(),   pci_acs(),        iommu(),
+      ucx(),          libfabric(),   kernel(),         topology(),   numa_balancing(), hugepages(),
+      cpu_governor(), cgroup_rdma(), cgroup_limits(),  tasks()};
   return tables;
 }
 

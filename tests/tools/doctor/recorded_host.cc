@@ -96,18 +96,6 @@ void add_cards(RecordedHost& host) {
     add_pci(host, card);
     add_pci_link(host, card, "32.0 GT/s PCIe");
   }
-  for (const char* gpu : {"0000:19:00.0", "0000:1b:00.0"}) {
-    // As the kernel writes "start end flags". Each BAR of an H100 has 64 bits, and the line behind it is zero.
-    // The sizes are 16 MiB, 128 GiB (BAR1) and 32 MiB.
-    host.write(fmt::format("/sys/devices/{}/{}/resource", below, gpu),
-               "0x0000224042000000 0x0000224042ffffff 0x000000000014220c\n"
-               "0x0000000000000000 0x0000000000000000 0x0000000000000000\n"
-               "0x0000220000000000 0x0000221fffffffff 0x000000000014220c\n"
-               "0x0000000000000000 0x0000000000000000 0x0000000000000000\n"
-               "0x0000224040000000 0x0000224041ffffff 0x000000000014220c\n"
-               "0x0000000000000000 0x0000000000000000 0x0000000000000000\n"
-               "0x0000000000000000 0x0000000000000000 0x0000000000000000");
-  }
   add_hca(host, "mlx5_0", fmt::format("{}/0000:1a:00.0", below), 0);
   add_hca(host, "mlx5_1", fmt::format("{}/0000:1c:00.0", below), 1);
 }
@@ -133,14 +121,7 @@ void add_nvidia(RecordedHost& host) {
              "(dvs-builder@U22-I3-AF03-09-1)  Sun Jul 27 06:54:38 UTC 2025\n"
              "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14+deb12u1)");
   host.write("/sys/module/nvidia_peermem/initstate", "live");
-  host.write("/observed/cuda",
-             "version 13.0\ngpu 0000:19:00.0 85520809984 dma_buf=true gpu_direct=true NVIDIA H100 80GB HBM3\n"
-             "gpu 0000:1b:00.0 85520809984 dma_buf=true gpu_direct=true NVIDIA H100 80GB HBM3");
-  host.write("/observed/nccl", "2.28.9");
-  const std::string folder = "/usr/lib/x86_64-linux-gnu";
-  host.link(folder + "/libcuda.so.1", "libcuda.so.580.65.06").write(folder + "/libcuda.so.580.65.06", "");
-  host.link(folder + "/libcudart.so.13", "libcudart.so.13.0.96").write(folder + "/libcudart.so.13.0.96", "");
-  host.link(folder + "/libnccl.so.2", "libnccl.so.2.28.9").write(folder + "/libnccl.so.2.28.9", "");
+  host.write("/observed/cuda", "version 13.0\ngpu 0000:19:00.0 dma_buf\ngpu 0000:1b:00.0 dma_buf");
 }
 
 void add_system(RecordedHost& host) {

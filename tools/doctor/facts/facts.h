@@ -40,10 +40,9 @@ struct Machine {
   std::vector<Facts> rdma_devices;
   std::vector<Facts> rdma_ports;
   std::vector<Facts> gpus;
-  std::vector<Facts> peer_modules;  ///< kernel modules by which RDMA drivers reach GPU memory
-  std::vector<Facts> cards;         ///< PCI functions of the GPUs and RDMA devices
-  std::vector<Facts> bridges;       ///< PCI bridges above the cards
-  std::vector<Facts> rdma_limits;   ///< limits of the cgroups of this process
+  std::vector<Facts> cards;        ///< PCI functions of the GPUs and RDMA devices
+  std::vector<Facts> bridges;      ///< PCI bridges above the cards
+  std::vector<Facts> rdma_limits;  ///< limits of the cgroups of this process
   std::vector<Facts> cgroup_limits;
   std::vector<Facts> servers;  ///< the parameter servers of --cluster or --ps_hosts
 };

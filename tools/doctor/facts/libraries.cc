@@ -1,4 +1,4 @@
-// UCX, libfabric, NCCL and CUDA's libraries: which, and what they were built for.
+// UCX and libfabric: which, and what they were built for.
 #include <dlfcn.h>
 
 #include <cstdint>
@@ -6,7 +6,6 @@
 #include "base/read_file.h"
 #include "base/status.h"
 #include "fmt/format.h"
-#include "gpu/reduce/nccl.h"
 #include "tools/doctor/facts/read.h"
 
 namespace gradrail::tools::doctor {
@@ -59,11 +58,6 @@ absl::StatusOr<std::string> probe_libfabric() {
   return fmt::format("{} {}.{} {}\n", path, version >> 16, version & 0xffff, cuda);
 }
 
-absl::StatusOr<std::string> probe_nccl() {
-  GRADRAIL_ASSIGN_OR_RETURN(const gpu::NcclLibrary* const library, gpu::nccl_library());
-  return library->version;
-}
-
 /// Parts of an answer: path, version, support of CUDA. Without an answer, NAME_error has the reason.
 std::vector<std::string> answer_words(const System& system, const std::string& name, const System::Ask& ask,
                                       Facts& host) {
@@ -95,74 +89,11 @@ void read_libfabric(const System& system, Facts& host) {
   host.set_if("libfabric_before_1_20", version && *version < Version{1, 20, 0});
 }
 
-/// The longest version among the name of a library and the name that it is a link to: "580.65.06" for libcuda.so.1 ->
-/// libcuda.so.580.65.06; "" when there is none.
-std::string library_version(const System& system, const std::string& path) {
-  const auto behind_so = [](const std::string& name) {
-    const size_t at = name.find(".so.");
-    return at == std::string::npos ? std::string() : name.substr(at + 4);
-  };
-  const std::string own = behind_so(path.substr(path.rfind('/') + 1));
-  // "libucp.so.0" is a link to "libucp.so.0.0.0": the longer name has the version.
-  const std::string target = behind_so(system.link_name(path));
-  return target.size() > own.size() ? target : own;
-}
-
-/// Reads the newest of CUDA's runtime libraries that fits the driver, otherwise the newest.
-void read_cudart(const System& system, Facts& host) {
-  const uint64_t driver = host.number("cuda_major").value_or(0);
-  // The newest is first. CUDA 11 kept the file name of its first release; CUDA 10 had a name for each release.
-  for (const char* name : {"libcudart.so.13", "libcudart.so.12", "libcudart.so.11.0", "libcudart.so.10.2"}) {
-    const std::string path = find_library(system, name);
-    const std::optional<Version> version = path.empty() ? std::nullopt : version_of(library_version(system, path));
-    if (!version) continue;
-    if (!host.has("newest_cudart")) host.set("newest_cudart", path);
-    const auto major = static_cast<uint64_t>(version->major);
-    if (host.has("cudart") && (host.has("cudart_fits") || major > driver)) continue;
-    host.set("cudart", path);
-    host.set("cudart_version", fmt::format("{}.{}", version->major, version->minor));
-    host.set("cudart_major", major);
-    host.set("cudart_minor", static_cast<uint64_t>(version->minor));
-    host.set_if("cudart_fits", major <= driver);
-  }
-  host.set_if("cuda_compat", system.exists("/usr/local/cuda/compat/libcuda.so.1"));
-}
-
-void read_nccl(const System& system, Facts& host) {
-  const std::string path = find_library(system, "libnccl.so.2");
-  const absl::StatusOr<std::string> version = system.observe("nccl", probe_nccl);
-  host.set("nccl", path);
-  host.set("nccl_error", std::string(message_of(version.status())));
-  if (version.ok()) host.set("nccl_version", printable(trimmed(*version)));
-}
-
 }  // namespace
 
-std::vector<std::string> library_folders(const System& system) {
-  std::vector<std::string> folders;
-  for (const char* folder : {"/usr/local/lib", "/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64",
-                             "/usr/lib", "/usr/local/cuda/lib64", "/usr/local/cuda/targets/x86_64-linux/lib"}) {
-    if (system.is_folder(folder)) folders.emplace_back(folder);
-  }
-  return folders;
-}
-
-std::string find_library(const System& system, const std::string& name) {
-  for (const std::string& folder : library_folders(system))
-    if (std::string path = fmt::format("{}/{}", folder, name); system.exists(path)) return path;
-  return "";
-}
-
 void read_libraries(const System& system, Machine& machine) {
-  Facts& host = machine.host;
-  const std::string libcuda = find_library(system, "libcuda.so.1");
-  const std::string version = libcuda.empty() ? "" : library_version(system, libcuda);
-  host.set("libcuda", libcuda);
-  host.set("libcuda_version", version.find('.') == std::string::npos ? "" : version);
-  read_cudart(system, host);
-  read_nccl(system, host);
-  read_ucx(system, host);
-  read_libfabric(system, host);
+  read_ucx(system, machine.host);
+  read_libfabric(system, machine.host);
 }
 
 }  // namespace gradrail::tools::doctor

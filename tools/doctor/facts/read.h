@@ -36,11 +36,6 @@ void read_pci(const System& system, const std::vector<PciDevice>& functions, Mac
 void read_libraries(const System& system, Machine& machine);
 void read_cgroups(const System& system, Machine& machine);
 
-/// The folders of the dynamic linker and of a CUDA installation.
-std::vector<std::string> library_folders(const System& system);
-/// The path of a library of exactly this name; "" when it is in none of them.
-std::string find_library(const System& system, const std::string& name);
-
 /// The type of gradrail::resolve(), so that a test can give a name several addresses.
 using Resolver = std::function<absl::StatusOr<std::vector<NetAddress>>(const std::string& host, uint16_t port)>;
 
