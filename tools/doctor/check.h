@@ -10,7 +10,6 @@ namespace gradrail::tools::doctor {
 namespace topic {
 inline constexpr const char* kGpu = "GPU";
 inline constexpr const char* kHost = "host";
-inline constexpr const char* kLibraries = "libraries";
 inline constexpr const char* kNetwork = "network";
 inline constexpr const char* kPci = "PCI";
 inline constexpr const char* kRdma = "RDMA";

@@ -27,10 +27,7 @@ Report examine(const System& system, const ExamineOptions& options) {
       .machine =
           known(machine.host,
                 {{"host", "hostname"}, {"system", "distribution"}, {"kernel", "kernel"}, {"processor", "processor"}}),
-      .versions = known(machine.host, {{"ucx", "ucx_version"},
-                                       {"libfabric", "libfabric_version"},
-                                       {"nvidia_driver", "module_version"},
-                                       {"cuda_driver", "cuda_version"}})};
+      .versions = known(machine.host, {{"nvidia_driver", "module_version"}, {"cuda_driver", "cuda_version"}})};
   report.machine.emplace_back("gpus", std::to_string(machine.gpus.size()));
   report.machine.emplace_back("rdma_devices", std::to_string(machine.rdma_devices.size()));
   report.versions.emplace(report.versions.begin(), "gradrail", GRADRAIL_VERSION);

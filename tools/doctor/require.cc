@@ -21,7 +21,7 @@ struct Rule {
 };
 
 /// Each RDMA transfer fails if one of these checks fails. The first one that failed is the reason of the report.
-const std::vector<std::string> kRdmaChecks = {"rdma-gids", "rdma-pkeys", "rdma-verbs", "memlock", "cgroup-rdma"};
+const std::vector<std::string> kRdmaChecks = {"rdma-gids", "rdma-pkeys", "rdma-verbs", "memlock"};
 
 std::vector<Rule> rules() {
   std::vector<std::string> gpu_direct = kRdmaChecks;

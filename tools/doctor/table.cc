@@ -303,86 +303,6 @@ CheckTable iommu() {
            {kHost, {no_card()}}}};
 }
 
-CheckTable ucx() {
-  const std::string no_verbs = "{ucx_modules}/libuct_ib.so.0 is not there", lost = "UCX uses no RDMA device";
-  const std::string with_verbs = "a UCX built with verbs: ./configure --with-verbs --with-rdmacm";
-  return {topic::kLibraries,
-          "ucx",
-          {{kHost,
-            {{lacks("ucx"), State::missing, "UCX: {ucx_error}", "the transport over UCX cannot be used",
-              "sudo apt install libucx-dev and build gradrail again"},
-             {always(), State::ok, "{ucx} {ucx_version}"}}},
-           // UCX loads these modules by name at its start; it leaves out one that cannot be loaded, without an error.
-           {kHost,
-            {{lacks("ucx"), State::none},
-             {has("ucx_verbs"), State::ok, "{ucx_modules}/libuct_ib.so.0: verbs"},
-             {has("rdma"), State::broken, no_verbs, lost, with_verbs},
-             {always(), State::warning, no_verbs, lost, with_verbs}}},
-           {kHost,
-            {{lacks("ucx"), State::none},
-             {has("ucx_cuda"), State::ok, "{ucx_modules}/libuct_cuda.so.0: CUDA"},
-             {lacks("gpus"), State::ok, "{ucx_modules}: built without CUDA, and there is no GPU"},
-             {always(), State::warning, "{ucx_modules}/libuct_cuda.so.0 is not there: built without CUDA",
-              "UCX takes no GPU memory: over ucx gradients are staged through host memory",
-              "a UCX built with CUDA: ./configure --with-cuda=/usr/local/cuda --with-verbs, or NVIDIA's HPC-X"}}}}};
-}
-
-CheckTable libfabric() {
-  const std::string seen = "{libfabric} {libfabric_version}";
-  const std::string lost = "libfabric takes no GPU memory: over ofi gradients are staged through host memory";
-  return {topic::kLibraries,
-          "libfabric",
-          {{kHost,
-            {{lacks("libfabric"), State::missing, "libfabric: {libfabric_error}",
-              "the transport over libfabric cannot be used", "sudo apt install libfabric-dev and build gradrail again"},
-             {lacks("gpus"), State::ok, seen},
-             {lacks("libfabric_cuda"), State::warning, seen + ": built without CUDA (it names no cudaMemcpy)", lost,
-              "a libfabric built with CUDA: ./configure --with-cuda=/usr/local/cuda --enable-cuda-dlopen "
-              "--enable-verbs"},
-             {is("libfabric_cuda", "cuda-without-libcudart"), State::warning,
-              seen + ": with CUDA, which it loads by the name libcudart.so; there is none", lost,
-              "sudo apt install cuda-cudart-dev-13-0, or a link libcudart.so to libcudart.so.13 in a folder of the "
-              "library path"},
-             // FI_MR_DMABUF exists since 1.20; before it, libfabric exports on its own or needs the peer-memory module.
-             {has("libfabric_before_1_20"), State::warning, seen + ": with CUDA, older than 1.20",
-              "it takes no dma-buf: GPU memory needs the peer-memory module",
-              "libfabric 1.20 or newer; or sudo modprobe nvidia_peermem"},
-             {always(), State::ok, seen + ": with CUDA"}}}}};
-}
-
-CheckTable kernel() {
-  return {topic::kHost,
-          "kernel",
-          {{kHost,
-            {{lacks("kernel_has_version"), State::unknown, "/proc/sys/kernel/osrelease: '{kernel}'",
-              "which RDMA interfaces there are is not known", "uname -r"},
-             {has("kernel_before_5_12"), State::warning, "/proc/sys/kernel/osrelease: {kernel}, older than 5.12",
-              "no dma-buf for RDMA: GPU memory reaches a NIC by the peer-memory module alone",
-              "a kernel from 5.12 on: sudo apt install linux-image-amd64 of a newer release "
-              "(docs.kernel.org/driver-api/dma-buf.html)"},
-             {always(), State::ok, "/proc/sys/kernel/osrelease: {kernel}"}}}}};
-}
-
-CheckTable topology() {
-  const std::string where = "/sys/devices/system/node/node*/distance";
-  return {
-      topic::kHost,
-      "topology",
-      {{kHost,
-        {{below("numa_nodes", 2), State::ok, "/sys/devices/system/node: {numa_nodes} NUMA node"},
-         {has("distances_differ"), State::ok, "{numa_nodes} NUMA nodes, distances in " + where},
-         // A firmware without the distances makes them all equal.
-         {always(), State::warning, "{numa_nodes} NUMA nodes, all distances equal or missing in " + where,
-          "near and far memory cannot be distinguished",
-          "numactl --hardware; newer firmware, NUMA (SRAT, SLIT) switched on"}}},
-       {kHost,
-        {{has("hwloc"), State::ok, "hwloc: {hwloc}"},
-         {has("hwloc_not_recorded"), State::unknown, "hwloc: {hwloc_error}", "where tasks would be bound is not known",
-          "lstopo; gradrail topo"},
-         {always(), State::broken, "hwloc: {hwloc_error}", "nothing is bound to cores, and no NIC is chosen for a GPU",
-          "lstopo says more; /sys must be mounted: docker run -v /sys:/sys:ro"}}}}};
-}
-
 CheckTable numa_balancing() {
   const std::string file = "/proc/sys/kernel/numa_balancing";
   const std::string seen = file + ": {numa_balancing}, {numa_nodes} NUMA nodes";
@@ -399,13 +319,12 @@ CheckTable numa_balancing() {
 }
 
 CheckTable hugepages() {
-  const std::string seen =
-      "/sys/kernel/mm/transparent_hugepage/enabled: {transparent_hugepages}; /sys/kernel/mm/hugepages: {hugepages}";
+  const std::string seen = "/sys/kernel/mm/transparent_hugepage/enabled: {hugepages}";
   return {topic::kHost,
           "hugepages",
           {{kHost,
-            // Either fact permits huge pages where a task requests them (madvise).
-            {{has("hugepages_reserved") || has("hugepages_on_request"), State::ok, seen},
+            {{lacks("hugepages"), State::not_applicable, "no /sys/kernel/mm/transparent_hugepage/enabled"},
+             {has("hugepages_on_request"), State::ok, seen},
              {always(), State::warning, seen, "memory comes in pages of 4 KiB: NICs translate more addresses, slowly",
               "echo madvise | sudo tee /sys/kernel/mm/transparent_hugepage/enabled"}}}}};
 }
@@ -422,39 +341,30 @@ CheckTable cpu_governor() {
           "sudo cpupower frequency-set -g performance"}}}}};
 }
 
-CheckTable cgroup_rdma() {
-  const std::string seen = "{file}: {line}";
-  const std::string remedy = "echo '{device} hca_handle=max hca_object=max' | sudo tee {file}";
-  return {topic::kHost,
-          "cgroup-rdma",
-          {{&Machine::rdma_limits,
-            {{is("count", "0"), State::broken, seen, "this cgroup may open no RDMA {what} of {device}", remedy},
-             {has("few"), State::warning, seen, "this cgroup may have only few RDMA {what} of {device}", remedy}}},
-           {kHost,
-            {no_device(),
-             {lacks("few_rdma_objects"), State::ok,
-              "no limit in the rdma.max of this process's cgroups (/proc/self/cgroup)"}}}}};
-}
-
 CheckTable cgroup_limits() {
   // The scale is a model of 100 million parameters with Adam, which takes 1.2 GB at its ps; 2 GiB is no room for more.
   constexpr uint64_t kLittleMemory = uint64_t{2} << 30;
   // Percent: two CPUs. A task has at least a thread that spins and one for gRPC.
   constexpr uint64_t kLittleCpu = 200;
   constexpr uint64_t kFewTasks = 200;  // gRPC alone takes a dozen threads a process
+  const std::string cpu = "{cpu_file}: {cpu_percent} % of one cpu";
   return {topic::kHost,
           "cgroup-limits",
-          {{&Machine::cgroup_limits,
-            {{is("what", "memory") && below("value", kLittleMemory), State::warning, "{file}: {text}",
+          {{kHost,
+            {{below("memory_left", kLittleMemory), State::warning, "{memory_left_text}",
               "parameters, slots and pinned memory of all tasks in it must fit, else they are killed",
               "docker run --memory 16g, MemoryMax= in the systemd unit, srun --mem"},
-             {is("what", "cpu") && below("value", kLittleCpu), State::warning, "{file}: {text}",
+             {has("memory_left"), State::ok, "{memory_left_text}"}}},
+           {kHost,
+            {{below("tasks_left", kFewTasks), State::warning, "{tasks_left_text}", "threads cannot be started",
+              "docker run --pids-limit 4096, TasksMax= in the systemd unit"},
+             {has("tasks_left"), State::ok, "{tasks_left_text}"}}},
+           {kHost,
+            {{below("cpu_percent", kLittleCpu), State::warning, cpu,
               "threads that spin use it up and are then stopped for the rest of each period: pauses of 50 ms and more",
               "docker run --cpus 4, CPUQuota= in the systemd unit; until then gradrail train --wait block"},
-             {is("what", "pids") && below("value", kFewTasks), State::warning, "{file}: {text}",
-              "threads cannot be started", "docker run --pids-limit 4096, TasksMax= in the systemd unit"},
-             {always(), State::ok, "{file}: {text}"}}},
-           {kHost, {{lacks("cgroup_limits"), State::ok, "no limit on memory, cpu, threads (/proc/self/cgroup)"}}}}};
+             {has("cpu_percent"), State::ok, cpu},
+             {always(), State::ok, "no limit on cpu (/proc/self/cgroup)"}}}}};
 }
 
 CheckTable tasks() {
@@ -509,10 +419,9 @@ void look_at(const Facts& object, const Look& look, std::vector<Finding>& findin
 
 const std::vector<CheckTable>& check_tables() {
   static const std::vector<CheckTable> tables = {
-      rdma_devices(), rdma_ports(),  rdma_gids(),      rdma_pkeys(), rdma_mtu(),       rdma_verbs(),
-      memlock(),      gpu_driver(),  gpu_nic_access(), pci_link(),   pci_acs(),        iommu(),
-      ucx(),          libfabric(),   kernel(),         topology(),   numa_balancing(), hugepages(),
-      cpu_governor(), cgroup_rdma(), cgroup_limits(),  tasks()};
+      rdma_devices(),   rdma_ports(), rdma_gids(),      rdma_pkeys(),    rdma_mtu(), rdma_verbs(),
+      memlock(),        gpu_driver(), gpu_nic_access(), pci_link(),      pci_acs(),  iommu(),
+      numa_balancing(), hugepages(),  cpu_governor(),   cgroup_limits(), tasks()};
   return tables;
 }
 

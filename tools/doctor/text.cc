@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 
 #include "absl/strings/str_split.h"
 #include "base/parse_number.h"
@@ -50,25 +49,6 @@ std::optional<uint64_t> number_of(std::string_view text, int base) {
   text = trimmed(text);
   if (base == 16 && text.substr(0, 2) == "0x") text.remove_prefix(2);
   return parse_number<uint64_t>(text, base);
-}
-
-std::optional<Version> version_of(std::string_view text) {
-  text = trimmed(text);
-  std::array<int, 3> parts{};
-  const char* at = text.data();
-  const char* const end = at + text.size();
-  for (size_t i = 0; i < parts.size(); ++i) {
-    // "1.13" and "1.13.1-rc1" are versions, too: missing parts are 0, and the rest is ignored.
-    const auto [after, error] = std::from_chars(at, end, parts[i]);
-    if (error != std::errc() || parts[i] < 0) {
-      if (i == 0) return std::nullopt;
-      parts[i] = 0;
-      break;
-    }
-    if (after == end || *after != '.') break;
-    at = after + 1;
-  }
-  return Version{parts[0], parts[1], parts[2]};
 }
 
 std::string size_text(uint64_t bytes) {

@@ -21,15 +21,6 @@ std::vector<std::string> words_of(std::string_view text);
 /// The whole text as a number, nothing before or behind it but spaces. Base 16 takes a "0x" in front.
 std::optional<uint64_t> number_of(std::string_view text, int base = 10);
 
-/// "5.12.0-rc1" → {5, 12}; the digits that a version begins with, as many as there are, up to three.
-struct Version {
-  int major = 0;
-  int minor = 0;
-  int patch = 0;
-  auto operator<=>(const Version&) const = default;
-};
-std::optional<Version> version_of(std::string_view text);
-
 /// "64 KiB", "8 MiB", "128 GiB".
 std::string size_text(uint64_t bytes);
 

@@ -132,20 +132,12 @@ void add_system(RecordedHost& host) {
   host.write("/proc/self/status", "Name:\tgradrail\nCapEff:\t0000000000000000");
   host.write("/proc/self/cgroup", "0::/user.slice/user-1000.slice");
   host.write("/sys/fs/cgroup/user.slice/user-1000.slice/memory.max", "max");
-  host.write("/sys/fs/cgroup/user.slice/user-1000.slice/rdma.max",
-             "mlx5_0 hca_handle=max hca_object=max\nmlx5_1 hca_handle=max hca_object=max");
   host.write("/sys/fs/cgroup/user.slice/pids.max", "8192");
   host.write("/proc/sys/kernel/numa_balancing", "0");
-  host.write("/sys/devices/system/node/node0/distance", "10 21")
-      .write("/sys/devices/system/node/node1/distance", "21 10");
+  host.write("/sys/devices/system/node/node0/cpulist", "0-31").write("/sys/devices/system/node/node1/cpulist", "32-63");
   host.write("/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never");
-  host.write("/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "0");
   for (int cpu = 0; cpu < 4; ++cpu)
     host.write(fmt::format("/sys/devices/system/cpu/cpu{}/cpufreq/scaling_governor", cpu), "performance");
-  host.write("/observed/hwloc", "2 packages, 2 NUMA nodes, 64 cores, 2 GPUs, 2 NICs");
-  host.write("/observed/ucx", "/opt/hpcx/ucx/lib/libucp.so.0 1.18.0 -");
-  host.write("/opt/hpcx/ucx/lib/ucx/libuct_ib.so.0", "").write("/opt/hpcx/ucx/lib/ucx/libuct_cuda.so.0", "");
-  host.write("/observed/libfabric", "/opt/libfabric/lib/libfabric.so.1 1.22 cuda");
 }
 
 }  // namespace

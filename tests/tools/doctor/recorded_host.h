@@ -44,7 +44,7 @@ class Scratch {
 };
 
 /// Two H100 GPUs with open kernel modules and CUDA 13. Each GPU shares a switch with a ConnectX-7: mlx5_0 is on
-/// InfiniBand (NDR), mlx5_1 on Ethernet with RoCE v2. Linux 6.1, two NUMA nodes; UCX and libfabric with CUDA.
+/// InfiniBand (NDR), mlx5_1 on Ethernet with RoCE v2. Linux 6.1, two NUMA nodes.
 RecordedHost healthy_host();
 
 /// 4 KiB of PCI configuration space. `acs_control` is the control word of Access Control Services (ACS); without a

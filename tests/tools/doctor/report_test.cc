@@ -23,7 +23,7 @@ TEST(Report, JsonHasEveryCheckWhole) {
   const auto whole = nlohmann::json::parse(to_json(broken_report()));
   for (const char* key : {"version", "root", "machine", "versions", "checks", "proofs", "require"})
     EXPECT_TRUE(whole.contains(key)) << key;
-  EXPECT_GT(whole["checks"].size(), 20u);
+  EXPECT_GT(whole["checks"].size(), 15u);
   for (const auto& check : whole["checks"]) {
     for (const char* key : {"name", "topic", "state", "evidence", "consequence", "remedy"})
       EXPECT_TRUE(check.contains(key)) << check;
@@ -31,7 +31,7 @@ TEST(Report, JsonHasEveryCheckWhole) {
     EXPECT_EQ(complains, !check["remedy"].get<std::string>().empty()) << check;
   }
   EXPECT_EQ(whole["machine"]["host"], "node17");
-  EXPECT_EQ(whole["versions"]["ucx"], "1.18.0");
+  EXPECT_EQ(whole["versions"]["nvidia_driver"], "580.65.06");
   EXPECT_EQ(whole["require"][0]["holds"], false);
 }
 

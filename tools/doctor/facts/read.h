@@ -33,8 +33,6 @@ void read_host(const System& system, Machine& machine);
 void read_rdma(const System& system, const std::vector<PciDevice>& functions, Machine& machine);
 void read_gpus(const System& system, const std::vector<PciDevice>& functions, Machine& machine);
 void read_pci(const System& system, const std::vector<PciDevice>& functions, Machine& machine);
-void read_libraries(const System& system, Machine& machine);
-void read_cgroups(const System& system, Machine& machine);
 
 /// The type of gradrail::resolve(), so that a test can give a name several addresses.
 using Resolver = std::function<absl::StatusOr<std::vector<NetAddress>>(const std::string& host, uint16_t port)>;

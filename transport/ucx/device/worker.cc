@@ -94,7 +94,8 @@ absl::StatusOr<Worker> Worker::open(const OpenOptions& options) {
     GRADRAIL_RETURN_IF_ERROR(check_locked_memory(context));
   } else if (options.rdma_only) {
     return absl::UnavailableError(
-        fmt::format("ucx: no RDMA device among the resources of UCX ({}): {}; see UCX_TLS and UCX_NET_DEVICES",
+        fmt::format("ucx: no RDMA device among the resources of UCX ({}): {}; see UCX_TLS and UCX_NET_DEVICES, and "
+                    "`ucx_info -d` for a UCX without verbs",
                     resources, describe_rdma_devices()));
   }
   worker.gpu_ = request_gpu_support(context, gpu, rdma);
