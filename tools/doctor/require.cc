@@ -13,41 +13,27 @@ namespace {
 
 struct Rule {
   std::string word;
-  std::vector<std::string> present;         ///< checks that must be about something and hold
-  std::vector<std::string> harmless;        ///< checks that must not have failed
-  std::function<bool(const Proof&)> about;  ///< the transfers that could show it; none: no transfer does
+  std::vector<std::string> topics;          ///< no check of them may be missing or broken
+  std::string present;                      ///< a check that must be about something; "": none
+  std::function<bool(const Proof&)> about;  ///< the transfers that could show it; null: no transfer does
   bool by_rdma = false;                     ///< the transfer must have used an RDMA device
   bool needs_transfer = false;              ///< nothing else shows it
 };
 
-/// Each RDMA transfer fails if one of these checks fails. The first one that failed is the reason of the report.
-const std::vector<std::string> kRdmaChecks = {"rdma-gids", "rdma-pkeys", "rdma-verbs", "memlock"};
-
 std::vector<Rule> rules() {
-  std::vector<std::string> gpu_direct = kRdmaChecks;
-  gpu_direct.emplace_back("gpu-nic-access");
   std::vector<Rule> all = {
-      {"rdma", {"rdma-devices", "rdma-ports"}, kRdmaChecks, [](const Proof& proof) { return !proof.gpu; }, true},
-      {"gpu", {"gpu-driver"}, {}, nullptr},
-      {"gpu-direct",
-       {"rdma-devices", "rdma-ports", "gpu-driver"},
-       gpu_direct,
-       [](const Proof& proof) { return proof.gpu; },
-       true},
-      {"tasks", {"tasks"}, {}, nullptr},
+      {"rdma", {topic::kRdma}, "rdma-ports", [](const Proof& proof) { return !proof.gpu; }, true},
+      {"gpu", {}, "gpu-driver", nullptr},
+      {"gpu-direct", {topic::kRdma, topic::kGpu}, "gpu-nic-access", [](const Proof& proof) { return proof.gpu; }, true},
+      {"tasks", {}, "tasks", nullptr},
   };
   // Loopback connects contexts of one process and proves nothing about a host.
   for (const transport::Transport& transport : transport::transports()) {
     if (transport.in_process_only) continue;
     const std::string name = transport.name;
-    all.push_back({name, {}, {}, [name](const Proof& proof) { return proof.transport == name; }, false, true});
+    all.push_back({name, {}, "", [name](const Proof& proof) { return proof.transport == name; }, false, true});
   }
   return all;
-}
-
-const Check* find(const std::vector<Check>& checks, const std::string& name) {
-  const auto found = std::find_if(checks.begin(), checks.end(), [&](const Check& check) { return check.name == name; });
-  return found == checks.end() ? nullptr : &*found;
 }
 
 std::string describe(const Check& check) {
@@ -69,15 +55,11 @@ std::string objection_of_proofs(const Rule& rule, const std::vector<Proof>& proo
 std::string objection(const Rule& rule, const std::vector<Check>& checks, const std::vector<Proof>& proofs,
                       bool proven) {
   if (rule.needs_transfer && !proven) return "only a transfer shows it: leave out --no-proof";
-  for (const std::string& name : rule.present) {
-    const Check* const check = find(checks, name);
-    // A check that is absent must not count as one that holds.
-    if (check == nullptr) return name + " was not looked at";
-    if (!holds_up(check->state) || check->state == State::not_applicable) return describe(*check);
-  }
-  for (const std::string& name : rule.harmless) {
-    const Check* const check = find(checks, name);
-    if (check != nullptr && !holds_up(check->state)) return describe(*check);
+  for (const Check& check : checks) {
+    const bool is_named = check.name == rule.present;
+    const bool counts = is_named || std::find(rule.topics.begin(), rule.topics.end(), check.topic) != rule.topics.end();
+    if (counts && !holds_up(check.state)) return describe(check);
+    if (is_named && check.state == State::not_applicable) return describe(check);
   }
   // An empty function means that no transfer shows the feature: then the checks alone decide.
   return rule.about && proven ? objection_of_proofs(rule, proofs) : "";
