@@ -1,10 +1,7 @@
 #include "tools/doctor/table.h"
 
 #include <algorithm>
-#include <cerrno>
 #include <utility>
-
-#include "base/net_address.h"
 
 namespace gradrail::tools::doctor {
 namespace {
@@ -41,9 +38,6 @@ Predicate below(const char* name, const char* other) {
   return [name, other](const Facts& facts) {
     return facts.has(name) && facts.has(other) && *facts.number(name) < *facts.number(other);
   };
-}
-Predicate is_errno(int error) {
-  return [error](const Facts& facts) { return facts.number("errno") == static_cast<uint64_t>(error); };
 }
 Predicate operator&&(Predicate a, Predicate b) {
   return [a = std::move(a), b = std::move(b)](const Facts& facts) { return a(facts) && b(facts); };
@@ -370,36 +364,26 @@ CheckTable cgroup_limits() {
 CheckTable tasks() {
   const std::string open_port =
       "on that host: sudo firewall-cmd --add-port={port}/tcp, or sudo ufw allow {port}/tcp; cloud: its security group";
-  const std::string waits = "workers wait for this task in vain";
-  const std::string unreached = "workers on this host cannot reach the task";
   const std::string seen = "{name}: {error}";
   return {topic::kNetwork,
           "tasks",
           {{&Machine::servers,
-            {{has("unresolved"), State::broken, "{name}: {unresolved}", "the name stands for no address here",
+            {{is("result", "connected"), State::ok, "{name}: connected"},
+             {is("result", "unresolved"), State::broken, seen, "the name stands for no address here",
               "getent hosts {host}; /etc/hosts or the DNS"},
-             {is_errno(0), State::ok, "{name}: connected"},
-             {is_errno(ECONNREFUSED), State::missing, seen + ": the host is there, no process listens at the port",
+             {is("result", "refused"), State::missing, seen + ": the host is there, no process listens at the port",
               "the task is not running there yet, or listens at another address",
               "start it: gradrail train --job_name ps ...; on that host: ss -ltn | grep {port}"},
-             {is_errno(EMSGSIZE), State::broken, "{name}: connected, but " + std::string(kLargePacketsLost),
+             {is("result", "small_packets"), State::broken, "{name}: connected, but {error}",
               "workers join, and their data connections fail",
               "ping -M do -s 1472 {host}; permit ICMP on the way, or lower the MTU of both hosts"},
-             {is_errno(ETIMEDOUT), State::broken,
-              seen + ": no answer at all, as when a firewall drops packets, or the host is off", waits,
-              "ping it; " + open_port},
-             // A router or firewall answers with ICMP in one round trip. This host gives the same error after ARP
-             // failed.
-             {is_errno(EHOSTUNREACH) && has("quick"), State::broken,
-              seen + ": refused at once by a device on the way, as a firewall that rejects does", waits, open_port},
-             {is_errno(EHOSTUNREACH), State::broken, seen + ": no host in this network has the address",
-              "the host is off, or the address is wrong", "ping it; ip neigh; the address in the cluster file"},
-             {is_errno(ENETUNREACH), State::broken, seen + ": this host has no route there", unreached,
-              "ip route get ADDRESS; sudo ip route add NETWORK via ROUTER"},
-             // The packet filter of this host makes connect() fail with these two.
-             {is_errno(EACCES) || is_errno(EPERM), State::broken, seen + ": a firewall on this host forbids it",
-              unreached, "sudo nft list ruleset | grep -B 2 -A 2 -E 'drop|reject' here"},
-             {always(), State::broken, seen, unreached, open_port}}},
+             {is("result", "no_answer"), State::broken,
+              seen + " at all, as when a firewall drops packets, or the host is off",
+              "workers wait for this task in vain", "ping {host}; " + open_port},
+             {always(), State::broken, seen, "workers on this host cannot reach the task",
+              "the address in the cluster file; ip route get {host}; sudo nft list ruleset | grep -E 'drop|reject' "
+              "here; " +
+                  open_port}}},
            {kHost,
             {{has("servers_error"), State::unknown, "{servers_error}", "whether the tasks can be reached is not known",
               "getent hosts NAME for each name of the cluster"},

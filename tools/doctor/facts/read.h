@@ -1,11 +1,8 @@
 #pragma once
 
-#include <functional>
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "base/net_address.h"
 #include "tools/doctor/facts/facts.h"
 #include "tools/doctor/system.h"
 
@@ -34,14 +31,11 @@ void read_rdma(const System& system, const std::vector<PciDevice>& functions, Ma
 void read_gpus(const System& system, const std::vector<PciDevice>& functions, Machine& machine);
 void read_pci(const System& system, const std::vector<PciDevice>& functions, Machine& machine);
 
-/// The type of gradrail::resolve(), so that a test can give a name several addresses.
-using Resolver = std::function<absl::StatusOr<std::vector<NetAddress>>(const std::string& host, uint16_t port)>;
-
-/// Tries the control port of each parameter server ("host:port") over TCP, at all addresses of the name and all at the
-/// same time: workers listen nowhere. One address that connects is enough.
-void read_servers(const std::vector<std::string>& servers, Machine& machine, const Resolver& resolver = resolve);
-/// Facts of one attempt. `error`: its errno; 0: connected; EMSGSIZE: connected, and large packets are lost. `quick`:
-/// the answer arrived immediately.
-Facts server_facts(const std::string& server, int error, bool quick);
+/// Tries the control port of each parameter server ("host:port") over TCP, as a worker does before it joins: workers
+/// listen nowhere.
+void read_servers(const std::vector<std::string>& servers, Machine& machine);
+/// Facts of one attempt: "connected", or one of "unresolved", "refused", "no_answer", "small_packets" and "unreached"
+/// with the error behind it.
+Facts server_facts(const std::string& server, const std::string& result);
 
 }  // namespace gradrail::tools::doctor
