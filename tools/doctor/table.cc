@@ -281,7 +281,8 @@ CheckTable pci_acs() {
               "where no virtual machines need it: sudo setpci -s {address} ECAP_ACS+0x6.w=0000 after each boot, or the "
               "kernel parameter pci=disable_acs_redir={address} (NCCL user guide, Troubleshooting, ACS)"}}},
            {kHost,
-            {no_card(), {lacks("bridges"), State::not_applicable, "no bridges above them in /sys/bus/pci/devices"}}}}};
+            {{lacks("gpus"), State::not_applicable, "no NVIDIA GPU in /sys/bus/pci/devices"},
+             {lacks("bridges"), State::not_applicable, "no bridges above them in /sys/bus/pci/devices"}}}}};
 }
 
 CheckTable iommu() {

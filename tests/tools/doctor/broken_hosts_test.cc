@@ -206,6 +206,14 @@ TEST(HealthyHost, HasNothingToComplainAbout) {
   EXPECT_TRUE(report.proofs.empty());
 }
 
+TEST(PciAcs, OfAHostWithoutGpusIsNotApplicable) {
+  RecordedHost host = healthy_host();
+  host.write_bytes(std::string(kSwitch) + "/config", config_space(0x001d));
+  host.remove("/sys/bus/pci/devices/0000:19:00.0").remove("/sys/bus/pci/devices/0000:1b:00.0");
+  host.write("/observed/cuda", "failed: libcuda.so.1: cannot open shared object file");
+  EXPECT_STREQ(name_of(check_in(host.examine(), "pci-acs").state), "not applicable");
+}
+
 TEST(Requirements, SayWhichCheckFailed) {
   RecordedHost host = healthy_host();
   host.write("/proc/self/limits", limits("65536"));

@@ -113,8 +113,10 @@ void read_pci(const System& system, const std::vector<PciDevice>& functions, Mac
                                   [&](const Facts& device) { return device["pci_address"] == each.address; });
     if (rdma) add(each);
   }
+  // Bridges redirect what goes between GPU and NIC. A host without GPUs has no such traffic.
   for (const PciDevice& each : functions)
-    if (above.count(each.address) != 0) machine.bridges.push_back(bridge_facts(system, each));
+    if (machine.host.has("gpus") && above.count(each.address) != 0)
+      machine.bridges.push_back(bridge_facts(system, each));
   machine.host.set_if("cards", !machine.cards.empty());
   machine.host.set_if("bridges", !machine.bridges.empty());
 }
