@@ -107,7 +107,7 @@ absl::Status stopped_by_signal(const absl::Status& status, const launch::SignalT
   return absl::OkStatus();
 }
 
-worker::WorkloadOptions workload_options(const TrainOptions& options, launch::AffinityBinder& binder) {
+worker::WorkloadOptions workload_options(const TrainOptions& options) {
   return {.model = options.model,
           .batch_size = options.batch_size,
           .data_dir = options.data_dir,
@@ -115,9 +115,7 @@ worker::WorkloadOptions workload_options(const TrainOptions& options, launch::Af
           .task_index = options.task.index + options.first_worker,
           .cnn_logits_relu = options.cnn_logits_relu,
           .tower_count = options.tower_count,
-          .push = options.push,
-          // Like the control plane, this thread keeps off the cores that compute.
-          .on_reader_thread = [&binder] { binder.unbind(0); }};
+          .push = options.push};
 }
 
 /// A worker's model, on the devices of its towers.
@@ -147,7 +145,7 @@ absl::StatusOr<std::unique_ptr<worker::Workload>> make_tower(const worker::Workl
 
 absl::Status make_towers(const TrainOptions& options, const launch::HostPlan& plan, launch::AffinityBinder& binder,
                          Model& model) {
-  worker::WorkloadOptions common = workload_options(options, binder);
+  worker::WorkloadOptions common = workload_options(options);
   // Loaded once for all towers, which only read it.
   GRADRAIL_ASSIGN_OR_RETURN(common.data, worker::load_data(common));
   const auto on_tower = [&](size_t tower) {
@@ -173,7 +171,7 @@ absl::StatusOr<Model> make_model(const TrainOptions& options, const launch::Host
     GRADRAIL_RETURN_IF_ERROR(make_towers(options, plan, binder, model));
     return model;
   }
-  worker::WorkloadOptions one = workload_options(options, binder);
+  worker::WorkloadOptions one = workload_options(options);
   one.threads = compute_threads(plan, options, 0);
   binder.bind(0);  // what the model's data are read into lies where it is first touched
   absl::StatusOr<std::unique_ptr<worker::Workload>> workload = make_tower(one, 0, *model.devices);

@@ -3,13 +3,25 @@
 #include <utility>
 
 #include "base/check.h"
-#include "base/status.h"
+#include "base/random.h"
 #include "worker/data/dataset.h"
 #include "worker/data/pixels.h"
-#include "worker/data/record_queue.h"
-#include "worker/data/shuffled_records.h"
 
 namespace gradrail::worker {
+namespace {
+
+// min_after_dequeue, and capacity beyond it, of the tutorials' tf.train.shuffle_batch.
+constexpr size_t kBufferExamples = 1000;
+constexpr size_t kBufferBatches = 3;
+
+/// The generator of an epoch's order. Each epoch has its own, so that its order does not depend on the epochs before.
+Random epoch_random(uint64_t seed, uint64_t stream, uint64_t epoch) {
+  // The pair (seed, stream) has a separate generator, since neighboring seeds of one generator share part of their
+  // state.
+  return Random(Random(seed, stream).next(), epoch);
+}
+
+}  // namespace
 
 BatchLoader::BatchLoader(const Split& split, size_t batch_size, uint64_t seed, uint64_t stream, Form form, Turn turn)
     : split_(&split),
@@ -25,25 +37,13 @@ BatchLoader::BatchLoader(const Split& split, size_t batch_size, uint64_t seed, u
   if (form == Form::kSparse) {
     GRADRAIL_CHECK(fits_sparse(batch_size, split.pixels));
     lists_.assign(2, SparseLists(batch_size, split.pixels));
+    sparse_images_.emplace(split.images, split.pixels);
   } else {
     images_.resize(2 * batch_size * split.pixels);
   }
-  if (split.source != nullptr) {
-    taken_.resize(2);
-    queue_ = split.source->open({.seed = seed,
-                                 .stream = stream,
-                                 .batch_size = batch_size,
-                                 .tower_count = turn.count,
-                                 .sparse = form == Form::kSparse});
-    return;
-  }
-  if (form == Form::kSparse) sparse_images_.emplace(split.images, split.pixels);
   order_.resize(split.count);
   shuffle();
 }
-
-BatchLoader::BatchLoader(BatchLoader&& other) noexcept = default;
-BatchLoader::~BatchLoader() = default;
 
 void BatchLoader::seek(uint64_t step) {
   if (step == step_) return;
@@ -53,29 +53,27 @@ void BatchLoader::seek(uint64_t step) {
 }
 
 void BatchLoader::prefetch() {
-  if (ready_ || (queue_ != nullptr && !queue_->is_ready(number()))) return;
-  // An error ends the run in next(), which finds it again.
-  ready_ = fill().ok();
+  if (!ready_) fill();
+  ready_ = true;
 }
 
-absl::Status BatchLoader::advance() {
-  if (!ready_) GRADRAIL_RETURN_IF_ERROR(fill());
+void BatchLoader::advance() {
+  prefetch();
   ready_ = false;
   ++step_;
-  return absl::OkStatus();
 }
 
-absl::StatusOr<BatchLoader::Batch> BatchLoader::next() {
+BatchLoader::Batch BatchLoader::next() {
   GRADRAIL_CHECK(form_ != Form::kSparse);
-  GRADRAIL_RETURN_IF_ERROR(advance());
+  advance();
   const size_t image_values = batch_size_ * split_->pixels;
-  return Batch{.images = absl::MakeConstSpan(images_).subspan(half_ * image_values, image_values),
-               .labels = labels_in_use()};
+  return {.images = absl::MakeConstSpan(images_).subspan(half_ * image_values, image_values),
+          .labels = labels_in_use()};
 }
 
-absl::StatusOr<SparseBatch> BatchLoader::next_sparse() {
+SparseBatch BatchLoader::next_sparse() {
   GRADRAIL_CHECK(form_ == Form::kSparse);
-  GRADRAIL_RETURN_IF_ERROR(advance());
+  advance();
   return lists_[half_].batch(labels_in_use());
 }
 
@@ -85,7 +83,7 @@ void BatchLoader::shuffle() {
   Random random = epoch_random(seed_, stream_, epoch_);
   if (split_->in_file_order) {
     // Each example is one of the next `buffer` of the file, as in the tutorials' queue, not of the whole split.
-    const size_t buffer = shuffle_buffer(batch_size_);
+    const size_t buffer = kBufferExamples + kBufferBatches * batch_size_;
     for (size_t i = 0; i < order_.size(); ++i) {
       std::swap(order_[i], order_[i + random.below(std::min(buffer, order_.size() - i))]);
     }
@@ -94,19 +92,8 @@ void BatchLoader::shuffle() {
   }
 }
 
-absl::Status BatchLoader::fill() {
+void BatchLoader::fill() {
   const size_t half = 1 - half_;
-  if (queue_ != nullptr) {
-    GRADRAIL_RETURN_IF_ERROR(fill_from_files(half));
-  } else {
-    fill_from_memory(half);
-  }
-  if (form_ == Form::kSparse) lists_[half].transpose();
-  half_ = half;
-  return absl::OkStatus();
-}
-
-void BatchLoader::fill_from_memory(size_t half) {
   const uint64_t epoch = step_ / batches_per_epoch();
   if (epoch != epoch_) {
     epoch_ = epoch;
@@ -127,20 +114,8 @@ void BatchLoader::fill_from_memory(size_t half) {
       convert(split_->images.data() + examples[i] * split_->pixels, split_->pixels, image + i * split_->pixels);
     }
   }
-}
-
-absl::Status BatchLoader::fill_from_files(size_t half) {
-  RecordBatch& taken = taken_[half];
-  GRADRAIL_RETURN_IF_ERROR(queue_->take(number(), taken));
-  std::copy(taken.labels.begin(), taken.labels.end(),
-            labels_.begin() + static_cast<std::ptrdiff_t>(half * batch_size_));
-  if (taken.sparse) {
-    for (size_t i = 0; i < batch_size_; ++i) lists_[half].set_image(i, (*taken.sparse)[i]);
-  } else {
-    const auto convert = form_ == Form::kCentred ? centre_pixels : scale_pixels;
-    convert(taken.images.data(), taken.images.size(), images_.data() + half * taken.images.size());
-  }
-  return absl::OkStatus();
+  if (form_ == Form::kSparse) lists_[half].transpose();
+  half_ = half;
 }
 
 }  // namespace gradrail::worker

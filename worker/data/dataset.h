@@ -2,31 +2,27 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "base/random.h"
 #include "worker/data/sparse.h"
 
 namespace gradrail::worker {
 
-class RecordQueue;
-class RecordSource;
-struct RecordBatch;
+/// The images of a split, which a task keeps in memory. MNIST has 47 MB.
+inline constexpr uint64_t kMaxImageBytes = uint64_t{4} << 30;
 
-/// An IDX file, gzip-packed or plain, uint8 elements.
+/// An IDX file, plain or packed (packed_file.h), uint8 elements.
 struct IdxArray {
   std::vector<uint32_t> shape;
   std::vector<uint8_t> values;
 };
 
-/// Errors  NOT_FOUND. DATA_LOSS names the file and the damage: another format or type, a wrong size, damaged gzip, or
-///         dimensions with an overflow. Never allocates more than the file can
-///         fill.
+/// Errors  Those of PackedFile. DATA_LOSS names the file and the damage: another format or type, a wrong size, or
+///         dimensions with an overflow. Never allocates more than the file can fill, and at most kMaxImageBytes.
 absl::StatusOr<IdxArray> read_idx(const std::string& path);
 
 /// The shape of the images, as the data set states it; all 0: it states nothing.
@@ -38,8 +34,7 @@ struct ImageSize {
   bool operator==(const ImageSize&) const = default;
 };
 
-/// Images and labels of one split. images: [count, pixels] uint8, labels: [count] in 0 … 9. Both are empty where the
-/// split is too large for memory, and `source` reads it from its files.
+/// Images and labels of one split. images: [count, pixels] uint8, labels: [count] in 0 … 9.
 struct Split {
   size_t count = 0;
   size_t pixels = 0;
@@ -47,8 +42,6 @@ struct Split {
   std::vector<uint8_t> labels;
   bool in_file_order = false;  ///< order of TFRecord files: shuffled through a buffer, as in TensorFlow
   ImageSize size = {};
-  std::shared_ptr<RecordSource> source = {};  ///< null: the split is in memory
-  double density = 0.0;                       ///< share of pixels that are not black, in a split with a source
 };
 
 struct MnistData {
@@ -68,8 +61,7 @@ absl::StatusOr<std::string> default_mnist_folder();
 
 /// Batches of one split. Each epoch has its own random order, a function of (seed, stream, epoch). The last, smaller
 /// batch of an epoch is left out, as the tutorials do. A loader makes them in one form; the order is the same in all. A
-/// split in file order is shuffled through a buffer of 1000 + 3 · batch examples: each is drawn from the next ones. A
-/// split with a source has the same order as one in memory.
+/// split in file order is shuffled through a buffer of 1000 + 3 · batch examples: each is drawn from the next ones.
 /// Threads  One owner.
 class BatchLoader {
  public:
@@ -85,21 +77,20 @@ class BatchLoader {
     size_t count = 1;
   };
 
-  /// The sparse form reads a split in memory once, here; it takes what fits_sparse(). The split must hold one batch for
-  /// every tower.
+  /// The sparse form reads the split once, here; it takes what fits_sparse(). The split must hold one batch for every
+  /// tower.
   BatchLoader(const Split& split, size_t batch_size, uint64_t seed, uint64_t stream, Form form = Form::kDense)
       : BatchLoader(split, batch_size, seed, stream, form, Turn{}) {}
   BatchLoader(const Split& split, size_t batch_size, uint64_t seed, uint64_t stream, Form form, Turn turn);
-  BatchLoader(BatchLoader&& other) noexcept;
+  // No copy: its sparse lists refer to each other.
+  BatchLoader(BatchLoader&& other) noexcept = default;
   BatchLoader& operator=(BatchLoader&& other) = delete;
-  ~BatchLoader();
 
   size_t batches_per_epoch() const { return split_->count / (batch_size_ * turn_.count); }
 
   /// The next batch is number `step`, counted from 0 over all epochs.
   void seek(uint64_t step);
-  /// Prepares the next batch now, so that next() finds it ready: called while an exchange is under way. It does
-  /// not wait for files, unless another tower of the worker waits for them.
+  /// Prepares the next batch now, so that next() finds it ready: called while an exchange is under way.
   void prefetch();
 
   struct Batch {
@@ -107,24 +98,19 @@ class BatchLoader {
     absl::Span<const uint8_t> labels;  ///< [batch]
   };
   /// The next batch; valid until the call after the next prefetch() or next().
-  /// Errors  Those of RecordSequence, for a split with a source.
-  absl::StatusOr<Batch> next();
+  Batch next();
   /// Memory of the images of all batches, which are consecutive: for a copy to a device.
   absl::Span<const float> image_memory() const { return images_; }
   /// next() of a sparse loader; a loader answers to the one of its form only.
-  absl::StatusOr<SparseBatch> next_sparse();
+  SparseBatch next_sparse();
 
  private:
   /// Begins the epoch `epoch_` with a separate order.
   void shuffle();
-  /// Number of the batch of `step_`, counted over all epochs and towers.
-  uint64_t number() const { return step_ * turn_.count + turn_.index; }
   /// Makes the batch of `step_` the one in use, if it has not been prepared.
-  absl::Status advance();
+  void advance();
   /// Writes the batch of `step_` into the half that is not in use, and makes that half the one in use.
-  absl::Status fill();
-  void fill_from_memory(size_t half);
-  absl::Status fill_from_files(size_t half);
+  void fill();
   absl::Span<const uint8_t> labels_in_use() const {
     return absl::MakeConstSpan(labels_).subspan(half_ * batch_size_, batch_size_);
   }
@@ -135,18 +121,16 @@ class BatchLoader {
   uint64_t stream_;
   Form form_;
   Turn turn_;
-  uint64_t epoch_ = 0;                  ///< epoch of order_
-  uint64_t step_ = 0;                   ///< step of the next batch
-  bool ready_ = false;                  ///< the next batch has been prepared
-  std::vector<uint32_t> order_;         // order of a split in memory
-  std::shared_ptr<RecordQueue> queue_;  // queue of a split with a source
+  uint64_t epoch_ = 0;  ///< epoch of order_
+  uint64_t step_ = 0;   ///< step of the next batch
+  bool ready_ = false;  ///< the next batch has been prepared
+  std::vector<uint32_t> order_;
   // Two halves in turn: a prefetched batch must not overwrite the one in use.
   size_t half_ = 0;
   std::vector<float> images_;       // dense, centred
   std::vector<SparseLists> lists_;  // sparse only
   std::vector<uint8_t> labels_;
-  std::optional<SparseImages> sparse_images_;  // sparse, of a split in memory
-  std::vector<RecordBatch> taken_;             // batches by half, of a split with a source
+  std::optional<SparseImages> sparse_images_;  // sparse only
 };
 
 }  // namespace gradrail::worker

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <memory>
 #include <optional>
 #include <string_view>
 #include <system_error>
@@ -12,8 +11,7 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "worker/data/example.pb.h"
-#include "worker/data/record_queue.h"
-#include "worker/data/record_sequence.h"
+#include "worker/data/example_decoder.h"
 #include "worker/data/tf_record.h"
 
 namespace gradrail::worker {
@@ -91,71 +89,51 @@ absl::StatusOr<std::vector<std::string>> files_of(const std::string& folder, con
   return files;
 }
 
-/// Takes a split into memory, as far as its limit allows.
-class SplitBuilder {
- public:
-  explicit SplitBuilder(uint64_t max_bytes) : max_bytes_(max_bytes) {}
-
-  void add(const RecordSequence::Image& image) {
-    ++split_.count;
-    nonzero_ +=
-        image.pixels.size() - static_cast<size_t>(std::count(image.pixels.begin(), image.pixels.end(), uint8_t{0}));
-    if (split_.count * image.pixels.size() > max_bytes_) {
-      // Freed now: the rest of the pass only verifies and counts.
-      split_.images = {};
-      split_.labels = {};
-      return;
+/// Adds the images of one file.
+absl::Status add_file(const std::string& path, uint64_t max_bytes, ExampleDecoder& decoder, Split& split) {
+  GRADRAIL_ASSIGN_OR_RETURN(TfRecordReader reader, TfRecordReader::open(path));
+  std::string record;
+  while (true) {
+    GRADRAIL_ASSIGN_OR_RETURN(const bool more, reader.next(record));
+    if (!more) return absl::OkStatus();
+    const auto wrong = [&](std::string_view what) {
+      return absl::DataLossError(fmt::format("{}: record {}: {}", path, reader.index() - 1, what));
+    };
+    const absl::StatusOr<ExampleDecoder::Decoded> image = decoder.decode(record);
+    if (!image.ok()) return wrong(message_of(image.status()));
+    if (split.count == 0) {
+      split.pixels = image->pixels.size();
+      split.size = image->size;
     }
-    split_.images.insert(split_.images.end(), image.pixels.begin(), image.pixels.end());
-    split_.labels.push_back(image.label);
+    if (image->pixels.size() != split.pixels)
+      return wrong(fmt::format("{} pixels, those before have {}", image->pixels.size(), split.pixels));
+    if (image->size != split.size) return wrong("its height, width and depth are not those before");
+    if (split.images.size() + split.pixels > max_bytes)
+      return absl::InvalidArgumentError(fmt::format(
+          "{}: the images of this split have more than {} bytes, and a task keeps them in memory: reduce the split",
+          path, max_bytes));
+    split.images.insert(split.images.end(), image->pixels.begin(), image->pixels.end());
+    split.labels.push_back(image->label);
+    ++split.count;
   }
-
-  Split take(const RecordFiles& files) {
-    split_.pixels = files.pixels;
-    split_.size = files.size;
-    // The tutorials read records in sequence and shuffle in a buffer: BatchLoader does the same.
-    split_.in_file_order = true;
-    split_.density = static_cast<double>(nonzero_) / static_cast<double>(split_.count * split_.pixels);
-    if (split_.count * split_.pixels > max_bytes_) split_.source = std::make_shared<RecordSource>(files);
-    return std::move(split_);
-  }
-
- private:
-  const uint64_t max_bytes_;
-  uint64_t nonzero_ = 0;
-  Split split_;
-};
+}
 
 absl::StatusOr<Split> read_records(const std::string& folder, const char* name, uint64_t max_bytes) {
-  RecordFiles unknown;
-  GRADRAIL_ASSIGN_OR_RETURN(unknown.paths, files_of(folder, name));
-  RecordSequence sequence(std::move(unknown));
-  SplitBuilder builder(max_bytes);
-  while (true) {
-    GRADRAIL_ASSIGN_OR_RETURN(const std::optional<RecordSequence::Image> image, sequence.next());
-    if (!image) break;
-    builder.add(*image);
-  }
-  const RecordFiles& files = sequence.files();
-  if (files.count() == 0) return absl::DataLossError(fmt::format("{}: no records", files.paths.front()));
-  return builder.take(files);
+  GRADRAIL_ASSIGN_OR_RETURN(const std::vector<std::string> files, files_of(folder, name));
+  // The tutorials read records in sequence and shuffle in a buffer: BatchLoader does the same.
+  Split split{.in_file_order = true};
+  ExampleDecoder decoder;
+  for (const std::string& file : files) GRADRAIL_RETURN_IF_ERROR(add_file(file, max_bytes, decoder, split));
+  if (split.count == 0) return absl::DataLossError(fmt::format("{}: no records", files.front()));
+  return split;
 }
 
-/// A split that the program evaluates in memory.
-absl::StatusOr<Split> read_whole(const std::string& folder, const char* name, uint64_t max_bytes) {
-  GRADRAIL_ASSIGN_OR_RETURN(Split split, read_records(folder, name, max_bytes));
-  if (split.source == nullptr) return split;
-  return absl::InvalidArgumentError(
-      fmt::format("{}: its images have {} bytes, but this split is kept in memory and may have {}: reduce it",
-                  path_of(folder, name), split.count * split.pixels, max_bytes));
-}
-
-/// A split must have images of the size of `train`. Records need not state their height and width.
-absl::Status check_same_images(const std::string& folder, const Split& train, const char* name, const Split& split) {
-  const std::string files = fmt::format("{} and {}", path_of(folder, "train"), path_of(folder, name));
-  if (train.pixels != split.pixels)
-    return absl::DataLossError(fmt::format("{}: {} and {} pixels an image", files, train.pixels, split.pixels));
-  const ImageSize &a = train.size, &b = split.size;
+/// Both splits must have images of one size. Records need not state their height and width.
+absl::Status check_same_images(const std::string& folder, const Split& train, const Split& test) {
+  const std::string files = fmt::format("{} and {}", path_of(folder, "train"), path_of(folder, "test"));
+  if (train.pixels != test.pixels)
+    return absl::DataLossError(fmt::format("{}: {} and {} pixels an image", files, train.pixels, test.pixels));
+  const ImageSize &a = train.size, &b = test.size;
   if (a == b || a == ImageSize() || b == ImageSize()) return absl::OkStatus();
   return absl::DataLossError(
       fmt::format("{}: images of {} x {} x {} and {} x {} x {} (height, width, depth): write both with one size", files,
@@ -196,17 +174,11 @@ bool holds_records(const std::string& folder) {
   return fs::exists(path_of(folder, "train"), ignored) || !list_shards(folder, "train").empty();
 }
 
-absl::StatusOr<MnistData> load_records(const std::string& folder, RecordLimits limits) {
+absl::StatusOr<MnistData> load_records(const std::string& folder, uint64_t max_bytes) {
   MnistData data;
-  GRADRAIL_ASSIGN_OR_RETURN(data.train, read_records(folder, "train", limits.train_bytes));
-  GRADRAIL_ASSIGN_OR_RETURN(data.test, read_whole(folder, "test", limits.whole_bytes));
-  absl::StatusOr<Split> validation = read_whole(folder, "validation", limits.whole_bytes);
-  // A validation file is optional, but a damaged one is an error.
-  if (!validation.ok() && !absl::IsNotFound(validation.status())) return validation.status();
-  if (validation.ok()) data.validation = *std::move(validation);
-  GRADRAIL_RETURN_IF_ERROR(check_same_images(folder, data.train, "test", data.test));
-  if (data.validation.count > 0)
-    GRADRAIL_RETURN_IF_ERROR(check_same_images(folder, data.train, "validation", data.validation));
+  GRADRAIL_ASSIGN_OR_RETURN(data.train, read_records(folder, "train", max_bytes));
+  GRADRAIL_ASSIGN_OR_RETURN(data.test, read_records(folder, "test", max_bytes));
+  GRADRAIL_RETURN_IF_ERROR(check_same_images(folder, data.train, data.test));
   return data;
 }
 

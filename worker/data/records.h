@@ -15,19 +15,12 @@ namespace gradrail::worker {
 
 bool holds_records(const std::string& folder);
 
-/// Bytes of images that a split may hold in memory.
-struct RecordLimits {
-  uint64_t train_bytes = uint64_t{64} << 20;  ///< MNIST has 43 MB; a larger training split is streamed from its files
-  uint64_t whole_bytes = uint64_t{1} << 30;   ///< validation and test are never streamed
-};
-
-/// Reads and verifies the three splits; without a `validation.tfrecords` that split is empty. A training split beyond
-/// its limit is only counted: Split::source reads it again during the training.
+/// Reads and verifies `train` and `test`; the split `validation` is empty. Both stay in memory.
 /// Errors  Those of TfRecordReader. DATA_LOSS names file, record and cause: a missing or wrong feature, a label other
 ///         than 0 to 9, or images of different sizes. `height`, `width` and `depth` must be the size of the image. A
-///         missing shard is also DATA_LOSS. NOT_FOUND: no file of a split. INVALID_ARGUMENT: validation or test
-///         exceeds its limit.
-absl::StatusOr<MnistData> load_records(const std::string& folder, RecordLimits limits = {});
+///         missing shard is also DATA_LOSS. NOT_FOUND: no file of a split. INVALID_ARGUMENT: the images of a split have
+///         more than `max_bytes`.
+absl::StatusOr<MnistData> load_records(const std::string& folder, uint64_t max_bytes = kMaxImageBytes);
 
 /// Writes them, with `height`, `width` and `depth` beside, as the tutorial's converter does. Each file is whole or not
 /// there; the folder is made where it is missing.

@@ -35,7 +35,7 @@ bool is_intact(const RecordHeader& header) {
 }
 
 bool begins_with_record(absl::Span<const uint8_t> bytes) {
-  static_assert(RecordStream::kPeekBytes == kHeaderBytes);
+  static_assert(PackedFile::kPeekBytes == kHeaderBytes);
   if (bytes.size() < kHeaderBytes) return false;
   RecordHeader header;
   std::memcpy(&header, bytes.data(), kHeaderBytes);
@@ -45,28 +45,29 @@ bool begins_with_record(absl::Span<const uint8_t> bytes) {
 }  // namespace
 
 absl::StatusOr<TfRecordReader> TfRecordReader::open(const std::string& path) {
-  GRADRAIL_ASSIGN_OR_RETURN(RecordStream stream, RecordStream::open(path, begins_with_record));
-  return TfRecordReader(std::move(stream));
+  // The length of a record can have the bytes of a mark of compression: its checksum decides.
+  GRADRAIL_ASSIGN_OR_RETURN(PackedFile file, PackedFile::open(path, "TFRecord file", begins_with_record));
+  return TfRecordReader(std::move(file));
 }
 
 absl::Status TfRecordReader::damaged(std::string_view what) const {
-  return absl::DataLossError(fmt::format("{}: record {}: {}", stream_.path(), index_, what));
+  return absl::DataLossError(fmt::format("{}: record {}: {}", file_.path(), index_, what));
 }
 
 /// A file may end between two records only.
 absl::Status TfRecordReader::read(void* target, size_t bytes) {
-  GRADRAIL_ASSIGN_OR_RETURN(const size_t got, stream_.read(target, bytes));
+  GRADRAIL_ASSIGN_OR_RETURN(const size_t got, file_.read(target, bytes));
   return got == bytes ? absl::OkStatus() : damaged("the file ends within it");
 }
 
 absl::StatusOr<bool> TfRecordReader::next(std::string& record) {
   RecordHeader header;
-  GRADRAIL_ASSIGN_OR_RETURN(const size_t got, stream_.read(&header, kHeaderBytes));
+  GRADRAIL_ASSIGN_OR_RETURN(const size_t got, file_.read(&header, kHeaderBytes));
   if (got == 0) return false;
   if (got < kHeaderBytes) return damaged("the file ends within it");
   if (!is_intact(header)) return damaged("the checksum of its length is wrong; is this a TFRecord file?");
   // The check precedes any allocation: only the file's own size limits a length.
-  if (header.length > stream_.at_most()) return damaged("the file ends within it");
+  if (header.length > file_.at_most()) return damaged("the file ends within it");
   record.resize(header.length);
   GRADRAIL_RETURN_IF_ERROR(read(record.data(), record.size()));
   uint32_t crc = 0;

@@ -8,12 +8,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/file.h"
-#include "worker/data/record_stream.h"
+#include "worker/data/packed_file.h"
 
 namespace gradrail::worker {
 
 /// A TFRecord file being read record by record, every checksum verified. It may be compressed by gzip or zlib.
-/// Errors  Those of RecordStream. DATA_LOSS names the file, the record (from 0) and the cause. Causes are a checksum, a
+/// Errors  Those of PackedFile. DATA_LOSS names the file, the record (from 0) and the cause. Causes are a checksum, a
 ///         length beyond the end of the file, and an end within a record.
 class TfRecordReader {
  public:
@@ -22,15 +22,15 @@ class TfRecordReader {
   /// False at the file's end.
   absl::StatusOr<bool> next(std::string& record);
   uint64_t index() const { return index_; }  ///< index of the record that next() returns next
-  const std::string& path() const { return stream_.path(); }
+  const std::string& path() const { return file_.path(); }
 
  private:
-  explicit TfRecordReader(RecordStream stream) : stream_(std::move(stream)) {}
+  explicit TfRecordReader(PackedFile file) : file_(std::move(file)) {}
   absl::Status damaged(std::string_view what) const;
 
   absl::Status read(void* target, size_t bytes);
 
-  RecordStream stream_;
+  PackedFile file_;
   uint64_t index_ = 0;
 };
 

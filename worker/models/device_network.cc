@@ -291,7 +291,7 @@ absl::StatusOr<float> DeviceNetwork::step(absl::Span<const float> images, absl::
 absl::StatusOr<float> DeviceNetwork::step(BatchLoader& loader, Parameters parameters, Gradients gradients,
                                           const GradientReady& ready) {
   pins_.cover(*device_, loader.image_memory());
-  GRADRAIL_ASSIGN_OR_RETURN(const BatchLoader::Batch batch, loader.next());
+  const BatchLoader::Batch batch = loader.next();
   return step(batch.images, batch.labels, parameters, gradients, ready);
 }
 

@@ -19,7 +19,7 @@ constexpr double kSparseDensity = 0.35;
 BatchLoader::Form better_form(const Split& train, const WorkloadOptions& options) {
   // The sparse products use one thread; the dense ones gain from each, so the bound decreases with the number of
   // threads.
-  const double share = train.source != nullptr ? train.density : density(train.images);
+  const double share = density(train.images);
   const bool sparse = fits_sparse(options.batch_size, train.pixels) && share <= kSparseDensity &&
                       share * options.threads <= kBreakEvenDensity;
   return sparse ? BatchLoader::Form::kSparse : BatchLoader::Form::kDense;
@@ -34,10 +34,9 @@ class HostMlp final : public Network {
   absl::StatusOr<float> step(BatchLoader& loader, Parameters parameters, Gradients gradients,
                              const GradientReady& ready) override {
     if (form_ == BatchLoader::Form::kSparse) {
-      GRADRAIL_ASSIGN_OR_RETURN(const SparseBatch batch, loader.next_sparse());
-      return mlp_->step(batch, parameters, gradients, ready);
+      return mlp_->step(loader.next_sparse(), parameters, gradients, ready);
     }
-    GRADRAIL_ASSIGN_OR_RETURN(const BatchLoader::Batch batch, loader.next());
+    const BatchLoader::Batch batch = loader.next();
     return mlp_->step(batch.images, batch.labels, parameters, gradients, ready);
   }
   std::optional<float> batch_accuracy() override { return mlp_->batch_accuracy(); }
@@ -60,7 +59,7 @@ class HostCnn final : public Network {
 
   absl::StatusOr<float> step(BatchLoader& loader, Parameters parameters, Gradients gradients,
                              const GradientReady& ready) override {
-    GRADRAIL_ASSIGN_OR_RETURN(const BatchLoader::Batch batch, loader.next());
+    const BatchLoader::Batch batch = loader.next();
     return cnn_->step(batch.images, batch.labels, parameters, gradients, ready);
   }
   std::optional<float> batch_accuracy() override { return cnn_->batch_accuracy(); }

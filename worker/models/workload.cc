@@ -6,7 +6,6 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "worker/data/dataset.h"
-#include "worker/data/record_queue.h"
 #include "worker/data/records.h"
 #include "worker/models/linear.h"
 #include "worker/models/mnist_workload.h"
@@ -32,7 +31,6 @@ absl::StatusOr<std::shared_ptr<const MnistData>> load_data(const WorkloadOptions
   if (!reads_mnist(options.model)) return nullptr;
   GRADRAIL_ASSIGN_OR_RETURN(std::string folder, options.data_dir.empty() ? default_mnist_folder() : options.data_dir);
   GRADRAIL_ASSIGN_OR_RETURN(MnistData data, holds_records(folder) ? load_records(folder) : load_mnist(folder));
-  if (data.train.source != nullptr) data.train.source->set_on_thread(options.on_reader_thread);
   return std::make_shared<const MnistData>(std::move(data));
 }
 

@@ -42,8 +42,7 @@ class Workload {
   /// Prepares the next batch; called while an exchange is under way.
   virtual void prefetch() = 0;
   /// Runs one forward and backward pass over the next batch; returns its mean cost.
-  /// Errors  UNAVAILABLE: its device was lost, some tensors may have been called ready. DATA_LOSS, NOT_FOUND: its data
-  ///         cannot be read. INTERNAL: it failed otherwise.
+  /// Errors  UNAVAILABLE: its device was lost, some tensors may have been called ready. INTERNAL: it failed otherwise.
   virtual absl::StatusOr<float> step(Parameters parameters, Gradients gradients, const GradientReady& ready) = 0;
 
   /// Share of the last step's batch that had the label as the most likely class, before the update. None: the model has
@@ -90,8 +89,6 @@ struct WorkloadOptions {
   PushFormat push = PushFormat::fp32;  ///< a device keeps room for gradients in this format
   /// Shared by the towers of one process, which only read it; null: read from data_dir.
   std::shared_ptr<const MnistData> data;
-  /// Called first in the thread that reads a training split too large for memory.
-  std::function<void()> on_reader_thread;
 };
 
 /// Loads the data of `data_dir`; null for a model that needs no files. Errors  Those of load_mnist.

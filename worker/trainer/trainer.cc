@@ -115,13 +115,12 @@ class Run {
   TimePoint line_start_ = start_;
 };
 
-/// Reports a failed model: a GPU was lost, a file is damaged. The other workers need not wait for an expired heartbeat.
+/// Reports a failed model: a GPU was lost. The other workers need not wait for an expired heartbeat.
 absl::Status Run::model_failed(const absl::Status& why) {
   has_model_failed_ = true;
   variables_.give_up(std::string(message_of(why))).IgnoreError();
-  const bool is_input = absl::IsDataLoss(why) || absl::IsNotFound(why);
-  return absl::Status(why.code(), fmt::format("the {} failed after {} steps of this worker: {}",
-                                              is_input ? "training data" : "model", steps_, message_of(why)));
+  return absl::Status(why.code(),
+                      fmt::format("the model failed after {} steps of this worker: {}", steps_, message_of(why)));
 }
 
 absl::Status Run::step() {

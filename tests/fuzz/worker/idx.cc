@@ -1,7 +1,7 @@
 #include "base/check.h"
 #include "tests/fuzz/fuzz.h"
 #include "worker/data/dataset.h"
-#include "worker/data/deflate.h"
+#include "worker/data/packed_file.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   using namespace gradrail::worker;

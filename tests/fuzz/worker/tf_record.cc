@@ -12,7 +12,7 @@
 #include "base/status.h"
 #include "tests/fuzz/fuzz.h"
 #include "transport/common/byte_codec.h"
-#include "worker/data/deflate.h"
+#include "worker/data/packed_file.h"
 
 namespace gradrail::worker {
 namespace {

@@ -34,7 +34,7 @@ std::vector<size_t> examples(const BatchLoader::Batch& batch) {
 std::vector<size_t> epoch(BatchLoader& loader) {
   std::vector<size_t> all;
   for (size_t i = 0; i < loader.batches_per_epoch(); ++i) {
-    const std::vector<size_t> batch = examples(loader.next().value());
+    const std::vector<size_t> batch = examples(loader.next());
     all.insert(all.end(), batch.begin(), batch.end());
   }
   return all;
@@ -62,17 +62,17 @@ TEST(DatasetLoader, TowersTakeTheBatchesOfOneQueueInTurn) {
   for (int step = 0; step < 20; ++step) {  // three epochs: the order changes for all of them at once
     std::vector<size_t> together;
     for (BatchLoader& part : parts) {
-      const std::vector<size_t> batch = examples(part.next().value());
+      const std::vector<size_t> batch = examples(part.next());
       together.insert(together.end(), batch.begin(), batch.end());
     }
-    ASSERT_EQ(together, examples(whole.next().value())) << "step " << step;
+    ASSERT_EQ(together, examples(whole.next())) << "step " << step;
   }
 }
 
 TEST(DatasetLoader, CentredPixelsLieAroundZero) {
   const Split split = numbered_split(256);
   BatchLoader plain(split, 256, 1, 0), centred(split, 256, 1, 0, BatchLoader::Form::kCentred);
-  const BatchLoader::Batch expected = plain.next().value(), batch = centred.next().value();
+  const BatchLoader::Batch expected = plain.next(), batch = centred.next();
   ASSERT_EQ(batch.images.size(), expected.images.size());
   for (size_t i = 0; i < batch.images.size(); ++i) ASSERT_NEAR(batch.images[i], expected.images[i] - 0.5f, 1e-7);
   EXPECT_EQ(batch.labels, expected.labels);
@@ -118,18 +118,18 @@ TEST(DatasetLoader, PrefetchChangesOnlyWhenTheWorkIsDone) {
   for (int i = 0; i < 10; ++i) {
     ahead.prefetch();
     if (i % 2 == 0) ahead.prefetch();
-    EXPECT_EQ(examples(plain.next().value()), examples(ahead.next().value())) << "batch " << i;
+    EXPECT_EQ(examples(plain.next()), examples(ahead.next())) << "batch " << i;
   }
 }
 
 TEST(DatasetLoader, PrefetchLeavesTheBatchInUseAlone) {
   const Split split = numbered_split(300);
   BatchLoader loader(split, 100, 1, 0);
-  const BatchLoader::Batch in_use = loader.next().value();
+  const BatchLoader::Batch in_use = loader.next();
   const std::vector<size_t> before = examples(in_use);
   loader.prefetch();
   EXPECT_EQ(examples(in_use), before);
-  EXPECT_NE(examples(loader.next().value()), before);
+  EXPECT_NE(examples(loader.next()), before);
   EXPECT_EQ(examples(in_use), before);
 }
 

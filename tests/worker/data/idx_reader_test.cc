@@ -87,9 +87,9 @@ TEST_F(IdxReader, TruncationIsNamed) {
   plain.pop_back();
   expect_data_loss(plain, "truncated");
   packed.resize(packed.size() - 2);
-  expect_data_loss(packed, "truncated");
+  expect_data_loss(packed, "the file ends within its compressed data");
   packed.resize(packed.size() / 2);
-  expect_data_loss(packed, "truncated");
+  expect_data_loss(packed, "the file ends within its compressed data");
 }
 
 TEST_F(IdxReader, BytesAfterTheEndAreAnError) {
@@ -99,7 +99,7 @@ TEST_F(IdxReader, BytesAfterTheEndAreAnError) {
   plain.push_back(7);
   expect_data_loss(plain, "bytes after the end");
   expect_data_loss(gzip_bytes(plain), "bytes after the end");
-  expect_data_loss(garbage_behind, "bytes after its end");
+  expect_data_loss(garbage_behind, "damaged compressed data");
 }
 
 TEST_F(IdxReader, OtherFilesAreNotIdx) {
@@ -112,14 +112,14 @@ TEST_F(IdxReader, OtherFilesAreNotIdx) {
 
 TEST_F(IdxReader, ClaimsBeyondTheFileAreRefusedBeforeMemoryIsTaken) {
   expect_data_loss(idx_bytes({0xffffffff, 0xffffffff, 0xffffffff}, {1, 2, 3}), "overflow");
-  expect_data_loss(idx_bytes({0xffffffff, 0xffffffff}, {1, 2, 3}), "cannot hold them");
-  expect_data_loss(gzip_bytes(idx_bytes({0xffffffff, 0xff}, {1, 2, 3})), "cannot hold them");
+  expect_data_loss(idx_bytes({0xffffffff, 0xffffffff}, {1, 2, 3}), "and holds at most");
+  expect_data_loss(gzip_bytes(idx_bytes({0xffffffff, 0xff}, {1, 2, 3})), "and holds at most");
 }
 
 TEST_F(IdxReader, DamagedChecksumIsAnError) {
   Bytes packed = gzip_bytes(idx_bytes({12, 10}, some_values(120, 5)));
   packed[packed.size() - 8] ^= 1;
-  expect_data_loss(packed, "damaged gzip");
+  expect_data_loss(packed, "damaged compressed data");
 }
 
 TEST_F(IdxReader, NoFlippedBitGoesUnnoticed) {

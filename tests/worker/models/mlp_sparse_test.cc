@@ -74,8 +74,8 @@ TEST(MlpSparse, LoaderGivesTheSameBatchesInBothForms) {
     Loaders loaders(split, batch);
     for (int i = 0; i < 25; ++i) {
       if (i % 3 == 0) loaders.sparse.prefetch();
-      const BatchLoader::Batch dense = loaders.dense.next().value();
-      const SparseBatch sparse = loaders.sparse.next_sparse().value();
+      const BatchLoader::Batch dense = loaders.dense.next();
+      const SparseBatch sparse = loaders.sparse.next_sparse();
       ASSERT_EQ(dense.labels, sparse.labels);
       ASSERT_EQ(dense.images, by_image_as_dense(sparse, pixels));
       ASSERT_EQ(dense.images, by_pixel_as_dense(sparse));
@@ -86,12 +86,12 @@ TEST(MlpSparse, LoaderGivesTheSameBatchesInBothForms) {
 TEST(MlpSparse, PrefetchLeavesTheListsInUseAlone) {
   const Split split = mixed_split(300, 30, kSeed);
   BatchLoader loader(split, 100, kSeed, 0, BatchLoader::Form::kSparse);
-  const SparseBatch in_use = loader.next_sparse().value();
+  const SparseBatch in_use = loader.next_sparse();
   const std::vector<float> before = by_image_as_dense(in_use, 30);
   loader.prefetch();
   EXPECT_EQ(by_image_as_dense(in_use, 30), before);
   EXPECT_EQ(by_pixel_as_dense(in_use), before);
-  EXPECT_NE(by_pixel_as_dense(loader.next_sparse().value()), before);
+  EXPECT_NE(by_pixel_as_dense(loader.next_sparse()), before);
 }
 
 TEST(MlpSparse, DensityCountsAndLimitsHold) {
@@ -166,11 +166,11 @@ void expect_both_forms_right(const Mlp::Shape& shape) {
   Tensors<double> parameters;
   for (const std::vector<float>& tensor : dense.values) parameters.emplace_back(tensor.begin(), tensor.end());
   for (int i = 0; i < 3; ++i) {
-    const BatchLoader::Batch batch = loaders.dense.next().value();
+    const BatchLoader::Batch batch = loaders.dense.next();
     Tensors<double> expected = zero_tensors<double>(shape);
     const double cost = reference_step<double>(shape, batch.images, batch.labels, parameters, 1.0, expected);
     std::vector<size_t> order;
-    const float sparse_cost = (*mlp)->step(loaders.sparse.next_sparse().value(), sparse.parameters, sparse.gradients,
+    const float sparse_cost = (*mlp)->step(loaders.sparse.next_sparse(), sparse.parameters, sparse.gradients,
                                            [&](size_t tensor) { order.push_back(tensor); });
     const float dense_cost = (*mlp)->step(batch.images, batch.labels, dense.parameters, dense.gradients, nullptr);
     EXPECT_EQ(order, (std::vector<size_t>{1, 3, 0, 2}));
@@ -201,7 +201,7 @@ TEST(MlpSparse, PixelsBlackInTheWholeBatchHaveZeroGradient) {
   absl::StatusOr<std::unique_ptr<Mlp>> mlp = Mlp::create(shape, 1);
   ASSERT_TRUE(mlp.ok()) << mlp.status();
   Tensorset tensors(shape);
-  (*mlp)->step(loader.next_sparse().value(), tensors.parameters, tensors.gradients, nullptr);
+  (*mlp)->step(loader.next_sparse(), tensors.parameters, tensors.gradients, nullptr);
   for (const float value : tensors.gradients[0]) ASSERT_EQ(value, 0.0f);
 }
 
@@ -211,7 +211,7 @@ TEST(MlpSparse, SameInputsGiveTheSameBitsAndDivergedOnesShow) {
   absl::StatusOr<std::unique_ptr<Mlp>> mlp = Mlp::create(shape, 1);
   ASSERT_TRUE(mlp.ok()) << mlp.status();
   BatchLoader loader(split, 100, kSeed, 0, BatchLoader::Form::kSparse);
-  const SparseBatch batch = loader.next_sparse().value();
+  const SparseBatch batch = loader.next_sparse();
   Tensorset first(shape), second(shape);
   const float cost = (*mlp)->step(batch, first.parameters, first.gradients, nullptr);
   EXPECT_EQ(cost, (*mlp)->step(batch, second.parameters, second.gradients, nullptr));

@@ -38,7 +38,7 @@ inline ReferenceResult train_reference(const Split& train, const ReferenceRun& r
     const float scale = 1.0f / static_cast<float>(run.workers);
     float cost = 0.0f;
     for (BatchLoader& loader : loaders) {
-      const BatchLoader::Batch batch = loader.next().value();
+      const BatchLoader::Batch batch = loader.next();
       cost += scale * reference_step<float>(shape, batch.images, batch.labels, result.parameters, scale, gradients);
     }
     for (size_t t = 0; t < gradients.size(); ++t) {

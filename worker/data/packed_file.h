@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -14,14 +15,18 @@
 
 namespace gradrail::worker {
 
-/// The bytes of a TFRecord file, unpacked on the way: TensorFlow's options GZIP and ZLIB leave no mark in the name.
-/// Errors  NOT_FOUND: no such file. DATA_LOSS: no regular file, damaged compressed data, or an end within them.
-class RecordStream {
+/// Deflate cannot pack tighter than this (zlib's technical notes), which bounds what a file may claim to hold.
+constexpr uint64_t kMaxDeflateRatio = 1032;
+
+/// The bytes of a file, unpacked on the way if it has the mark of gzip or zlib.
+/// Errors  Those of InputFile. DATA_LOSS: damaged compressed data, or an end within them.
+class PackedFile {
  public:
-  /// `begins_unpacked` examines the first bytes of the file, at most kPeekBytes. It returns true for a file without
-  /// compression. Each other file is compressed if it has the mark of gzip or zlib.
+  /// `kind` is the word before the path in the errors of InputFile. `begins_unpacked` examines the first bytes of the
+  /// file, at most kPeekBytes. It returns true where they are no mark, although they look like one; null: no such file.
   static constexpr size_t kPeekBytes = 12;
-  static absl::StatusOr<RecordStream> open(const std::string& path, bool (*begins_unpacked)(absl::Span<const uint8_t>));
+  static absl::StatusOr<PackedFile> open(const std::string& path, std::string_view kind,
+                                         bool (*begins_unpacked)(absl::Span<const uint8_t>) = nullptr);
 
   const std::string& path() const { return file_.path(); }
   /// No more bytes than these can follow: an allocation needs a bound.
@@ -34,7 +39,7 @@ class RecordStream {
     void operator()(z_stream* stream) const;
   };
 
-  explicit RecordStream(InputFile file);
+  explicit PackedFile(InputFile file);
   absl::Status fill();
   absl::Status start_inflate();
   absl::StatusOr<size_t> inflate_into(uint8_t* target, size_t bytes);

@@ -1,4 +1,4 @@
-#include "worker/data/record_stream.h"
+#include "worker/data/packed_file.h"
 
 #include <algorithm>
 #include <cstring>
@@ -6,7 +6,6 @@
 
 #include "base/status.h"
 #include "fmt/format.h"
-#include "worker/data/deflate.h"
 
 namespace gradrail::worker {
 namespace {
@@ -24,49 +23,49 @@ bool has_mark_of_compression(absl::Span<const uint8_t> bytes) {
 
 }  // namespace
 
-void RecordStream::EndInflate::operator()(z_stream* stream) const {
+void PackedFile::EndInflate::operator()(z_stream* stream) const {
   inflateEnd(stream);
   delete stream;
 }
 
-RecordStream::RecordStream(InputFile file)
+PackedFile::PackedFile(InputFile file)
     : file_(std::move(file)), file_rest_(file_.bytes()), buffer_(std::min<uint64_t>(kBufferBytes, file_rest_)) {}
 
-absl::StatusOr<RecordStream> RecordStream::open(const std::string& path,
-                                                bool (*begins_unpacked)(absl::Span<const uint8_t>)) {
-  GRADRAIL_ASSIGN_OR_RETURN(InputFile file, InputFile::open(path, "TFRecord file"));
-  RecordStream stream(std::move(file));
-  GRADRAIL_RETURN_IF_ERROR(stream.fill());
-  const absl::Span<const uint8_t> first = absl::MakeConstSpan(stream.buffer_).first(std::min(stream.end_, kPeekBytes));
-  // The length of a record can have the bytes of such a mark, and its checksum decides then.
-  if (!begins_unpacked(first) && has_mark_of_compression(first)) GRADRAIL_RETURN_IF_ERROR(stream.start_inflate());
-  return stream;
+absl::StatusOr<PackedFile> PackedFile::open(const std::string& path, std::string_view kind,
+                                            bool (*begins_unpacked)(absl::Span<const uint8_t>)) {
+  GRADRAIL_ASSIGN_OR_RETURN(InputFile file, InputFile::open(path, kind));
+  PackedFile packed(std::move(file));
+  GRADRAIL_RETURN_IF_ERROR(packed.fill());
+  const absl::Span<const uint8_t> first = absl::MakeConstSpan(packed.buffer_).first(std::min(packed.end_, kPeekBytes));
+  const bool is_plain = begins_unpacked != nullptr && begins_unpacked(first);
+  if (!is_plain && has_mark_of_compression(first)) GRADRAIL_RETURN_IF_ERROR(packed.start_inflate());
+  return packed;
 }
 
-absl::Status RecordStream::damaged(const char* what) const {
+absl::Status PackedFile::damaged(const char* what) const {
   return absl::DataLossError(fmt::format("{}: {}", path(), what));
 }
 
-absl::Status RecordStream::fill() {
+absl::Status PackedFile::fill() {
   begin_ = 0;
   end_ = std::min<uint64_t>(buffer_.size(), file_rest_);
   file_rest_ -= end_;
   return file_.read(buffer_.data(), end_);
 }
 
-absl::Status RecordStream::start_inflate() {
+absl::Status PackedFile::start_inflate() {
   auto stream = std::make_unique<z_stream>();
   if (inflateInit2(stream.get(), kGzipOrZlib) != Z_OK) return absl::ResourceExhaustedError("zlib: no memory");
   inflate_.reset(stream.release());
   return absl::OkStatus();
 }
 
-uint64_t RecordStream::at_most() const {
+uint64_t PackedFile::at_most() const {
   if (inflate_ == nullptr) return end_ - begin_ + file_rest_;
   return file_.bytes() * kMaxDeflateRatio;
 }
 
-absl::StatusOr<size_t> RecordStream::read(void* target, size_t bytes) {
+absl::StatusOr<size_t> PackedFile::read(void* target, size_t bytes) {
   auto* position = static_cast<uint8_t*>(target);
   if (inflate_ != nullptr) return inflate_into(position, bytes);
   size_t done = 0;
@@ -81,7 +80,7 @@ absl::StatusOr<size_t> RecordStream::read(void* target, size_t bytes) {
   return done;
 }
 
-absl::StatusOr<size_t> RecordStream::inflate_into(uint8_t* target, size_t bytes) {
+absl::StatusOr<size_t> PackedFile::inflate_into(uint8_t* target, size_t bytes) {
   // zlib counts in 32 bits.
   constexpr size_t kMaxPiece = size_t{1} << 30;
   size_t done = 0;
