@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "fmt/format.h"
+#include "fmt/ranges.h"
 #include "topology/plan/available_resources.h"
 
 namespace gradrail::launch {
@@ -51,7 +52,8 @@ absl::StatusOr<GpuChoice> none(const TaskOptions& options, std::string why) {
   // A ps uses no towers, so that these flags do not concern it.
   const bool must = options.task.job != "ps" && (options.no_soft_placement || !options.gpus.empty());
   if (!must) return GpuChoice{.why_none = std::move(why)};
-  const std::string flag = options.no_soft_placement ? "--no-soft-placement" : "--gpu " + options.gpu;
+  const std::string flag =
+      options.no_soft_placement ? "--no-soft-placement" : fmt::format("--gpu {}", fmt::join(options.gpus, ","));
   return absl::FailedPreconditionError(
       fmt::format("{}: no GPU can be used: {}; without it towers compute on CPUs", flag, why));
 }

@@ -73,11 +73,9 @@ struct TaskOptions {
   bool no_pin = false;
   std::optional<topology::CpuSet> cores;  ///< the plan may use these alone
   topology::CpuSet reserved;              ///< the plan leaves these free
-  std::string gpu;
-  std::vector<std::string> gpus;  ///< of `gpu`: the plan may use these alone; none: all
-  std::string nic;
-  std::vector<std::string> nics;  ///< of `nic`: the plan may use these alone; none: all
-  bool require_rdma = false;      ///< plan and data connections use RDMA devices alone
+  std::vector<std::string> gpus;          ///< the plan may use these alone; none: all
+  std::vector<std::string> nics;          ///< the plan may use these alone; none: all
+  bool require_rdma = false;              ///< plan and data connections use RDMA devices alone
   std::string wait = "auto";
   bool log_device_placement = false;
 };

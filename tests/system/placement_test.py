@@ -215,10 +215,11 @@ class Placement(cluster.ClusterTest):
         for flags, words in (
                 (["--cores", missing], f"--cores {missing}: .*no cpu"),
                 (["--reserve", ",".join(map(str, ALLOWED))], "--reserve .* leaves none of the cpus"),
-                (["--nic", "nope"], "--nic nope: this machine has"), (["--nic", ","], "--nic ',': names no NIC"),
+                (["--nic", "nope"], "--nic nope: this machine has"),
                 (["--no-pin", "--cores", 0], "--no-pin binds nothing.*--cores")):
             with self.subTest(flags=flags):
                 self.refused(cluster.CONFIGURATION, [words], *SHORT, *flags)
+        self.refused(cluster.USAGE, ["--nic: ',' names no device"], *SHORT, "--nic", ",")
         self.refused(cluster.USAGE, ["--cores: 'x' is not a list of cpus"], *SHORT, "--cores", "x")
         self.refused(cluster.USAGE, ["--reserve: '1-'"], *SHORT, "--reserve", "1-")
         by_hand = [*self.addresses(1), "--job_name", "worker", "--task_index", 0]

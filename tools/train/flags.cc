@@ -2,8 +2,10 @@
 #include <type_traits>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_split.h"
 #include "base/flags/number_in.h"
 #include "base/flags/text_value.h"
+#include "fmt/format.h"
 #include "gradrail/cluster.h"
 #include "ps/protocol/exchange_layout.h"
 #include "ps/protocol/training.h"
@@ -35,6 +37,13 @@ std::string both(const std::string& name) {
 absl::StatusOr<gpu::Reduce> parse_reduce(std::string_view word) {
   if (word == "auto") return gpu::Reduce::automatic;
   return word == "host" ? gpu::Reduce::host : gpu::Reduce::nccl;
+}
+
+/// "gpu0,gpu1"
+absl::StatusOr<std::vector<std::string>> parse_names(const std::string& text) {
+  std::vector<std::string> names = absl::StrSplit(text, ',', absl::SkipWhitespace());
+  if (names.empty()) return absl::InvalidArgumentError(fmt::format("'{}' names no device", text));
+  return names;
 }
 
 /// Adds options, each in both spellings. The last value counts: wrappers put their defaults first and what the user
@@ -215,7 +224,8 @@ void add_device_flags(CLI::App& command, TrainOptions& options, const Adder& add
       NumberIn(0u, kMaxTowers));
   command.add_flag("--no-soft-placement,--no_soft_placement", options.start.no_soft_placement,
                    "fail if a tower has no GPU");
-  add("gpu", options.start.gpu, "comma-separated GPUs to plan with, by index, name or PCI address; default: all");
+  add("gpu", options.start.gpus, parse_names, "",
+      "comma-separated GPUs to plan with, by index, name or PCI address; default: all");
   add("reduce", options.reduce, parse_reduce, "auto",
       "method to average the towers of a worker: host, nccl, or auto (nccl if each tower has its own GPU)",
       CLI::IsMember({"auto", "host", "nccl"}));
@@ -234,7 +244,8 @@ void add_device_flags(CLI::App& command, TrainOptions& options, const Adder& add
       "CPUs to use, as in taskset: 0-3,8; default: all permitted CPUs");
   add("reserve", options.start.reserved, topology::CpuSet::parse, "",
       "CPUs to leave free for the system or another job");
-  add("nic", options.start.nic, "comma-separated NICs to plan with, by name, interface or PCI address; default: all");
+  add("nic", options.start.nics, parse_names, "",
+      "comma-separated NICs to plan with, by name, interface or PCI address; default: all");
   command.add_flag("--log_device_placement,--log-device-placement", options.start.log_device_placement,
                    "print the placement and its reasons");
 }
