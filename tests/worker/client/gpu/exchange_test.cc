@@ -79,7 +79,9 @@ std::vector<float> run(const Route& route, const Training& training) {
     if (route.on_gpu) gpu.write_gradients(index, 7);
     const std::vector<float> written = route.on_gpu ? gpu.gradients() : std::vector<float>();
     ASSERT_TRUE(client.start().ok());
-    if (route.on_gpu) EXPECT_EQ(gpu.gradients(), written);
+    if (route.on_gpu) {
+      EXPECT_EQ(gpu.gradients(), written);
+    }
     for (uint64_t step = 1; step <= kSteps; ++step) {
       if (!route.on_gpu) {
         fill_gradients(client, index, step);

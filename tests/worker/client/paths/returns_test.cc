@@ -126,7 +126,9 @@ TEST_P(ClientReturns, SmallModelsAndValuesThatAreNotFinite) {
         } else if (step >= 5) {
           EXPECT_EQ(last, INFINITY);
         }
-        if (elements > 1) EXPECT_EQ(client->parameters(0)[0], -static_cast<float>(step + 1));
+        if (elements > 1) {
+          EXPECT_EQ(client->parameters(0)[0], -static_cast<float>(step + 1));
+        }
       }
     }
   }
@@ -149,7 +151,9 @@ TEST_P(ClientReturns, WorkersAtDifferentStepsReachTheSameParameters) {
         fill_gradients(*client, task, step);
         client->exchange();
         ASSERT_TRUE(client->wait().ok());
-        if (step % 40 == 0) ASSERT_TRUE(client->pull().ok());
+        if (step % 40 == 0) {
+          ASSERT_TRUE(client->pull().ok());
+        }
       }
       ASSERT_TRUE(client->barriers().wait("steps").ok());
       // The last answer is one to a push: a delta to what this worker has.
