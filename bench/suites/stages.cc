@@ -18,17 +18,17 @@ constexpr size_t kKinds = static_cast<size_t>(Kind::applied) + 1;
 using Moments = std::array<int64_t, kKinds>;
 using BucketId = std::pair<uint32_t, uint32_t>;  ///< shard, bucket
 
-struct Exchange {
+struct StagedExchange {
   int64_t begun = 0;
   int64_t done = 0;
   std::map<BucketId, Moments> buckets;
 };
-using Exchanges = std::map<std::pair<uint32_t, uint64_t>, Exchange>;  ///< indexed by worker and step
+using Exchanges = std::map<std::pair<uint32_t, uint64_t>, StagedExchange>;  ///< indexed by worker and step
 
 Exchanges gather(const std::vector<Mark>& workers, const std::vector<Mark>& shards) {
   Exchanges exchanges;
   for (const Mark& mark : workers) {
-    Exchange& exchange = exchanges[{mark.worker, mark.step}];
+    StagedExchange& exchange = exchanges[{mark.worker, mark.step}];
     if (mark.kind == Kind::begun) {
       exchange.begun = mark.at_ns;
     } else if (mark.kind == Kind::done) {
@@ -48,7 +48,7 @@ Exchanges gather(const std::vector<Mark>& workers, const std::vector<Mark>& shar
   return exchanges;
 }
 
-const Moments* last_answered(const Exchange& exchange) {
+const Moments* last_answered(const StagedExchange& exchange) {
   // An exchange ends with its last answer, so that this bucket is on the critical path.
   const auto at = [](const auto& bucket) { return bucket.second[static_cast<size_t>(Kind::answered)]; };
   const auto last = std::max_element(exchange.buckets.begin(), exchange.buckets.end(),
@@ -73,7 +73,7 @@ constexpr std::array<Stage, 9> kStages = {{{"backward", Kind::pushed},
 using Lengths = std::array<double, kStages.size()>;
 
 /// False: a mark is missing, because one of the rings is shorter than the run.
-bool measure_exchange(const Exchange& exchange, Lengths& lengths) {
+bool measure_exchange(const StagedExchange& exchange, Lengths& lengths) {
   const Moments* const last = last_answered(exchange);
   if (last == nullptr || exchange.begun == 0 || exchange.done == 0) return false;
   Moments moments = *last;

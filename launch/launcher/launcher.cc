@@ -92,6 +92,8 @@ Found from_torchrun(const Reader& read) {
   uint32_t port = port_of((*launch)->job);
   if (read.has("MASTER_PORT")) {
     GRADRAIL_ASSIGN_OR_RETURN(const uint32_t given_port, read.number("MASTER_PORT", UINT16_MAX - 1));
+    if (given_port == 0)
+      return absl::InvalidArgumentError("MASTER_PORT=0: no task can be found at port 0; give one from 1 to 65534");
     // torchrun itself listens on that port if it shares its store with the processes.
     port = read.text("TORCHELASTIC_USE_AGENT_STORE") == "True" ? given_port + 1 : given_port;
     // Two runs without an id differ by the address of their store.

@@ -46,6 +46,9 @@ absl::StatusOr<RendezvousUrl> parse_tcp_rendezvous(std::string_view text) {
   const absl::StatusOr<HostPort> address = text.starts_with(kTcpScheme)
                                                ? parse_host_port(text.substr(kTcpScheme.size()))
                                                : absl::InvalidArgumentError("it is not the address of a host");
+  if (address.ok() && address->port == 0)
+    return absl::InvalidArgumentError(
+        fmt::format("{}: no task can be found at port 0; give one from 1 to 65535", text));
   if (address.ok()) {
     RendezvousUrl url;
     url.text = text;

@@ -20,6 +20,8 @@ class AssignmentTable {
 
   /// Errors  ALREADY_EXISTS: that rank has joined; RESOURCE_EXHAUSTED: the job has no such rank.
   absl::Status take(const proto::RankHello& hello);
+  /// Rank `rank` has ended: another process may take its place.
+  void forget(uint32_t rank) { ranks_[rank].reset(); }
   /// Sets the address of rank 0 to the one that a connected task has reached. An address that other hosts can reach
   /// stays.
   void set_first_address(const std::string& address);

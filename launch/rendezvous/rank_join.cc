@@ -38,13 +38,11 @@ absl::StatusOr<RankStreamPtr> join_first_rank(const std::string& address, const 
     // The cause is another version, or a server of another kind: a later attempt has the same result.
     if (absl::IsFailedPrecondition(socket.status()))
       return absl::FailedPreconditionError(fmt::format("{}: {}", first, message_of(socket.status())));
-    const std::string cause =
-        fmt::format("no process listens at {} ({})", address, ps::connection_cause(message_of(socket.status())));
+    const std::string cause = ps::connection_cause(message_of(socket.status()));
     if (Clock::now() + kBetweenTries > deadline)
-      return absl::DeadlineExceededError(
-          fmt::format("the first task of {} did not start in time: {}", hello.job(), cause));
+      return absl::DeadlineExceededError(fmt::format("{} did not admit this task in time: {}", first, cause));
     if (Clock::now() > progress) {
-      say(fmt::format("waiting for the first task of {}: {}", hello.job(), cause));
+      say(fmt::format("waiting for {}: {}", first, cause));
       progress += kRankProgress;
     }
     std::this_thread::sleep_for(kBetweenTries);

@@ -102,7 +102,10 @@ void RankServer::take_arrivals() {
 
 void RankServer::wait_for_bytes(TimePoint deadline) const {
   std::vector<pollfd> polled = {{.fd = arrived_.get(), .events = POLLIN, .revents = 0}};
-  for (const RankStreamPtr& stream : waiting_) polled.push_back({.fd = stream->fd(), .events = POLLIN, .revents = 0});
+  for (const auto* const streams : {&waiting_, &streams_}) {
+    for (const RankStreamPtr& stream : *streams)
+      if (stream != nullptr) polled.push_back({.fd = stream->fd(), .events = POLLIN, .revents = 0});
+  }
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
   poll(polled.data(), polled.size(), static_cast<int>(std::max<int64_t>(0, left)));
 }
@@ -117,6 +120,16 @@ absl::Status RankServer::take_hellos() {
   }
   std::erase(waiting_, nullptr);
   return absl::OkStatus();
+}
+
+/// A rank that has joined sends nothing until all have: what arrives is its end.
+void RankServer::forget_ended() {
+  for (uint32_t rank = 0; rank < streams_.size(); ++rank) {
+    if (streams_[rank] == nullptr || !streams_[rank]->is_ready()) continue;
+    options_.say(fmt::format("{} has ended: another process may take its place", assignments_.name_of(rank)));
+    assignments_.forget(rank);
+    streams_[rank].reset();
+  }
 }
 
 /// Refuses all further ranks.
@@ -140,6 +153,7 @@ absl::Status RankServer::wait_for_all() {
   while (!assignments_.missing().empty()) {
     wait_for_bytes(std::min(deadline, progress));
     take_arrivals();
+    forget_ended();
     GRADRAIL_RETURN_IF_ERROR(take_hellos());
     const TimePoint now = Clock::now();
     if (now >= deadline && !assignments_.missing().empty())

@@ -44,6 +44,7 @@ class RankServer {
   void take_arrivals();
   void wait_for_bytes(TimePoint deadline) const;
   absl::Status take_hellos();
+  void forget_ended();
   absl::Status admit(RankStreamPtr stream, proto::RankHello hello);
   std::string mismatch(const proto::RankHello& hello) const;
   void close();

@@ -54,7 +54,7 @@ void ShardExchange::on_arrival(ShardPeer& peer, uint64_t immediate) {
   const SlotHeader header = peer.slot_headers()[immediate];
   mark_arrival(peer.worker, static_cast<uint32_t>(immediate), header.step);
   // The notice arrives in host memory: it does not order the writes of the NIC into GPU memory.
-  if (peer.uses_gpu()) fail_shard_on_error(partition_.device_memory()->flush_nic_writes());
+  if (peer.uses_gpu()) fail_shard_on_error(partition_.device()->flush_nic_writes());
   if (has_failed_) return;
   if (const absl::Status checked = check(peer, header, immediate); !checked.ok()) {
     read_failure();
@@ -104,7 +104,7 @@ absl::Status ShardExchange::check(const ShardPeer& peer, const SlotHeader& heade
     return bad("the learning rate is not a finite number, 0 or more");
   if (!(header.weight > 0.0f && header.weight < std::numeric_limits<float>::infinity()))
     return bad("the weight is not a finite number, more than 0");
-  if (header.weight != 1.0f && partition_.device_memory() != nullptr)
+  if (header.weight != 1.0f && partition_.device() != nullptr)
     return bad("a weight needs parameters in host memory (--ps_device host)");
   const PushFormat format = format_of(header.kind);
   if (header.format != format.kind) return bad("the format is not the one of the run");
@@ -122,7 +122,7 @@ absl::Status ShardExchange::check(const ShardPeer& peer, const SlotHeader& heade
 absl::StatusOr<uint32_t> ShardExchange::payload_crc(const ShardPeer& peer, uint32_t bucket, PushFormat format) const {
   const float* const payload = gradient(peer, bucket, format);
   const size_t bytes = packed_bytes(partition_.bucket_range(bucket).count, format);
-  return peer.uses_gpu() ? partition_.device_memory()->crc32c(payload, bytes) : crc32c(payload, bytes);
+  return peer.uses_gpu() ? partition_.device()->crc32c(payload, bytes) : crc32c(payload, bytes);
 }
 
 /// The run decides and not the header: a worker could change its header between check and use.
@@ -260,7 +260,7 @@ void ShardExchange::apply(const Action& action) {
   ++updates_;
   partition_.on_changed(action.bucket);
   primary_.record_change(action.bucket);
-  if (partition_.device_memory() == nullptr) {
+  if (partition_.device() == nullptr) {
     mark(Mark::Kind::applied, action);
   } else if (recorder_.is_on()) {
     begun_.push_back({action, std::nullopt});
@@ -306,7 +306,7 @@ void ShardExchange::answer(const Action& action) {
   }
   // Now: later updates change the parameters, but not the memory of this worker.
   if (is_mapped) write_crc(*peer, action.bucket);
-  DeviceMemory* const device = partition_.device_memory();
+  StoreDevice* const device = partition_.device();
   if (device == nullptr) return complete(action);
   if (!is_mapped && !peer->answers_leave_gpu() && partition_.returns_parameters()) {
     device->begin_download(partition_.offset(action.bucket), range.count);
@@ -316,7 +316,7 @@ void ShardExchange::answer(const Action& action) {
 
 void ShardExchange::advance() {
   if (!awaiting_.empty()) answer_results();
-  DeviceMemory* const device = partition_.device_memory();
+  StoreDevice* const device = partition_.device();
   if (device == nullptr) return;
   read_failure();
   if (has_failed_) begun_.clear();
@@ -471,8 +471,7 @@ void ShardExchange::post_backlog(ShardPeer& peer) {
 
 /// A call for one worker may have found the error of an update for another one.
 void ShardExchange::read_failure() {
-  if (DeviceMemory* const device = partition_.device_memory(); device != nullptr)
-    fail_shard_on_error(device->failure());
+  if (StoreDevice* const device = partition_.device(); device != nullptr) fail_shard_on_error(device->failure());
 }
 
 /// A store that fails has lost the parameters of all workers: from now on no answer may show them.

@@ -20,7 +20,7 @@
 #include "ps/shard/primary_role.h"
 #include "ps/shard/registered_parameters.h"
 #include "ps/shard/shard_protocol.h"
-#include "ps/store/device_memory.h"
+#include "ps/store/store_device.h"
 
 namespace gradrail::ps {
 

@@ -35,12 +35,12 @@ absl::Status Handshake::map_host_memory(ShardPeer& peer) {
 
 void Handshake::map_device_memory(ShardPeer& peer) {
   const std::string key = std::exchange(peer.offer.device_key, "");  // one attempt only
-  if (partition_.device_memory() == nullptr) {
+  if (partition_.device() == nullptr) {
     peer.device_refused = "the parameters of this shard lie in host memory (see --ps_device)";
     return;
   }
   absl::StatusOr<DeviceVariables> mapped =
-      partition_.device_memory()->map_variables(key, partition_.map().elements(), partition_.push_format());
+      partition_.device()->map_variables(key, partition_.map().elements(), partition_.push_format());
   if (!mapped.ok()) {
     peer.device_refused = message_of(mapped.status());
     return;
@@ -75,7 +75,7 @@ absl::Status Handshake::allocate_gpu_slots(ShardPeer& peer) {
   const bool is_mapped = peer.is_on_device() || peer.gradients_mapped != nullptr;
   // Mapped gradients need no payload: the store reads them where the worker wrote them.
   if (parameters_.gpu(peer.context_index) == nullptr || is_mapped || peer.offer.host_slots) return absl::OkStatus();
-  GRADRAIL_ASSIGN_OR_RETURN(DeviceSlots slots, partition_.device_memory()->allocate_slots(
+  GRADRAIL_ASSIGN_OR_RETURN(DeviceSlots slots, partition_.device()->allocate_slots(
                                                    parameters_.gpu_transfer(peer.context_index),
                                                    std::max<size_t>(partition_.places().region_bytes(), kCheckBytes)));
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<transport::MemoryRegion> region,
@@ -114,7 +114,7 @@ absl::Status Handshake::probe_mapping(const ShardPeer& peer) {
 }
 
 void Handshake::pin(ShardPeer& peer) {
-  DeviceMemory* const memory = partition_.device_memory();
+  StoreDevice* const memory = partition_.device();
   if (memory == nullptr) return;
   const ElementRange range = partition_.range();
   GRADRAIL_CHECK(peer.pinned.empty() && peer.slots.region != nullptr);
@@ -135,7 +135,7 @@ void Handshake::pin(ShardPeer& peer) {
 /// Compares the worker's pattern in its mapped GPU memory, and leaves the shard's pattern there. Returns "" or the
 /// error.
 std::string Handshake::check_device_memory(const DeviceVariables& mapped, uint64_t seed) {
-  DeviceMemory& memory = *partition_.device_memory();
+  StoreDevice& memory = *partition_.device();
   std::vector<std::byte> pattern(kCheckBytes);
   absl::Status done = memory.read(mapped.check, absl::MakeSpan(pattern));
   if (!done.ok()) return std::string(message_of(done));
@@ -156,7 +156,7 @@ std::string Handshake::check_arrived_pattern(ShardPeer& peer) {
     std::fill(arrived.begin(), arrived.end(), std::byte{});
     return wrong;
   }
-  DeviceMemory& memory = *partition_.device_memory();
+  StoreDevice& memory = *partition_.device();
   std::vector<std::byte> arrived(kCheckBytes);
   absl::Status read = memory.flush_nic_writes();
   if (read.ok()) read = memory.read(peer.payload.slots.memory.data, absl::MakeSpan(arrived));
@@ -169,7 +169,7 @@ std::string Handshake::check_arrived_pattern(ShardPeer& peer) {
 /// space for one, and puts to several peers may be under way.
 transport::LocalSlice Handshake::pattern_source(const ShardPeer& peer) const {
   if (!peer.uses_gpu()) return {peer.returns.region.get(), 0, kCheckBytes};
-  return {parameters_.gpu(peer.context_index), partition_.device_memory()->check_offset(), kCheckBytes};
+  return {parameters_.gpu(peer.context_index), partition_.device()->check_offset(), kCheckBytes};
 }
 
 }  // namespace gradrail::ps

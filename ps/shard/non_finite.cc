@@ -15,7 +15,7 @@ void NonFiniteWatch::reset() {
 }
 
 void NonFiniteWatch::on_initialised(const Action& action, absl::Span<const float> values) {
-  if (partition_.device_memory() != nullptr) return;
+  if (partition_.device() != nullptr) return;
   const size_t at = first_non_finite(values);
   const bool is_finite = at == values.size();
   const bool was_odd = odd_count_ > 0;

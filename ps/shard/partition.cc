@@ -20,10 +20,10 @@ absl::Status Partition::reset_to(const ShardSetup& setup, const StoreMaker& make
   places_ = SlotPlaces(setup_.map, setup_.shard_index, slot_bytes_);
   returned_.reset(bucket_count(), range().count);
   GRADRAIL_ASSIGN_OR_RETURN(store_, make_store(setup_.optimizer, range().count, place));
-  device_memory_ = store_->device_memory();
+  device_ = store_->device();
   later_results_ = store_->later_results();
   returns_parameters_ = store_->returns_parameters();
-  if (device_memory_ != nullptr && !is_for_gpus(setup_.push)) {
+  if (device_ != nullptr && !is_for_gpus(setup_.push)) {
     return absl::FailedPreconditionError(
         fmt::format("push {}: parameters in GPU memory do not take it (--ps_device host takes all formats)",
                     push_format_name(setup_.push)));

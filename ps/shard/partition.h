@@ -71,7 +71,7 @@ class Partition {
     return *store_;
   }
   /// Null: the parameters are in host memory.
-  DeviceMemory* device_memory() const { return device_memory_; }
+  StoreDevice* device() const { return device_; }
   /// Interface to later results. Null: the results of the store are available immediately.
   LaterResults* later_results() const { return later_results_; }
   /// Result of ParameterStore::returns_parameters(); stored, because each answer needs it.
@@ -97,7 +97,7 @@ class Partition {
   SlotPlaces places_;
   std::vector<ElementRange> buckets_;  ///< copy of the map's buckets: each arrival needs its range several times
   std::unique_ptr<ParameterStore> store_;
-  DeviceMemory* device_memory_ = nullptr;  ///< memory of store_
+  StoreDevice* device_ = nullptr;          ///< of store_
   LaterResults* later_results_ = nullptr;  ///< later results of store_
   bool returns_parameters_ = true;         ///< setting of store_
   std::unique_ptr<ShardProtocol> protocol_;

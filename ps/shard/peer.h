@@ -12,7 +12,7 @@
 #include "ps/protocol/push_format.h"
 #include "ps/replication/backup_receiver.h"
 #include "ps/shard/return_encoder.h"
-#include "ps/store/device_memory.h"
+#include "ps/store/store_device.h"
 #include "transport/connection.h"
 #include "transport/registration.h"
 

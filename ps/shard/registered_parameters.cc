@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "ps/protocol/exchange_layout.h"
 #include "ps/protocol/path_check.h"
-#include "ps/store/device_memory.h"
+#include "ps/store/store_device.h"
 
 namespace gradrail::ps {
 
@@ -33,7 +33,7 @@ void RegisteredParameters::close() {
 }
 
 void RegisteredParameters::open_gpu(const Partition& partition) {
-  DeviceMemory* const memory = partition.device_memory();
+  StoreDevice* const memory = partition.device();
   // The seed is not 0: 0 in Welcome means the complement of the worker's seed.
   gpu_check_seed_ = random_bits() | 1;
   if (memory == nullptr || partition.range().count == 0) return;
@@ -51,7 +51,7 @@ void RegisteredParameters::open_gpu(const Partition& partition) {
   }
 }
 
-void RegisteredParameters::register_gpu(size_t context_index, NicGpuTransfer way, DeviceMemory& memory) {
+void RegisteredParameters::register_gpu(size_t context_index, NicGpuTransfer way, StoreDevice& memory) {
   transport::Context& context = *environment_.contexts[context_index];
   const absl::StatusOr<MemorySpan> parameters = memory.parameters_for(way);
   absl::StatusOr<std::unique_ptr<transport::MemoryRegion>> region =

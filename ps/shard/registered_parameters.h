@@ -38,7 +38,7 @@ class RegisteredParameters {
   };
 
   void open_gpu(const Partition& partition);
-  void register_gpu(size_t context_index, NicGpuTransfer way, DeviceMemory& memory);
+  void register_gpu(size_t context_index, NicGpuTransfer way, StoreDevice& memory);
 
   ShardEnvironment& environment_;
   std::vector<std::unique_ptr<transport::MemoryRegion>> host_;  ///< region of each context

@@ -177,7 +177,7 @@ void Shard::serve() {
 size_t Shard::wait(absl::Span<transport::Completion> completions) {
   // A GPU gives no notice of its progress: the loop polls it.
   if (exchange_.waits_for_gpu()) {
-    partition_.device_memory()->pause();
+    partition_.device()->pause();
     return wait_set_.poll(completions);
   }
   // This poll finds work under load, and no deadline needs the clock.

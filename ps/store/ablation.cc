@@ -37,11 +37,11 @@ class AblationStore final : public ParameterStore {
                 const Ablation& ablation)
       : ParameterStore(optimizer, inner->parameters(), count), inner_(std::move(inner)), left_out_(ablation) {
     // store_mean() writes host memory.
-    GRADRAIL_CHECK(!left_out_.no_optimizer || inner_->device_memory() == nullptr);
+    GRADRAIL_CHECK(!left_out_.no_optimizer || inner_->device() == nullptr);
   }
 
   std::string where() const override { return inner_->where(); }
-  DeviceMemory* device_memory() override { return inner_->device_memory(); }
+  StoreDevice* device() override { return inner_->device(); }
   bool returns_parameters() const override { return !left_out_.no_return; }
 
   absl::StatusOr<const float*> fresh_parameters(size_t offset, size_t count) override {

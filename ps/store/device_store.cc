@@ -20,9 +20,9 @@
 #include "ps/optimizer/isa.h"
 #include "ps/optimizer/optimizer.h"
 #include "ps/protocol/exchange_layout.h"
-#include "ps/store/device_memory.h"
 #include "ps/store/gpu_format.h"
 #include "ps/store/parameter_store.h"
+#include "ps/store/store_device.h"
 
 namespace gradrail::ps {
 namespace {
@@ -122,7 +122,7 @@ class ChangedRuns {
 
 /// Parameters and state in GPU memory. The host copy has what fresh_parameters() has downloaded. Updates and copies are
 /// enqueued, and so is begin_download(); all other calls wait for what they enqueue.
-class DeviceStore final : public ParameterStore, public DeviceMemory {
+class DeviceStore final : public ParameterStore, public StoreDevice {
  public:
   DeviceStore(std::unique_ptr<gpu::Compute> device, const OptimizerConfig& optimizer, SharedMemory memory, size_t count)
       : ParameterStore(optimizer, memory.span(), count),
@@ -148,7 +148,7 @@ class DeviceStore final : public ParameterStore, public DeviceMemory {
   }
 
   std::string where() const override { return device_->name(); }
-  DeviceMemory* device_memory() override { return this; }
+  StoreDevice* device() override { return this; }
 
   PinnedRange pin(MemorySpan memory) override {
     // A shard without elements has nothing to pin, and the driver refuses 0 bytes.

@@ -18,7 +18,7 @@ class Compute;
 
 namespace gradrail::ps {
 
-class DeviceMemory;
+class StoreDevice;
 
 /// The part of a store whose update() and set() have only begun when they return, because another task computes the
 /// result (worker/tree). Answers of a run wait for its result.
@@ -48,7 +48,7 @@ class ParameterStore {
   virtual std::string where() const = 0;
   /// The GPU memory of the store; null when the parameters are in host memory. The same on every call. A function here,
   /// not a cast: ablation wraps a store and passes the memory of that on.
-  virtual DeviceMemory* device_memory() { return nullptr; }
+  virtual StoreDevice* device() { return nullptr; }
   /// Null when the results of update() and set() are there on return. The same on every call.
   virtual LaterResults* later_results() { return nullptr; }
   /// Whether answers leave with parameters (ps/store/ablation.h). The result is the same on every call.
@@ -62,7 +62,7 @@ class ParameterStore {
     return mutable_parameters() + offset;
   }
 
-  /// Copies a run of parameters to a target as update() takes them. With a DeviceMemory the copy has only begun when
+  /// Copies a run of parameters to a target as update() takes them. With a StoreDevice the copy has only begun when
   /// the call returns.
   virtual absl::Status copy_out(size_t offset, size_t count, float* target) = 0;
   /// Overwrites a run of parameters; the state stays. `values` may be anywhere where gradients may be.
@@ -76,7 +76,7 @@ class ParameterStore {
     float weight = 1.0f;                   ///< weight of the mean: the sum of weights. For stores with later_results()
   };
   /// Updates a run as apply() does (ps/optimizer/optimizer.h), with any number of gradients and targets. With a
-  /// DeviceMemory the update has only begun when the call returns: DeviceMemory::has_ended(). Later calls use its
+  /// StoreDevice the update has only begun when the call returns: StoreDevice::has_ended(). Later calls use its
   /// result.
   virtual absl::Status update(size_t offset, size_t count, absl::Span<const float* const> gradients,
                               absl::Span<float* const> targets, Step step) = 0;

@@ -134,7 +134,7 @@ class Launchers(LaunchTest):
         first = self.train(*SMALL, "--join-timeout", "1", environment={**address, "RANK": "0"})
         self.assert_ends(first, cluster.retry_worthy, says=[r"worker/0, worker/1 of torchrun .* did not join within 1 s"])
         other = self.train(*SMALL, "--join-timeout", "1", environment={**address, "RANK": "2"})
-        self.assert_ends(other, cluster.retry_worthy, says=[r"the first task of .* did not start in time: no process listens at .*Connection refused"])
+        self.assert_ends(other, cluster.retry_worthy, says=[r"the first task of .* did not admit this task in time: .*Connection refused"])
         self.assertLess(len(other.lines()), 4, other.transcript())
 
     def test_tasks_of_different_flags_and_of_another_job_are_named(self):

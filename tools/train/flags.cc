@@ -107,7 +107,9 @@ void add_job_flags(CLI::App& command, TrainOptions& options, const Adder& add) {
       NumberIn<uint16_t>(0));
   add("slot_mib", options.slot_mib, "ps: MiB of a shard for gradients of one worker on their way; 0: room for all",
       NumberIn(0u, kMaxSlotMib));
-  add("join-timeout", start.join_timeout_seconds, "seconds that tasks wait for each other at the start", NumberIn(1u));
+  add("join-timeout", start.join_timeout_seconds,
+      "seconds that a worker waits for the start of the ps tasks, and the tasks of a launcher for each other",
+      NumberIn(1u));
   add("heartbeat-timeout", options.heartbeat_timeout_s, "ps: seconds without a heartbeat until a worker is lost",
       NumberIn(1u));
   add("rejoin-timeout", start.rejoin_timeout_s,

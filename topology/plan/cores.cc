@@ -284,7 +284,7 @@ ThreadDemand count_threads(const std::vector<Pool>& pools, const Request& reques
 std::vector<Grant> grant_cores(const std::vector<Pool>& pools, const Request& request, const ThreadDemand& demand,
                                const std::vector<Locality>& towers, const std::vector<Locality>& shards) {
   std::vector<Grant> grants = Dealer(pools, request, demand.progress, towers).deal(shards);
-  exchange_cores(pools, towers, shards, request.cores_per_tower > 0, grants);
+  swap_cores(pools, towers, shards, request.cores_per_tower > 0, grants);
   return grants;
 }
 

@@ -35,11 +35,11 @@ ThreadDemand count_threads(const std::vector<Pool>& pools, const Request& reques
 std::vector<Grant> grant_cores(const std::vector<Pool>& pools, const Request& request, const ThreadDemand& demand,
                                const std::vector<Locality>& towers, const std::vector<Locality>& shards);
 
-/// Exchanges the cpus of threads of different units, also with free cpus, as long as this brings threads nearer to
+/// Swaps the cpus of threads of different units, also with free cpus, as long as this brings threads nearer to
 /// their places. The grants before are a good start: one unit after the other. `far_cores`: GPU towers may have cores
 /// on other nodes.
-void exchange_cores(const std::vector<Pool>& pools, const std::vector<Locality>& towers,
-                    const std::vector<Locality>& shards, bool far_cores, std::vector<Grant>& grants);
+void swap_cores(const std::vector<Pool>& pools, const std::vector<Locality>& towers,
+                const std::vector<Locality>& shards, bool far_cores, std::vector<Grant>& grants);
 
 /// Assigns the cores within each pool.
 void assign_cores(const std::vector<Pool>& pools, const std::vector<Grant>& grants, Placement& placement);

@@ -13,7 +13,7 @@
 #include "gpu/compute/compute.h"
 #include "ps/optimizer/optimizer.h"
 #include "ps/store/ablation.h"
-#include "ps/store/device_memory.h"
+#include "ps/store/store_device.h"
 #include "tests/worker/models/faulty_compute.h"
 
 namespace gradrail::ps {
@@ -77,7 +77,7 @@ TEST_P(StoreAgreement, BitForBitOverUpdatesOfParts) {
   for (const auto& gradient : gradients) sources.push_back(gradient.data());
   SharedMemory pinned = *SharedMemory::create("pinned", kCount * sizeof(float));
   auto* pinned_target = reinterpret_cast<float*>(pinned.data());
-  const PinnedRange pin = device->device_memory()->pin(pinned.span());
+  const PinnedRange pin = device->device()->pin(pinned.span());
   std::vector<float> plain_target(kCount, NAN);
   for (uint64_t update = 1; update <= 3; ++update) {
     const float rate = update == 2 ? 0.01f : kAgreedRate;
@@ -142,7 +142,7 @@ TEST(ParameterStore, AnUpdateStoresIntoAllTargets) {
     const std::vector<float> gradient = random_values(kCount, 1);
     const std::vector<const float*> gradients(70, gradient.data());
     SharedMemory memory = *SharedMemory::create("targets", 70 * kCount * sizeof(float));
-    const PinnedRange pin = store->device_memory() == nullptr ? nullptr : store->device_memory()->pin(memory.span());
+    const PinnedRange pin = store->device() == nullptr ? nullptr : store->device()->pin(memory.span());
     std::vector<float*> targets;
     for (size_t i = 0; i < 70; ++i) targets.push_back(reinterpret_cast<float*>(memory.data()) + i * kCount);
     ASSERT_TRUE(store->update(0, kCount, gradients, absl::MakeSpan(targets), {}).ok());
@@ -205,19 +205,19 @@ TEST(DeviceStore, WhatAFailedDownloadLeavesIsNotFresh) {
 TEST(DeviceStore, APinOutlivedByNothingEndsInAnyOrder) {
   SharedMemory memory = *SharedMemory::create("pinned", 4096);
   auto store = device_store({});
-  PinnedRange first = store->device_memory()->pin(memory.span());
-  const PinnedRange second = store->device_memory()->pin({});
+  PinnedRange first = store->device()->pin(memory.span());
+  const PinnedRange second = store->device()->pin({});
   EXPECT_NE(first, nullptr);
   EXPECT_EQ(second, nullptr);
   first.reset();
-  EXPECT_NE(store->device_memory()->pin(memory.span()), nullptr);
+  EXPECT_NE(store->device()->pin(memory.span()), nullptr);
 }
 
 TEST(ParameterStore, OnlyAStoreOnADeviceHasDeviceMemory) {
-  EXPECT_EQ(host_store({})->device_memory(), nullptr);
+  EXPECT_EQ(host_store({})->device(), nullptr);
   const auto store = device_store({});
-  ASSERT_NE(store->device_memory(), nullptr);
-  EXPECT_EQ(store->device_memory(), store->device_memory());
+  ASSERT_NE(store->device(), nullptr);
+  EXPECT_EQ(store->device(), store->device());
 }
 
 struct AblationCase {

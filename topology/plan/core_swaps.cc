@@ -39,45 +39,45 @@ struct Farness {
 /// The threads of one tower or shard, or the free cpus.
 using Owner = std::pair<bool, size_t>;
 constexpr size_t kFree = SIZE_MAX;
-/// Maximum number of exchanges that improve_by_two() tries. The plans of small hosts need fewer.
+/// Maximum number of swaps that improve_by_two() tries. The plans of small hosts need fewer.
 constexpr size_t kMostTries = 5'000;
 Owner owner_of(const Grant& grant) { return {grant.role == ThreadRole::shard, grant.owner}; }
 
-/// Exchanges of cpus between threads, and with free cpus. Each one lowers the sum of Farness.
-class Exchange {
+/// Swaps of cpus between threads, and with free cpus. Each one lowers the sum of Farness.
+class CoreSwaps {
  public:
-  Exchange(const std::vector<Pool>& pools, const std::vector<Locality>& towers, const std::vector<Locality>& shards,
-           bool far_cores, const std::vector<Grant>& grants)
+  CoreSwaps(const std::vector<Pool>& pools, const std::vector<Locality>& towers, const std::vector<Locality>& shards,
+            bool far_cores, const std::vector<Grant>& grants)
       : pools_(pools), towers_(towers), shards_(shards), far_cores_(far_cores), grants_(grants) {
     for (size_t g = 0; g < grants.size(); ++g) by_owner_[owner_of(grants[g]).first].resize(owners(grants[g]));
     for (size_t g = 0; g < grants.size(); ++g) by_owner_[owner_of(grants[g]).first][grants[g].owner].push_back(g);
     add_free();
   }
 
-  /// Whether two threads have exchanged their cpus.
+  /// Whether two threads have swapped their cpus.
   bool improve() {
     for (size_t a = 0; a < grants_.size(); ++a) {
       if (!is_far(a)) continue;
       for (size_t b = 0; b < grants_.size(); ++b)
-        if (may_exchange(a, b) && try_all({{a, b}})) return true;
+        if (may_swap(a, b) && try_all({{a, b}})) return true;
     }
     return false;
   }
 
-  /// Whether two exchanges together have made the plan better: three threads in a circle, or two threads of one owner.
+  /// Whether two swaps together have made the plan better: three threads in a circle, or two threads of one owner.
   /// There are many: the search ends after kMostTries.
   bool improve_by_two() {
     for (size_t a = 0; a < grants_.size(); ++a) {
       if (!is_far(a)) continue;
       for (size_t b = 0; b < grants_.size(); ++b) {
-        if (!may_exchange(a, b)) continue;
+        if (!may_swap(a, b)) continue;
         for (size_t c = 0; c < grants_.size(); ++c) {
           if (c == a || c == b) continue;
           if (tries_ > kMostTries) return false;
-          if (may_exchange(c, b) && try_all({{a, b}, {c, b}})) return true;
+          if (may_swap(c, b) && try_all({{a, b}, {c, b}})) return true;
           if (owner_of(grants_[c]) != owner_of(grants_[a])) continue;
           for (size_t d = 0; d < grants_.size(); ++d)
-            if (d != a && d != b && may_exchange(c, d) && try_all({{a, b}, {c, d}})) return true;
+            if (d != a && d != b && may_swap(c, d) && try_all({{a, b}, {c, d}})) return true;
         }
       }
     }
@@ -107,7 +107,7 @@ class Exchange {
 
   bool is_far(size_t g) const { return is_movable(g) && farness(owner_of(grants_[g])) != Farness{}; }
 
-  bool may_exchange(size_t a, size_t b) const {
+  bool may_swap(size_t a, size_t b) const {
     const Grant &one = grants_[a], &other = grants_[b];
     return std::pair(one.pool, one.level) != std::pair(other.pool, other.level) && owner_of(one) != owner_of(other) &&
            is_movable(a) && is_movable(b);
@@ -208,15 +208,15 @@ class Exchange {
 
 }  // namespace
 
-void exchange_cores(const std::vector<Pool>& pools, const std::vector<Locality>& towers,
-                    const std::vector<Locality>& shards, bool far_cores, std::vector<Grant>& grants) {
-  // Each exchange lowers a sum, so that the loop ends. The bound is one on time: some seconds on the largest hosts.
+void swap_cores(const std::vector<Pool>& pools, const std::vector<Locality>& towers,
+                const std::vector<Locality>& shards, bool far_cores, std::vector<Grant>& grants) {
+  // Each swap lowers a sum, so that the loop ends. The bound is one on time: some seconds on the largest hosts.
   constexpr size_t kMostGrants = 512;
   if (grants.size() > kMostGrants) return;
-  Exchange exchange(pools, towers, shards, far_cores, grants);
-  while (exchange.improve() || exchange.improve_by_two()) {
+  CoreSwaps swaps(pools, towers, shards, far_cores, grants);
+  while (swaps.improve() || swaps.improve_by_two()) {
   }
-  grants = exchange.take_grants();
+  grants = swaps.take_grants();
 }
 
 }  // namespace gradrail::topology::planning

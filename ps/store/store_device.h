@@ -35,12 +35,12 @@ struct DeviceSlots {
 };
 
 /// The GPU of a ParameterStore: its memory, for the processes and network devices that reach it directly, and the
-/// progress of its work. Only a store on a GPU has one (ParameterStore::device_memory()).
+/// progress of its work. Only a store on a GPU has one (ParameterStore::device()).
 /// Errors   FAILED_PRECONDITION: the GPU cannot be reached in this way; gives the reason. Those of gpu::Compute.
 /// Threads  Owner of the store.
-class DeviceMemory {
+class StoreDevice {
  public:
-  virtual ~DeviceMemory() = default;
+  virtual ~StoreDevice() = default;
 
   /// Announces host memory for gradients or targets: the device then reads and writes it directly. Memory that was not
   /// announced, or could not be pinned, needs one additional copy.
