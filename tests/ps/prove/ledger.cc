@@ -26,6 +26,7 @@ ShardLedger::ShardLedger(const Config& config)
       members(config.mode.worker_count),
       arrived(config.mode.worker_count),
       expected(config.mode.worker_count, true),
+      removed(config.mode.worker_count),
       windows(config.buckets) {}
 
 void ShardLedger::add(WorkerIndex worker, uint64_t incarnation, bool is_expected) {
@@ -49,6 +50,7 @@ void ShardLedger::arrive(WorkerIndex worker, bool is_expected) {
 void ShardLedger::remove(WorkerIndex worker) {
   members[worker] = 0;
   expected[worker] = false;
+  removed[worker] = true;
 }
 
 bool ShardLedger::has_applied(WorkerIndex worker, uint64_t incarnation, uint32_t bucket, uint64_t step) const {
@@ -158,8 +160,8 @@ std::string ShardLedger::check_bound(const Action& action, const Mode& mode) con
     if (!expected[other]) continue;
     const uint64_t applied = buckets[action.bucket].workers[other].applied;
     if (applied == 0) {
-      // The first incarnation begins at step 1. A later one begins where the slowest worker is.
-      if (members[other] > 1 || action.step <= mode.bound) continue;
+      // The first member begins at step 1. One that joins again begins where the slowest worker is.
+      if (removed[other] || members[other] > 1 || action.step <= mode.bound) continue;
       return fmt::format("worker {} has not begun: answer to {}", other, words(action));
     }
     const uint64_t reached = 63 - static_cast<uint64_t>(__builtin_clzll(applied));

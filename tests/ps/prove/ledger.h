@@ -40,6 +40,7 @@ struct ShardLedger {
   std::vector<uint64_t> members;  ///< per worker: incarnation, 0: no member
   std::vector<uint64_t> arrived;  ///< per worker: the incarnation that has sent something
   std::vector<bool> expected;     ///< per worker: steps wait for it
+  std::vector<bool> removed;      ///< per worker: it was removed, and may have joined again
   /// The latest steps of a bucket with a grace window that has begun, or has ended in time. A backup does not get them.
   struct Window {
     uint64_t begun = 0;

@@ -91,6 +91,7 @@ void World::write_worker(WorkerIndex index, Bytes& bytes) const {
       bytes.put(side.ledger.members[index]);
       bytes.put(side.ledger.arrived[index]);
       bytes.put(side.ledger.expected[index]);
+      if (config_->mode.kind == ModeKind::ssp) bytes.put(side.ledger.removed[index]);  // others do not read it
       for (const BucketLedger& bucket : side.ledger.buckets) write(bucket.workers[index], bytes);
       write(side.ports[index], bytes);
     }
