@@ -1,6 +1,5 @@
 """Tests `gradrail-report plot`: the content of its pictures, read from the SVG, and its errors for files that it cannot draw."""
 import copy
-import importlib.util
 import json
 import math
 import os
@@ -14,7 +13,7 @@ import xml.etree.ElementTree as xml
 
 import cluster
 from report import PROGRAM, report, row, run_of
-import plot as plot_module  # of the program, whose folder is on the path behind `report`
+from plot import load_drawing  # of the program, whose folder is on the path behind `report`
 
 SVG = "{http://www.w3.org/2000/svg}"
 NO_MATPLOTLIB = 4
@@ -338,9 +337,9 @@ class Picture:
 
 
 if __name__ == "__main__":
-    if importlib.util.find_spec("matplotlib") is None:
-        if sys.executable != plot_module.DEBIAN_PYTHON and os.access(plot_module.DEBIAN_PYTHON, os.X_OK):
-            os.execv(plot_module.DEBIAN_PYTHON, [plot_module.DEBIAN_PYTHON, "-B", *sys.argv])
+    try:
+        load_drawing()  # continues with another Python if this one lacks matplotlib
+    except SystemExit:
         print("skipped: no python3-matplotlib (tools/setup --for test installs it)")
         sys.exit(SKIPPED)
     unittest.main()
