@@ -35,9 +35,9 @@ absl::StatusOr<RankStreamPtr> join_first_rank(const std::string& address, const 
       GRADRAIL_RETURN_IF_ERROR(stream->send(message, Clock::now() + kOneTry));
       return stream;
     }
-    // The cause is another version, or a server of another kind: a later attempt has the same result.
-    if (absl::IsFailedPrecondition(socket.status()))
-      return absl::FailedPreconditionError(fmt::format("{}: {}", first, message_of(socket.status())));
+    // The cause is another version, another secret, or a server of another kind: a later attempt has the same result.
+    if (absl::IsFailedPrecondition(socket.status()) || absl::IsUnauthenticated(socket.status()))
+      return absl::Status(socket.status().code(), fmt::format("{}: {}", first, message_of(socket.status())));
     const std::string cause = ps::connection_cause(message_of(socket.status()));
     if (Clock::now() + kBetweenTries > deadline)
       return absl::DeadlineExceededError(fmt::format("{} did not admit this task in time: {}", first, cause));

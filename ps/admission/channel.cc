@@ -107,7 +107,8 @@ absl::Status wait_admitted(int fd, TimePoint deadline) {
     if (got == 1) answer += byte;
   }
   if (answer.starts_with("HTTP/1.1 200 ")) return absl::OkStatus();
-  return absl::UnauthenticatedError("the process there refused the proof of the secret");
+  // The secret is right, as the proof shows. The challenge was too old, or another process has the port by now.
+  return absl::UnavailableError("the process there refused the proof of the secret");
 }
 
 /// Sends the proof, so that the server logs the refusal: a person who waits for this task reads only that log.

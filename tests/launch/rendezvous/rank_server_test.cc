@@ -182,6 +182,23 @@ TEST_F(RankServerTest, ARankThatDoesNotFitEndsTheWait) {
   }
 }
 
+TEST_F(RankServerTest, ARankWithAnotherSecretEndsAtOnce) {
+  std::future<Server> gathered = std::async(std::launch::async, [&] {
+    return RankServer::gather({.address = address_, .secret = "secret", .hello = hello(0), .timeout = timeout_});
+  });
+  const auto join_with = [&](const std::string& secret) {
+    return join_first_rank(address_, secret, hello(1), deadline(), [](const std::string&) {});
+  };
+  for (const char* wrong : {"", "another"}) {
+    const absl::Status refused = join_with(wrong).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kUnauthenticated) << refused;
+    EXPECT_THAT(text(refused), HasSubstr("--secret-file"));
+  }
+  const absl::StatusOr<RankStreamPtr> joined = join_with("secret");
+  EXPECT_TRUE(joined.ok()) << joined.status();
+  EXPECT_TRUE(gathered.get().ok());
+}
+
 TEST_F(RankServerTest, ARankCannotJoinTwice) {
   std::future<Server> gathered = gather_async();
   EXPECT_THAT(text(refusal(join(hello(0)))), HasSubstr("there is another rank 0"));
