@@ -18,6 +18,7 @@
 #include "gpu/compute/recording.h"
 #include "gpu/compute/stream_flags.h"
 #include "gpu/direct/dma_buf.h"
+#include "tests/gpu/fact.h"
 #include "tests/gpu/simulation.h"
 
 namespace gradrail::gpu {
@@ -54,12 +55,6 @@ class RealGpu : public ::testing::Test {
   std::unique_ptr<DeviceCompute> compute_;
 };
 
-/// A line of the record of this machine.
-void report(const std::string& fact, const std::string& value) {
-  ::testing::Test::RecordProperty(fact, value);
-  fmt::print("fact: {} = {}\n", fact, value);
-}
-
 TEST_F(RealGpu, AnswersTheAttributesThatDecideAboutDirectTransfers) {
   for (const auto& [name, number] :
        {std::pair{"can_flush_remote_writes", 98},
@@ -71,10 +66,10 @@ TEST_F(RealGpu, AnswersTheAttributesThatDecideAboutDirectTransfers) {
     int value = -1;
     EXPECT_EQ(compute_->context()->api().cuDeviceGetAttribute(&value, number, device().handle), cuda::kSuccess) << name;
     EXPECT_GE(value, 0) << name;
-    report(name, std::to_string(value));
+    report_fact(name, std::to_string(value));
   }
-  report("device", device().label());
-  report("driver", compute_->context()->driver().version_text());
+  report_fact("device", device().label());
+  report_fact("driver", compute_->context()->driver().version_text());
 }
 
 TEST_F(RealGpu, ExportsAlignedUnalignedAndSmallMemoryAsDmaBuf) {
@@ -97,9 +92,9 @@ TEST_F(RealGpu, ExportsAlignedUnalignedAndSmallMemoryAsDmaBuf) {
 }
 
 TEST_F(RealGpu, FlushesWritesOfNicsOrNeedsNoFlush) {
-  report("writes_flush", device().writes_flush == WritesFlush::none      ? "none"
-                         : device().writes_flush == WritesFlush::by_host ? "by_host"
-                                                                         : "read_back");
+  report_fact("writes_flush", device().writes_flush == WritesFlush::none      ? "none"
+                              : device().writes_flush == WritesFlush::by_host ? "by_host"
+                                                                              : "read_back");
   const absl::Status flushed = flush_nic_writes(*compute_);
   EXPECT_EQ(flushed.ok(), device().writes_flush != WritesFlush::read_back) << flushed;
 }
@@ -155,9 +150,9 @@ TEST_F(RealGpu, CopiesToTheHostOverlapWithKernels) {
     kernels();
     both = std::min(both, finish());
   }
-  report("copy_ms", fmt::format("{:.3f}", copying * 1e3));
-  report("kernels_ms", fmt::format("{:.3f}", computing * 1e3));
-  report("both_ms", fmt::format("{:.3f}", both * 1e3));
+  report_fact("copy_ms", fmt::format("{:.3f}", copying * 1e3));
+  report_fact("kernels_ms", fmt::format("{:.3f}", computing * 1e3));
+  report_fact("both_ms", fmt::format("{:.3f}", both * 1e3));
   // The streams of the simulated driver share the cores of this machine, so that their times prove nothing.
   if (!Simulation::is_here()) {
     EXPECT_LT(both, std::max(copying, computing) + 0.5 * std::min(copying, computing));
@@ -195,10 +190,10 @@ TEST_F(RealGpu, OneCallStartsManyKernels) {
     replayed_ended = std::min(replayed_ended, seconds_since(began));
     ASSERT_TRUE((*recording)->wait().ok());
   }
-  report("kernels_enqueued_us", fmt::format("{:.1f}", one_by_one * 1e6));
-  report("kernels_ended_us", fmt::format("{:.1f}", one_by_one_ended * 1e6));
-  report("recording_enqueued_us", fmt::format("{:.1f}", replayed * 1e6));
-  report("recording_ended_us", fmt::format("{:.1f}", replayed_ended * 1e6));
+  report_fact("kernels_enqueued_us", fmt::format("{:.1f}", one_by_one * 1e6));
+  report_fact("kernels_ended_us", fmt::format("{:.1f}", one_by_one_ended * 1e6));
+  report_fact("recording_enqueued_us", fmt::format("{:.1f}", replayed * 1e6));
+  report_fact("recording_ended_us", fmt::format("{:.1f}", replayed_ended * 1e6));
 }
 
 TEST_F(RealGpu, AStreamWritesANumberBehindItsWork) {
@@ -219,8 +214,8 @@ TEST_F(RealGpu, AStreamWritesANumberBehindItsWork) {
     while (event->query() == cuda::kNotReady) ASSERT_LT(seconds_since(began), 10.0);
     by_event = std::min(by_event, seconds_since(began));
   }
-  report("mark_by_number_us", fmt::format("{:.1f}", by_number * 1e6));
-  report("mark_by_event_us", fmt::format("{:.1f}", by_event * 1e6));
+  report_fact("mark_by_number_us", fmt::format("{:.1f}", by_number * 1e6));
+  report_fact("mark_by_event_us", fmt::format("{:.1f}", by_event * 1e6));
 }
 
 }  // namespace
