@@ -20,6 +20,7 @@ import digits
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 DRIVER = os.environ["GRADRAIL_SIMULATED_GPU_DIR"]
 OF_THE_HOST = re.compile(r"lib(c|m|dl|rt|pthread|resolv|stdc\+\+|gcc_s)\.so")
+KERNELS = re.findall(r"^GRADRAIL_KERNEL\((\w+),", (ROOT / "gpu/kernels/list.inc").read_text(), re.M)
 MOST_SECONDS = 400  # of a part with 540, before the time of the GPU itself
 # The arguments that part b gives to the profiler. It does not run the command.
 NCU = """#!/usr/bin/python3
@@ -48,11 +49,9 @@ class FirstContact(unittest.TestCase):
         shutil.rmtree(cls.bundle / "mnist")
         (cls.bundle / "mnist").mkdir()
         digits.write(cls.bundle / "mnist")
-        kernels = [line.split("(")[1].split(",")[0] for line in (ROOT / "gpu/kernels/list.inc").read_text().splitlines()
-                   if line.startswith("GRADRAIL_KERNEL(")]
         (cls.folder / "tools").mkdir()
         ncu = cls.folder / "tools/ncu"
-        ncu.write_text(NCU.format(kernels=set(kernels)))
+        ncu.write_text(NCU.format(kernels=KERNELS))
         ncu.chmod(0o755)
 
     def part(self, name, *flags, code=0, bundle=None, **environment):
@@ -291,6 +290,9 @@ class Script(unittest.TestCase):
         self.assertEqual(module.judge_figures(rows, goals, 4, False), (False, "shm staged: not measured"))
         rows.append({"path": "shm staged, gpu:0", "size": 4, "failed": "", "alg_bw": 3, "bus_bw": 6})
         self.assertEqual(module.judge_figures(rows, goals, 4, False), (True, "shm staged: 3 GB/s, 6 GB/s"))
+
+    def test_the_profiled_kernels_exist(self):
+        self.assertLessEqual(set(self.module().PROFILED), set(KERNELS))
 
     def test_the_part_ends_at_its_limit(self):
         module = self.module()
