@@ -34,6 +34,20 @@ print("DRAM Throughput  %  88.5")
 """
 
 
+def write_program(path, text):
+    path.unlink(missing_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+def write_tools(folder):
+    """Returns a folder with programs in the place of NVIDIA's."""
+    tools = folder / "tools"
+    tools.mkdir()
+    write_program(tools / "ncu", NCU.format(kernels=KERNELS))
+    return tools
+
+
 class FirstContact(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -49,10 +63,7 @@ class FirstContact(unittest.TestCase):
         shutil.rmtree(cls.bundle / "mnist")
         (cls.bundle / "mnist").mkdir()
         digits.write(cls.bundle / "mnist")
-        (cls.folder / "tools").mkdir()
-        ncu = cls.folder / "tools/ncu"
-        ncu.write_text(NCU.format(kernels=KERNELS))
-        ncu.chmod(0o755)
+        cls.tools = write_tools(cls.folder)
 
     def part(self, name, *flags, code=0, bundle=None, **environment):
         """The script of the bundle, from its folder, with nothing else of this tree in its environment: on a host of
@@ -65,7 +76,7 @@ class FirstContact(unittest.TestCase):
             elsewhere = []
         done = subprocess.run([*elsewhere, sys.executable, (bundle or self.bundle) / "first_contact", name, "--out", out, "--rehearse", DRIVER,
                                *flags], capture_output=True, text=True, check=False, cwd="/",
-                              env={"PATH": f"{self.folder}/tools:/usr/bin:/bin", **environment})
+                              env={"PATH": f"{self.tools}:/usr/bin:/bin", **environment})
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         self.assertLessEqual(len(list(out.iterdir())), 8)
         return done.stdout, json.loads((out / f"{name}.json").read_text())
@@ -162,6 +173,20 @@ echo $! > {folder}/child.new && mv {folder}/child.new {folder}/child
 wait
 """
 
+# In the place of the program: the results of a GPU that moves {rate} GB/s and reaches {share} % of each bound.
+RESULTS = """#!/usr/bin/python3
+import json, sys
+words = sys.argv[1:]
+def value(flag):
+    return words[words.index(flag) + 1]
+if "-J" in words:
+    paths = ["sgd, 1 gradient fp32, 0 targets", "sgd, 4 gradients fp32, 0 targets", "to the host, bucket by bucket",
+             "to the GPU, bucket by bucket", "shm gpu-direct(ipc)", "shm staged", "tcp staged"]
+    with open(value("-J"), "w") as file:
+        json.dump({{"results": [{{"path": path, "size": int(value("-e")), "failed": "", "alg_bw": {rate}, "bus_bw": {rate},
+                               "more": {{"%bound": {share}, "%plain": {share}}}}} for path in paths]}}, file)
+"""
+
 
 class Script(unittest.TestCase):
     """The script in a bundle without tests. The program is that of this build, or one that sleeps."""
@@ -174,11 +199,11 @@ class Script(unittest.TestCase):
         for name in ("bin", "mnist"):
             (self.bundle / name).mkdir(parents=True)
         digits.write(self.bundle / "mnist")
-        (self.bundle / "bundle.json").write_text(json.dumps({"commit": "0", "kernels": [], "tests": []}))
+        (self.bundle / "bundle.json").write_text(json.dumps({"commit": "0", "kernels": KERNELS, "tests": []}))
         shutil.copy(ROOT / "tools/dev/first_contact", self.bundle)
         self.program = self.bundle / "bin/gradrail"
         self.program.symlink_to(cluster.binary())
-        self.environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(self.folder)}
+        self.environment = {"PATH": f"{write_tools(self.folder)}:/usr/bin:/bin", "TMPDIR": str(self.folder)}
 
     def module(self):
         loader = importlib.machinery.SourceFileLoader("first_contact", str(self.bundle / "first_contact"))
@@ -230,9 +255,7 @@ class Script(unittest.TestCase):
         self.ends(1, "part c: .*/mnist has no t10k-labels-idx1-ubyte: unpack the archive again", "c")
 
     def test_a_signal_stops_the_children_and_leaves_the_table(self):
-        self.program.unlink()
-        self.program.write_text(STUB.format(folder=self.folder))
-        self.program.chmod(0o755)
+        write_program(self.program, STUB.format(folder=self.folder))
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             with self.subTest(signal=number.name):
                 for name in ("started", "child"):
@@ -260,9 +283,7 @@ class Script(unittest.TestCase):
         self.out.mkdir()
         if subprocess.run([*alone, "true"], capture_output=True, check=False).returncode != 0:
             cluster.skip("this host does not let a process mount a file system")
-        self.program.unlink()
-        self.program.write_text("#!/bin/sh\nyes | head -c 30000\n")
-        self.program.chmod(0o755)
+        write_program(self.program, "#!/bin/sh\nyes | head -c 30000\n")
         for code, before in ((1, ""), (2, "head -c 16000 /dev/zero > filled; ")):
             with self.subTest(code=code):
                 done = subprocess.run([*alone, "sh", "-c", f'{before}"$@"; echo "exit code $?"; ls', "-", *self.command("b", out=".")],
@@ -272,11 +293,27 @@ class Script(unittest.TestCase):
                 self.assertTrue(done.stdout.endswith(f"exit code {code}\n" + ("filled\n" if before else "")), done.stdout)
 
     def test_a_rehearsal_trains_few_steps(self):
-        self.program.unlink()
-        self.program.write_text("#!/bin/sh\n")
-        self.program.chmod(0o755)
+        write_program(self.program, "#!/bin/sh\n")
         self.ends(1, "mlp, equal sync hashes +FAIL .* not compared: no run ended", "c")
         self.assertNotIn(str(self.bundle / "mnist"), (self.out / "c.txt").read_text())
+
+    def judged(self, part, code, **results):
+        """Runs a part as on a real GPU with these results. Returns the record of the rows that fail."""
+        write_program(self.program, RESULTS.format(**results))
+        out = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+        done = subprocess.run([sys.executable, self.bundle / "first_contact", part, "--out", out], capture_output=True, text=True,
+                              check=False, env=self.environment)
+        self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        return [row for row in json.loads((out / f"{part}.json").read_text())["rows"] if not row["good"]]
+
+    def test_a_figure_below_its_goal_fails(self):
+        for rate, share, failed in ((300, 90, []), (299, 90, ["exchange, push fp32"]), (300, 89, ["apply"]),
+                                    (300, 84, ["apply", "staged, pieces of 1 MiB"])):
+            with self.subTest(rate=rate, share=share):
+                rows = self.judged("b", 1 if failed else 0, rate=rate, share=share)
+                self.assertEqual([row["step"] for row in rows], failed)
+                if rate == 299:
+                    self.assertIn("shm gpu-direct(ipc): 299 GB/s (goal 300)", rows[0]["note"])
 
     def test_judgements(self):
         """Judgements of results that no simulated driver gives."""
