@@ -173,7 +173,8 @@ echo $! > {folder}/child.new && mv {folder}/child.new {folder}/child
 wait
 """
 
-# In the place of the program: the results of a GPU that moves {rate} GB/s and reaches {share} % of each bound.
+# In the place of the program: the results of a GPU that moves {rate} GB/s and reaches {share} % of each bound. {steps} is
+# what it prints about the steps of a worker over ipc.
 RESULTS = """#!/usr/bin/python3
 import json, sys
 words = sys.argv[1:]
@@ -185,6 +186,10 @@ if "-J" in words:
     with open(value("-J"), "w") as file:
         json.dump({{"results": [{{"path": path, "size": int(value("-e")), "failed": "", "alg_bw": {rate}, "bus_bw": {rate},
                                "more": {{"%bound": {share}, "%plain": {share}}}}} for path in paths]}}, file)
+elif words[0] == "train":
+    print("Towers: 0 on GPU 0 (stub)\\nFinal Cost: 0.5\\nParameter-Hash: 1\\nTest-Accuracy: 0.9\\nrestored global step 1")
+    print("worker/1 (stub) was killed by signal 9\\nps/0 is started again")
+    print("Steps:", "{steps}" if "ipc" in words else "one by one: towers wait for each other")
 """
 
 
@@ -297,9 +302,9 @@ class Script(unittest.TestCase):
         self.ends(1, "mlp, equal sync hashes +FAIL .* not compared: no run ended", "c")
         self.assertNotIn(str(self.bundle / "mnist"), (self.out / "c.txt").read_text())
 
-    def judged(self, part, code, **results):
+    def judged(self, part, code, rate=300, share=90, steps="recorded, 1 launch"):
         """Runs a part as on a real GPU with these results. Returns the record of the rows that fail."""
-        write_program(self.program, RESULTS.format(**results))
+        write_program(self.program, RESULTS.format(rate=rate, share=share, steps=steps))
         out = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
         done = subprocess.run([sys.executable, self.bundle / "first_contact", part, "--out", out], capture_output=True, text=True,
                               check=False, env=self.environment)
@@ -314,6 +319,13 @@ class Script(unittest.TestCase):
                 self.assertEqual([row["step"] for row in rows], failed)
                 if rate == 299:
                     self.assertIn("shm gpu-direct(ipc): 299 GB/s (goal 300)", rows[0]["note"])
+
+    def test_steps_that_are_not_recorded_fail(self):
+        self.assertEqual(self.judged("c", 0), [])
+        rows = self.judged("c", 1, steps="one by one: no writes of a stream into host memory")
+        self.assertEqual([row["step"] for row in rows], [
+            f"{model}, parameters on gpu:0, ipc" for model in ("mlp", "mlp, push and return bf16", "cnn")])
+        self.assertEqual({row["note"] for row in rows}, {"the output lacks ^Steps: recorded"})
 
     def test_judgements(self):
         """Judgements of results that no simulated driver gives."""
