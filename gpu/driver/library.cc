@@ -43,18 +43,24 @@ std::string python_prefix() {
   return "";
 }
 
-std::vector<std::string> cuda_folders() {
-  const std::string given = variable("GRADRAIL_CUDA_LIBRARIES");
-  if (!given.empty()) return absl::StrSplit(given, ':', absl::SkipEmpty());
+/// The folders that are searched; those of CUDA and Python with wildcards.
+struct Places {
   std::vector<std::string> folders;
-  if (const std::string home = variable("CUDA_HOME"); !home.empty()) folders.push_back(home + "/lib64");
-  add_matches("/usr/local/cuda*/lib64", folders);
+  std::vector<std::string> patterns;
+};
+
+Places places() {
+  const std::string given = variable("GRADRAIL_CUDA_LIBRARIES");
+  if (!given.empty()) return {.folders = absl::StrSplit(given, ':', absl::SkipEmpty()), .patterns = {}};
+  Places all;
+  if (const std::string home = variable("CUDA_HOME"); !home.empty()) all.folders.push_back(home + "/lib64");
+  all.patterns.emplace_back("/usr/local/cuda*/lib64");
   for (const std::string& prefix : {variable("VIRTUAL_ENV"), variable("CONDA_PREFIX"), python_prefix()})
-    if (!prefix.empty()) add_matches(prefix + "/lib/python3*/site-packages/nvidia/*/lib", folders);
+    if (!prefix.empty()) all.patterns.push_back(prefix + "/lib/python3*/site-packages/nvidia/*/lib");
   if (const std::string home = variable("HOME"); !home.empty())
-    add_matches(home + "/.local/lib/python3*/site-packages/nvidia/*/lib", folders);
-  add_matches("/usr/local/lib/python3*/dist-packages/nvidia/*/lib", folders);
-  return folders;
+    all.patterns.push_back(home + "/.local/lib/python3*/site-packages/nvidia/*/lib");
+  all.patterns.emplace_back("/usr/local/lib/python3*/dist-packages/nvidia/*/lib");
+  return all;
 }
 
 }  // namespace
@@ -75,7 +81,9 @@ absl::StatusOr<Library> Library::find(absl::Span<const char* const> names) {
   absl::StatusOr<Library> library = open(names);
   if (library.ok()) return library;
   std::string reasons(message_of(library.status()));
-  const std::vector<std::string> folders = cuda_folders();
+  const Places searched = places();
+  std::vector<std::string> folders = searched.folders;
+  for (const std::string& pattern : searched.patterns) add_matches(pattern, folders);
   // The loop is over names first: the newest version of all folders, not the first folder with any version.
   for (const char* name : names) {
     for (const std::string& folder : folders) {
@@ -86,7 +94,9 @@ absl::StatusOr<Library> Library::find(absl::Span<const char* const> names) {
       reasons += fmt::format("; {}", message_of(library.status()));
     }
   }
-  return absl::NotFoundError(reasons);
+  std::vector<std::string> names_of_places = searched.folders;
+  names_of_places.insert(names_of_places.end(), searched.patterns.begin(), searched.patterns.end());
+  return absl::NotFoundError(fmt::format("{}; searched {}", reasons, fmt::join(names_of_places, ", ")));
 }
 
 void* Library::symbol(const char* name) const { return dlsym(handle_, name); }

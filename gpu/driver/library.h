@@ -17,6 +17,7 @@ class Library {
   /// Calls open(), and then searches the folders where CUDA's toolkit and NVIDIA's Python wheels put libraries, in this
   /// order: $CUDA_HOME/lib64, /usr/local/cuda*/lib64, and nvidia/*/lib of the Python environments ($VIRTUAL_ENV,
   /// $CONDA_PREFIX, the user's, the host's). $GRADRAIL_CUDA_LIBRARIES, separated by colons, replaces these folders.
+  /// Errors  NOT_FOUND: as open(); the text also lists the searched folders.
   static absl::StatusOr<Library> find(absl::Span<const char* const> names);
 
   /// Null when the library has no such symbol.

@@ -59,6 +59,17 @@ class Doctor(cluster.ClusterTest):
         self.assertEqual(whole["machine"]["gpus"], "2")
         self.assertEqual(checks["gpu-driver"]["state"], "ok")
         self.assertIn("libcuda.so.1", " ".join(checks["gpu-nic-access"]["evidence"]))
+        self.assertEqual(checks["gpu-cublas"]["state"], "ok", checks["gpu-cublas"])
+        self.assertRegex(checks["gpu-cublas"]["evidence"][0], r"^libcublas\.so\.\d+$")
+
+    def test_a_driver_without_cublas(self):
+        alone = pathlib.Path(os.environ["GRADRAIL_SIMULATED_GPU_DIR"]).parent / "simulated_gpu_alone"
+        environment = {"LD_LIBRARY_PATH": str(alone), "GRADRAIL_SIMULATED_GPU": "devices=1",
+                       "GRADRAIL_CUDA_LIBRARIES": "/nowhere"}
+        whole = self.report("--no-proof", environment=environment)
+        cublas = next(check for check in whole["checks"] if check["name"] == "gpu-cublas")
+        self.assertEqual(cublas["state"], "missing", cublas)
+        self.assertRegex(cublas["evidence"][0], r"no cuBLAS \(.*libcublas\.so\.13: .*; searched /nowhere\)")
 
     def gpu_proofs(self, fault):
         """Returns the proofs of both simulated GPUs with the simulated network device."""

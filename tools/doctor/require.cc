@@ -13,7 +13,7 @@ namespace {
 
 struct Rule {
   std::string word;
-  std::vector<std::string> topics;          ///< no check of them may be missing or broken
+  std::vector<std::string> others;          ///< topics and checks: none of them may be missing or broken
   std::string present;                      ///< a check that must be about something; "": none
   std::function<bool(const Proof&)> about;  ///< the transfers that could show it; null: no transfer does
   bool by_rdma = false;                     ///< the transfer must have used an RDMA device
@@ -23,8 +23,13 @@ struct Rule {
 std::vector<Rule> rules() {
   std::vector<Rule> all = {
       {"rdma", {topic::kRdma}, "rdma-ports", [](const Proof& proof) { return !proof.gpu; }, true},
-      {"gpu", {}, "gpu-driver", nullptr},
-      {"gpu-direct", {topic::kRdma, topic::kGpu}, "gpu-nic-access", [](const Proof& proof) { return proof.gpu; }, true},
+      {"gpu", {"gpu-cublas"}, "gpu-driver", nullptr},
+      // Without cuBLAS: the GPU of a ps multiplies nothing.
+      {"gpu-direct",
+       {topic::kRdma, "gpu-driver"},
+       "gpu-nic-access",
+       [](const Proof& proof) { return proof.gpu; },
+       true},
       {"tasks", {}, "tasks", nullptr},
   };
   for (const transport::Transport& transport : transport::transports()) {
@@ -55,7 +60,9 @@ std::string objection(const Rule& rule, const std::vector<Check>& checks, const 
   if (rule.needs_transfer && !proven) return "only a transfer shows it: leave out --no-proof";
   for (const Check& check : checks) {
     const bool is_named = check.name == rule.present;
-    const bool counts = is_named || std::find(rule.topics.begin(), rule.topics.end(), check.topic) != rule.topics.end();
+    const bool counts = is_named || std::any_of(rule.others.begin(), rule.others.end(), [&](const std::string& other) {
+                          return other == check.topic || other == check.name;
+                        });
     if (counts && !holds_up(check.state)) return describe(check);
     if (is_named && check.state == State::not_applicable) return describe(check);
   }

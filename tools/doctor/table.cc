@@ -249,6 +249,19 @@ CheckTable gpu_nic_access() {
          {lacks("cuda_version"), State::unknown, "CUDA does not answer"}}}}};
 }
 
+CheckTable gpu_cublas() {
+  return {topic::kGpu,
+          "gpu-cublas",
+          {{kHost,
+            {{has("cublas"), State::ok, "{cublas}"},
+             {has("cublas_error"), State::missing, "{cublas_error}",
+              "training on a GPU cannot multiply matrices: towers run on CPUs",
+              "python3 -m pip install nvidia-cublas (nvidia-cublas-cu12 for a driver of CUDA 12), or sudo apt install "
+              "libcublas12 (Debian non-free, Ubuntu multiverse); GRADRAIL_CUDA_LIBRARIES names another folder"},
+             {lacks("gpus"), State::not_applicable, "no NVIDIA GPU in /sys/bus/pci/devices"},
+             {always(), State::unknown, "CUDA does not answer, or shows no GPU"}}}}};
+}
+
 Row no_card() {
   return {lacks("cards"), State::not_applicable, "neither an NVIDIA GPU nor an RDMA card on the PCI bus"};
 }
@@ -404,9 +417,9 @@ void look_at(const Facts& object, const Look& look, std::vector<Finding>& findin
 
 const std::vector<CheckTable>& check_tables() {
   static const std::vector<CheckTable> tables = {
-      rdma_devices(),   rdma_ports(), rdma_gids(),      rdma_pkeys(),    rdma_mtu(), rdma_verbs(),
-      memlock(),        gpu_driver(), gpu_nic_access(), pci_link(),      pci_acs(),  iommu(),
-      numa_balancing(), hugepages(),  cpu_governor(),   cgroup_limits(), tasks()};
+      rdma_devices(), rdma_ports(),     rdma_gids(),      rdma_pkeys(),   rdma_mtu(),      rdma_verbs(),
+      memlock(),      gpu_driver(),     gpu_nic_access(), gpu_cublas(),   pci_link(),      pci_acs(),
+      iommu(),        numa_balancing(), hugepages(),      cpu_governor(), cgroup_limits(), tasks()};
   return tables;
 }
 

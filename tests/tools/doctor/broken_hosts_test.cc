@@ -22,6 +22,13 @@ void without_dma_buf(RecordedHost& host) {
   host.write("/observed/cuda", "version 13.0\ngpu 0000:19:00.0 -\ngpu 0000:1b:00.0 -");
 }
 
+void without_cublas(RecordedHost& host) {
+  host.write("/observed/cuda",
+             "version 13.0\ngpu 0000:19:00.0 dma_buf\ngpu 0000:1b:00.0 dma_buf\n"
+             "no-cublas no cuBLAS (libcublas.so.13: cannot open shared object file; searched /usr/local/cuda*/lib64, "
+             "/usr/bin/../lib/python3*/site-packages/nvidia/*/lib)");
+}
+
 struct BrokenHost {
   const char* name;
   void (*damage)(RecordedHost&);
@@ -133,6 +140,10 @@ const BrokenHost kHosts[] = {
      },
      "gpu-driver", State::broken, "/proc/driver/nvidia/version: 580.65.06, but the NVIDIA driver does not start",
      "reboot"},
+    {"NoCublas", without_cublas, "gpu-cublas", State::missing,
+     "no cuBLAS (libcublas.so.13: cannot open shared object file; searched /usr/local/cuda*/lib64, "
+     "/usr/bin/../lib/python3*/site-packages/nvidia/*/lib)",
+     "pip install nvidia-cublas"},
     {"IommuTranslates",
      [](RecordedHost& host) {
        host.link(std::string(kGpu) + "/iommu_group", "../../../../kernel/iommu_groups/31");
@@ -244,6 +255,17 @@ TEST(Requirements, OneWayToGpuMemoryIsEnough) {
   EXPECT_TRUE(dma_buf_alone.examine({"gpu-direct"}).all_required_hold());
   without_dma_buf(dma_buf_alone);
   EXPECT_FALSE(dma_buf_alone.examine({"gpu-direct"}).all_required_hold());
+}
+
+TEST(Requirements, AGpuThatTrainsNeedsCublasAndOneOfAPsDoesNot) {
+  RecordedHost host = healthy_host();
+  without_cublas(host);
+  for (const Requirement& each : host.examine({"gpu", "gpu-direct"}).requirements) {
+    EXPECT_EQ(each.holds, each.word == "gpu-direct") << each.word << ": " << each.why;
+    if (!each.holds) {
+      EXPECT_THAT(each.why, HasSubstr("gpu-cublas is missing"));
+    }
+  }
 }
 
 TEST(Requirements, AnAbsentTransferShowsNothing) {

@@ -121,7 +121,9 @@ void add_nvidia(RecordedHost& host) {
              "(dvs-builder@U22-I3-AF03-09-1)  Sun Jul 27 06:54:38 UTC 2025\n"
              "GCC version:  gcc version 12.2.0 (Debian 12.2.0-14+deb12u1)");
   host.write("/sys/module/nvidia_peermem/initstate", "live");
-  host.write("/observed/cuda", "version 13.0\ngpu 0000:19:00.0 dma_buf\ngpu 0000:1b:00.0 dma_buf");
+  host.write("/observed/cuda",
+             "version 13.0\ngpu 0000:19:00.0 dma_buf\ngpu 0000:1b:00.0 dma_buf\n"
+             "cublas libcublas.so.13");
 }
 
 void add_system(RecordedHost& host) {

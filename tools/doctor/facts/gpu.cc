@@ -3,6 +3,7 @@
 
 #include "base/status.h"
 #include "fmt/format.h"
+#include "gpu/compute/blas.h"
 #include "gpu/direct/peer_memory.h"
 #include "gpu/driver/device.h"
 #include "gpu/driver/driver.h"
@@ -10,6 +11,8 @@
 
 namespace gradrail::tools::doctor {
 namespace {
+
+constexpr std::string_view kNoCublas = "no-cublas ";
 
 absl::StatusOr<std::string> probe_cuda() {
   const absl::StatusOr<const gpu::Driver*> driver = gpu::Driver::get();
@@ -19,7 +22,10 @@ absl::StatusOr<std::string> probe_cuda() {
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<gpu::DeviceInfo> devices, gpu::list_devices(**driver));
   for (const gpu::DeviceInfo& each : devices)
     text += fmt::format("gpu {} {}\n", each.pci_address, each.dma_buf ? "dma_buf" : "-");
-  return text;
+  if (devices.empty()) return text;
+  const absl::StatusOr<const gpu::BlasLibrary*> blas = gpu::blas_library();
+  return text + (blas.ok() ? fmt::format("cublas {}\n", (*blas)->name)
+                           : fmt::format("{}{}\n", kNoCublas, message_of(blas.status())));
 }
 
 Facts& gpu_at(Machine& machine, const std::string& address) {
@@ -38,6 +44,9 @@ void read_cuda(const System& system, Machine& machine) {
   for (const std::string& line : lines_of(text.value_or(""))) {
     const std::vector<std::string> words = words_of(line);
     if (words.size() == 2 && words[0] == "version") machine.host.set("cuda_version", printable(words[1]));
+    if (words.size() == 2 && words[0] == "cublas") machine.host.set("cublas", printable(words[1]));
+    // Not printable(), which cuts a long line: the searched folders are at its end.
+    if (line.starts_with(kNoCublas)) machine.host.set("cublas_error", clean(line.substr(kNoCublas.size())));
     if (words.size() == 3 && words[0] == "gpu") {
       Facts& gpu = gpu_at(machine, printable(words[1]));
       gpu.set("by_cuda", "yes");
