@@ -5,7 +5,7 @@
 //        8      4  format version, 6
 //       12      4  n, bytes of the fields below
 //       16      8  bytes of the whole file
-//       24      n  fields:  u8 optimizer, f32 learning rate, momentum, beta1, beta2, epsilon
+//       24      n  fields:  u8 optimizer, f32 learning rate, momentum, beta1, beta2, epsilon, weight decay
 //                           u64 range first, count (elements of the model); u64 global step, saved (us since 1970);
 //                           u64 run
 //                           u32 shard index, shard count, bucket bytes
