@@ -32,6 +32,15 @@ assert words[words.index("-k") + 1] in {kernels}, words
 assert command[:4] == ["bench", "apply", "--on", "gpu:0"], words
 print("DRAM Throughput  %  88.5")
 """
+# It ends when the part ends it.
+NVIDIA_SMI = """#!/usr/bin/python3
+import os, sys, time
+assert sys.argv[1:7] == ["dmon", "-s", "pc", "-d", "5", "-f"], sys.argv
+with open(sys.argv[7] + ".new", "w") as file:
+    print("# gpu pwr of process", os.getpid(), file=file)
+os.rename(file.name, sys.argv[7])
+time.sleep(600)
+"""
 
 
 def write_program(path, text):
@@ -45,6 +54,7 @@ def write_tools(folder):
     tools = folder / "tools"
     tools.mkdir()
     write_program(tools / "ncu", NCU.format(kernels=KERNELS))
+    write_program(tools / "nvidia-smi", NVIDIA_SMI)
     return tools
 
 
@@ -79,6 +89,7 @@ class FirstContact(unittest.TestCase):
                               env={"PATH": f"{self.tools}:/usr/bin:/bin", **environment})
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
         self.assertLessEqual(len(list(out.iterdir())), 8)
+        self.assertIn("pwr", (out / f"{name}-clocks.txt").read_text())
         return done.stdout, json.loads((out / f"{name}.json").read_text())
 
     @cluster.long("simulated_gpu.* are the same programs; the other tests of this file start the script")
@@ -176,7 +187,11 @@ wait
 # In the place of the program: the results of a GPU that moves {rate} GB/s and reaches {share} % of each bound. {steps} is
 # what it prints about the steps of a worker over ipc.
 RESULTS = """#!/usr/bin/python3
-import json, sys
+import json, os, pathlib, sys, time
+clocks, limit = pathlib.Path("{clocks}"), time.monotonic() + 30
+while not clocks.exists() and time.monotonic() < limit:
+    time.sleep(0.02)
+os.kill(int(clocks.read_text().split()[-1]), 0)  # nvidia-smi runs: the driver stays initialised
 words = sys.argv[1:]
 def value(flag):
     return words[words.index(flag) + 1]
@@ -208,7 +223,8 @@ class Script(unittest.TestCase):
         shutil.copy(ROOT / "tools/dev/first_contact", self.bundle)
         self.program = self.bundle / "bin/gradrail"
         self.program.symlink_to(cluster.binary())
-        self.environment = {"PATH": f"{write_tools(self.folder)}:/usr/bin:/bin", "TMPDIR": str(self.folder)}
+        self.environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(self.folder)}
+        self.with_tools = {**self.environment, "PATH": f"{write_tools(self.folder)}:/usr/bin:/bin"}
 
     def module(self):
         loader = importlib.machinery.SourceFileLoader("first_contact", str(self.bundle / "first_contact"))
@@ -304,11 +320,13 @@ class Script(unittest.TestCase):
 
     def judged(self, part, code, rate=300, share=90, steps="recorded, 1 launch"):
         """Runs a part as on a real GPU with these results. Returns the record of the rows that fail."""
-        write_program(self.program, RESULTS.format(rate=rate, share=share, steps=steps))
         out = pathlib.Path(tempfile.mkdtemp(dir=self.folder))
+        clocks = out / f"{part}-clocks.txt"
+        write_program(self.program, RESULTS.format(rate=rate, share=share, steps=steps, clocks=clocks))
         done = subprocess.run([sys.executable, self.bundle / "first_contact", part, "--out", out], capture_output=True, text=True,
-                              check=False, env=self.environment)
+                              check=False, env=self.with_tools)
         self.assertEqual(done.returncode, code, done.stdout + done.stderr)
+        self.assertFalse(pathlib.Path("/proc", clocks.read_text().split()[-1]).exists(), "nvidia-smi runs")
         return [row for row in json.loads((out / f"{part}.json").read_text())["rows"] if not row["good"]]
 
     def test_a_figure_below_its_goal_fails(self):
