@@ -9,22 +9,13 @@
 #include "gpu/compute/stream_marks.h"
 
 namespace gradrail::gpu {
-namespace {
-
-bool has_graphs(const cuda::Functions& api) {
-  return api.cuStreamBeginCapture_v2 != nullptr && api.cuStreamEndCapture != nullptr &&
-         api.cuGraphInstantiateWithFlags != nullptr && api.cuGraphLaunch != nullptr && api.cuGraphDestroy != nullptr &&
-         api.cuGraphExecDestroy != nullptr;
-}
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<Recording>> Recording::make(Compute& compute,
                                                            const std::function<void(Recording&)>& operations) {
   auto* const device = dynamic_cast<DeviceCompute*>(&compute);
   if (device == nullptr)
     return absl::FailedPreconditionError(fmt::format("{}: only a GPU records operations", compute.name()));
-  if (!has_graphs(device->context()->api()))
+  if (!device->context()->device().graphs)
     return absl::FailedPreconditionError(fmt::format("{}: its driver has no graphs", device->name()));
   GRADRAIL_ASSIGN_OR_RETURN(std::unique_ptr<StreamFlags> flags, StreamFlags::create(device->context()));
   // An earlier error is not one of the recording.

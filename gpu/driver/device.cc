@@ -48,6 +48,12 @@ WritesFlush writes_flush(const Driver& driver, cuda::Device device, int compute_
   return by_host ? WritesFlush::by_host : WritesFlush::read_back;
 }
 
+bool has_graphs(const cuda::Functions& api) {
+  return api.cuStreamBeginCapture_v2 != nullptr && api.cuStreamEndCapture != nullptr &&
+         api.cuGraphInstantiateWithFlags != nullptr && api.cuGraphLaunch != nullptr && api.cuGraphDestroy != nullptr &&
+         api.cuGraphExecDestroy != nullptr;
+}
+
 void describe(const Driver& driver, DeviceInfo& info) {
   const auto value = [&](int which) { return attribute(driver, info.handle, which); };
   info.compute_major = value(cuda::kComputeCapabilityMajor);
@@ -57,6 +63,7 @@ void describe(const Driver& driver, DeviceInfo& info) {
   info.gpu_direct_rdma = value(cuda::kGpuDirectRdmaSupported) != 0;
   info.pinned_addresses = value(cuda::kCanUseHostPointerForRegisteredMemory) != 0;
   info.stream_writes = value(cuda::kCanUse64BitStreamMemOps) != 0 && driver.api().cuStreamWriteValue64_v2 != nullptr;
+  info.graphs = has_graphs(driver.api());
   info.writes_flush = writes_flush(driver, info.handle, info.compute_major);
 }
 

@@ -35,6 +35,7 @@ struct DeviceInfo {
   bool gpu_direct_rdma = false;   ///< NICs may reach its memory, by dma-buf or a peer-memory module
   bool pinned_addresses = false;  ///< kernels may use the host's address of pinned host memory
   bool stream_writes = false;     ///< its streams can write a number into pinned host memory
+  bool graphs = false;            ///< its driver records operations, and starts all of them by one call
   // The safe value: it forbids NICs to write into this memory.
   WritesFlush writes_flush = WritesFlush::read_back;
 

@@ -140,6 +140,13 @@ class Gpu(cluster.ClusterTest):
         self.assertEqual(info.has("NOT usable: the kernels of this build require .*supports CUDA 12.4: update the driver"), needs_13,
                          info.transcript())
 
+    def test_info_states_whether_steps_can_be_recorded(self):
+        for faults, words in (("devices=1", "stream writes, graphs"), ("stream_writes=0", "no stream writes, graphs")):
+            with self.subTest(faults=faults):
+                info = self.launch("info", [cluster.binary(), "info"], environment=gpus(faults))
+                self.assert_ends(info, cluster.GOOD)
+                self.assert_says(info, rf"^  GPU 0 +Simulated GPU, .*, {words}$")
+
     def start_workers(self, on, *flags):
         """Starts a ps and two workers, each on its own GPU. One of the GPUs fails later."""
         flags = [*self.addresses(2), *self.data, "--model", "mlp", *flags]

@@ -70,9 +70,10 @@ std::string describe(const gpu::DeviceInfo& device) {
                       : device.writes_flush == gpu::WritesFlush::none    ? ", their writes in order"
                       : device.writes_flush == gpu::WritesFlush::by_host ? ", their writes flushed by the host"
                                                                          : ", their writes seen after a read-back";
-  return fmt::format("{}, {}, sm_{}{}, {:.1f} GiB, {}{}, {}", device.name, device.pci_address, device.compute_major,
+  return fmt::format("{}, {}, sm_{}{}, {:.1f} GiB, {}{}, {}, {}", device.name, device.pci_address, device.compute_major,
                      device.compute_minor, device.memory_bytes / kGib, direct, flush,
-                     device.stream_writes ? "stream writes" : "no stream writes");
+                     device.stream_writes ? "stream writes" : "no stream writes",
+                     device.graphs ? "graphs" : "no graphs");
 }
 
 void print_devices() {
