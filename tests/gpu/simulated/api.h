@@ -42,9 +42,9 @@ inline Result late_error() {
   return device == nullptr ? cuda::kSuccess : device->error.load();
 }
 
-/// kStreamCaptureUnsupported on a stream that is captured, which spoils the capture: the call would have to wait, or
-/// would connect the capture with another stream. The real driver permits some of these calls.
-Result refuse_in_capture(Stream& stream);
+/// `refused` on a stream that is captured, which spoils the capture. By default the call would have to wait, or would
+/// connect the capture with another stream. The real driver permits some of these calls.
+Result refuse_in_capture(Stream& stream, Result refused = cuda::kStreamCaptureUnsupported);
 /// As the configuration has it for launches on a stream that is captured, which spoils the capture.
 Result refuse_launch_in_capture(Stream& stream);
 

@@ -7,17 +7,14 @@
 using namespace gradrail::simulated;
 using cuda::Result;
 
-Result gradrail::simulated::refuse_in_capture(Stream& stream) {
-  if (!stream.is_captured()) return cuda::kSuccess;
-  stream.spoil_capture();
-  return cuda::kStreamCaptureUnsupported;
-}
-
-Result gradrail::simulated::refuse_launch_in_capture(Stream& stream) {
-  const Result refused = Machine::get().configuration().capture_result;
+Result gradrail::simulated::refuse_in_capture(Stream& stream, Result refused) {
   if (refused == cuda::kSuccess || !stream.is_captured()) return cuda::kSuccess;
   stream.spoil_capture();
   return refused;
+}
+
+Result gradrail::simulated::refuse_launch_in_capture(Stream& stream) {
+  return refuse_in_capture(stream, Machine::get().configuration().capture_result);
 }
 
 void gradrail::simulated::enqueue(Stream& stream, std::function<void()> operation) {
@@ -133,6 +130,8 @@ GRADRAIL_SIMULATED Result cuStreamWriteValue64_v2(cuda::Stream stream, cuda::Dev
   const AddressSpace& memory = Machine::get().memory();
   if (address % sizeof(value) != 0 || flags != 0 || !memory.is_pinned(address, sizeof(value)))
     return cuda::kInvalidValue;
+  const Result refused = refuse_in_capture(*stream_of(stream), Machine::get().configuration().capture_write_result);
+  if (refused != cuda::kSuccess) return refused;
   enqueue(*stream_of(stream), [&memory, address, value, device = ready.device] {
     if (memory.is_pinned(address, sizeof(value)))
       std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(address)).store(value, std::memory_order_release);

@@ -74,6 +74,8 @@ Configuration Configuration::parse(const std::string& words) {
       result.ipc_result = whole();
     else if (key == "capture")
       result.capture_result = whole();
+    else if (key == "capture_write")
+      result.capture_write_result = whole();
     else if (key == "instantiate")
       result.instantiate_result = whole();
     else if (key == "dma_buf")

@@ -23,6 +23,7 @@ struct Configuration {
   int pin_result = 0;                     ///< pin: what pinning host memory answers
   int ipc_result = 0;                     ///< ipc: what mapping another process' memory answers
   int capture_result = 0;                 ///< capture: what a launch answers on a stream that is captured
+  int capture_write_result = 0;           ///< capture_write: … a write of a number by such a stream
   int instantiate_result = 0;             ///< instantiate: what preparing a graph answers
   bool dma_buf = true;                    ///< dma_buf=0: without
   bool stream_writes = true;              ///< stream_writes=0: streams write no numbers

@@ -356,7 +356,7 @@ TEST_F(DeviceNetworks, AStepThatCannotBeRecordedHasTheSameBitsOneByOne) {
   for (const auto& [words, reason] :
        {std::pair{"stream_writes=0", "no writes of a stream into host memory"},
         std::pair{"pin=2", "pinning 4096 bytes of host memory"}, std::pair{"capture=900", "cublasSgemm"},
-        std::pair{"instantiate=2", "CUDA_ERROR_OUT_OF_MEMORY"}}) {
+        std::pair{"capture_write=900", "marking a point"}, std::pair{"instantiate=2", "CUDA_ERROR_OUT_OF_MEMORY"}}) {
     gpu::Simulation::configure(words);
     EXPECT_EQ(second_step_that_stays(plan), recorded) << words;
     const Problem p(plan, 5);
