@@ -202,6 +202,25 @@ TEST_F(Recordings, MemoryThatIsNotThereAnyMoreIsTheErrorOfTheReplay) {
     (*recording)->replay();
     EXPECT_THAT((*recording)->wait().ToString(), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS")) << frees;
   }
+  for (const bool of_a_vector : {false, true}) {
+    open("");
+    absl::StatusOr<std::unique_ptr<Memory>> factor = compute_->allocate(kBytes);
+    ASSERT_TRUE(factor.ok()) << factor.status();
+    set(**factor, 1.0f);
+    const auto multiply = [&] {
+      const float* const x = (*factor)->as<float>();
+      if (of_a_vector)
+        compute_->column_sums(10, 10, x, total_->as<float>());
+      else
+        compute_->product({.m = 10, .k = 10, .n = 10}, x, x, total_->as<float>(), false);
+    };
+    multiply();  // takes the memory of cuBLAS and the vector of ones
+    const auto recording = Recording::make(*compute_, [&](Recording&) { multiply(); });
+    ASSERT_TRUE(recording.ok()) << recording.status();
+    factor->reset();
+    (*recording)->replay();
+    EXPECT_THAT((*recording)->wait().ToString(), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS")) << of_a_vector;
+  }
 }
 
 TEST_F(Recordings, LeavesNothingBehind) {

@@ -56,8 +56,29 @@ bool is_matrix(const float* data, int rows, int columns, int stride) {
   return stride >= rows && gradrail_simulated_is_usable(data, elements * sizeof(float)) != 0;
 }
 
+bool is_usable(const Product& p) {
+  const bool ta = p.operation_a == 'T', tb = p.operation_b == 'T';
+  return is_matrix(p.a, ta ? p.k : p.m, ta ? p.m : p.k, p.lda) &&
+         is_matrix(p.b, tb ? p.n : p.k, tb ? p.k : p.n, p.ldb) && is_matrix(p.c, p.m, p.n, p.ldc);
+}
+
+bool is_usable(const VectorProduct& p) {
+  return is_matrix(p.a, p.m, p.n, p.lda) && is_matrix(p.x, p.transposed ? p.m : p.n, 1, p.m + p.n) &&
+         is_matrix(p.y, p.transposed ? p.n : p.m, 1, p.m + p.n);
+}
+
+/// Whether the product may run. A graph runs long after its capture, and its memory may have been freed meanwhile.
+template <typename Argument>
+bool begin(const Argument& argument) {
+  if (gradrail_simulated_error(argument.stream) != cuda::kSuccess) return false;
+  if (is_usable(argument)) return true;
+  gradrail_simulated_fail(argument.stream, cuda::kIllegalAddress);
+  return false;
+}
+
 void run_product(void* argument) {
   const auto* const p = static_cast<const Product*>(argument);
+  if (!begin(*p)) return;
   // Column-major is the transpose of row-major: the operands change places.
   const dnnl_status_t status = dnnl_sgemm(p->operation_b, p->operation_a, p->n, p->m, p->k, p->alpha, p->b, p->ldb,
                                           p->a, p->lda, p->beta, p->c, p->ldc);
@@ -66,6 +87,7 @@ void run_product(void* argument) {
 
 void run_vector_product(void* argument) {
   const auto* const p = static_cast<const VectorProduct*>(argument);
+  if (!begin(*p)) return;
   const size_t rows = static_cast<size_t>(p->m), columns = static_cast<size_t>(p->n), lda = static_cast<size_t>(p->lda);
   std::vector<double> sums(p->transposed ? columns : rows, 0.0);
   for (size_t j = 0; j < columns; ++j) {
@@ -135,23 +157,18 @@ GRADRAIL_SIMULATED_CONTROL Status cublasSgemm_v2(Handle handle, int operation_a,
                                                  const float* alpha, const float* a, int lda, const float* b, int ldb,
                                                  const float* beta, float* c, int ldc) {
   const bool ta = operation_a == cublas::kTransposed, tb = operation_b == cublas::kTransposed;
-  const bool good =
-      is_matrix(a, ta ? k : m, ta ? m : k, lda) && is_matrix(b, tb ? n : k, tb ? k : n, ldb) && is_matrix(c, m, n, ldc);
-  if (!good) return kInvalidValue;
+  const Product product{handle->stream, ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, *alpha, *beta, a, b, c, lda, ldb, ldc};
+  if (!is_usable(product)) return kInvalidValue;
   if (m == 0 || n == 0 || k == 0) return cublas::kSuccess;  // as cuBLAS, also with beta 0: c stays as it is
-  return launch(
-      handle, run_product,
-      Product{handle->stream, ta ? 'T' : 'N', tb ? 'T' : 'N', m, n, k, *alpha, *beta, a, b, c, lda, ldb, ldc});
+  return launch(handle, run_product, product);
 }
 
 GRADRAIL_SIMULATED_CONTROL Status cublasSgemv_v2(Handle handle, int operation, int m, int n, const float* alpha,
                                                  const float* a, int lda, const float* x, int x_step, const float* beta,
                                                  float* y, int y_step) {
   const bool transposed = operation == cublas::kTransposed;
-  const bool good = x_step == 1 && y_step == 1 && is_matrix(a, m, n, lda) &&
-                    is_matrix(x, transposed ? m : n, 1, m + n) && is_matrix(y, transposed ? n : m, 1, m + n);
-  if (!good) return kInvalidValue;
+  const VectorProduct product{handle->stream, transposed, m, n, *alpha, *beta, a, x, y, lda};
+  if (x_step != 1 || y_step != 1 || !is_usable(product)) return kInvalidValue;
   if (m == 0 || n == 0) return cublas::kSuccess;  // as cuBLAS, also with beta 0: y stays as it is
-  return launch(handle, run_vector_product,
-                VectorProduct{handle->stream, transposed, m, n, *alpha, *beta, a, x, y, lda});
+  return launch(handle, run_vector_product, product);
 }
