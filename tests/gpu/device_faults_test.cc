@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <cmath>
+#include <tuple>
 
 #include "base/clock.h"
 #include "base/memory.h"
@@ -228,6 +229,22 @@ TEST_P(DeviceFaults, ALateErrorIsThatOfEachCall) {
   ASSERT_TRUE(compute_->finish().ok());
   auto other = DeviceCompute::open(**Driver::get(), 0);
   ASSERT_TRUE(other.ok()) << other.status();
+  const cuda::Functions& api = compute_->context()->api();
+  std::vector<float> pinned(10);
+  cuda::DevicePointer allocation = 0;
+  cuda::Stream stream = nullptr;
+  cuda::Event event = nullptr;
+  cuda::Module module = nullptr;
+  cuda::Graph graph = nullptr, late_graph = nullptr;
+  cuda::GraphExec executable = nullptr;
+  for (const cuda::Result made :
+       {api.cuMemAlloc_v2(&allocation, 40), api.cuMemHostRegister_v2(pinned.data(), 40, 0),
+        api.cuStreamCreate(&stream, cuda::kStreamNonBlocking), api.cuEventCreate(&event, cuda::kEventDisableTiming),
+        api.cuModuleLoadData(&module, "an image"), api.cuStreamBeginCapture_v2(stream, cuda::kStreamCaptureRelaxed),
+        api.cuStreamEndCapture(stream, &graph), api.cuGraphInstantiateWithFlags(&executable, graph, 0),
+        api.cuStreamBeginCapture_v2(stream, cuda::kStreamCaptureRelaxed)}) {
+    ASSERT_EQ(made, cuda::kSuccess);
+  }
   const float* sources[] = {memory->as<float>()};
   (*other)->sum(sources, 1024, 1.0f, memory->as<float>());
   ASSERT_FALSE((*other)->finish().ok());
@@ -238,6 +255,19 @@ TEST_P(DeviceFaults, ALateErrorIsThatOfEachCall) {
                                    prepare_for_peers(*compute_, memory->data()), compute_->finish()}) {
     EXPECT_THAT(words(late), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
   }
+  // Calls that end an object do so all the same. There is no memory of another process here.
+  const SimulatedObjects before = Simulation::objects();
+  for (const cuda::Result late :
+       {api.cuStreamEndCapture(stream, &late_graph), api.cuGraphExecDestroy(executable), api.cuGraphDestroy(graph),
+        api.cuModuleUnload(module), api.cuEventDestroy_v2(event), api.cuStreamDestroy_v2(stream),
+        api.cuMemHostUnregister(pinned.data()), api.cuMemFree_v2(allocation), api.cuIpcCloseMemHandle(0)}) {
+    EXPECT_EQ(late, cuda::kIllegalAddress);
+  }
+  const SimulatedObjects after = Simulation::objects();
+  EXPECT_EQ(late_graph, nullptr);
+  EXPECT_EQ(std::tuple(before.allocations - after.allocations, before.pins - after.pins, before.streams - after.streams,
+                       before.events - after.events, before.modules - after.modules, before.graphs - after.graphs),
+            std::tuple(1, 1, 1, 1, 1, 2));
 }
 
 /// cuBLAS reports that an execution failed, and no reason.

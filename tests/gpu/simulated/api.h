@@ -42,6 +42,12 @@ inline Result late_error() {
   return device == nullptr ? cuda::kSuccess : device->error.load();
 }
 
+/// For calls that end an object: they do so on a device that failed as well, and then return the error of earlier work.
+inline Result or_late_error(Result result) {
+  const Result late = late_error();
+  return late == cuda::kSuccess ? result : late;
+}
+
 /// `refused` on a stream that is captured, which spoils the capture. By default the call would have to wait, or would
 /// connect the capture with another stream. The real driver permits some of these calls.
 Result refuse_in_capture(Stream& stream, Result refused = cuda::kStreamCaptureUnsupported);

@@ -26,8 +26,9 @@ GRADRAIL_SIMULATED Result cuStreamBeginCapture_v2(cuda::Stream stream, int mode)
 
 GRADRAIL_SIMULATED Result cuStreamEndCapture(cuda::Stream stream, cuda::Graph* handle) {
   *handle = nullptr;
-  if (!stream_of(stream)->is_captured()) return cuda::kInvalidValue;
+  if (!stream_of(stream)->is_captured()) return or_late_error(cuda::kInvalidValue);
   std::shared_ptr<Graph> graph = stream_of(stream)->end_capture();
+  if (const Result late = late_error(); late != cuda::kSuccess) return late;
   if (graph == nullptr) return cuda::kStreamCaptureInvalidated;
   *handle = reinterpret_cast<cuda::Graph>(graph.get());
   const gradrail::MutexLock lock(Machine::get().mutex);
@@ -37,7 +38,7 @@ GRADRAIL_SIMULATED Result cuStreamEndCapture(cuda::Stream stream, cuda::Graph* h
 
 GRADRAIL_SIMULATED Result cuGraphDestroy(cuda::Graph graph) {
   const gradrail::MutexLock lock(Machine::get().mutex);
-  return Machine::get().graphs.erase(graph) == 1 ? cuda::kSuccess : cuda::kInvalidValue;
+  return or_late_error(Machine::get().graphs.erase(graph) == 1 ? cuda::kSuccess : cuda::kInvalidValue);
 }
 
 GRADRAIL_SIMULATED Result cuGraphInstantiateWithFlags(cuda::GraphExec* executable, cuda::Graph handle,
@@ -71,5 +72,5 @@ GRADRAIL_SIMULATED Result cuGraphLaunch(cuda::GraphExec executable, cuda::Stream
 
 GRADRAIL_SIMULATED Result cuGraphExecDestroy(cuda::GraphExec executable) {
   const gradrail::MutexLock lock(Machine::get().mutex);
-  return Machine::get().executables.erase(executable) == 1 ? cuda::kSuccess : cuda::kInvalidValue;
+  return or_late_error(Machine::get().executables.erase(executable) == 1 ? cuda::kSuccess : cuda::kInvalidValue);
 }

@@ -58,10 +58,10 @@ GRADRAIL_SIMULATED Result cuMemAlloc_v2(DevicePointer* address, size_t bytes) {
 
 GRADRAIL_SIMULATED Result cuMemFree_v2(DevicePointer address) {
   const auto allocation = memory().find(address);
-  if (!allocation || allocation->address != address || allocation->imported) return cuda::kInvalidValue;
+  if (!allocation || allocation->address != address || allocation->imported) return or_late_error(cuda::kInvalidValue);
   Machine::get().drain_with_peers(*allocation->device);  // as the real one does, without a word in its manual
   allocation->device->used_bytes -= allocation->bytes;
-  return memory().release(address, false) ? cuda::kSuccess : cuda::kInvalidValue;
+  return or_late_error(memory().release(address, false) ? cuda::kSuccess : cuda::kInvalidValue);
 }
 
 GRADRAIL_SIMULATED Result cuMemGetInfo_v2(size_t* free_bytes, size_t* total_bytes) {
@@ -92,7 +92,8 @@ GRADRAIL_SIMULATED Result cuMemHostRegister_v2(void* data, size_t bytes, unsigne
 }
 
 GRADRAIL_SIMULATED Result cuMemHostUnregister(void* data) {
-  return memory().unpin(reinterpret_cast<uintptr_t>(data)) ? cuda::kSuccess : cuda::kHostMemoryNotRegistered;
+  const bool unpinned = memory().unpin(reinterpret_cast<uintptr_t>(data));
+  return or_late_error(unpinned ? cuda::kSuccess : cuda::kHostMemoryNotRegistered);
 }
 
 GRADRAIL_SIMULATED Result cuMemcpyAsync(DevicePointer to, DevicePointer from, size_t bytes, cuda::Stream handle) {
@@ -182,9 +183,9 @@ GRADRAIL_SIMULATED Result cuIpcOpenMemHandle_v2(DevicePointer* address, cuda::Ip
 
 GRADRAIL_SIMULATED Result cuIpcCloseMemHandle(DevicePointer address) {
   const auto allocation = memory().find(address);
-  if (!allocation) return cuda::kInvalidValue;
+  if (!allocation) return or_late_error(cuda::kInvalidValue);
   Machine::get().drain(*allocation->device);
-  return memory().release(address, true) ? cuda::kSuccess : cuda::kInvalidValue;
+  return or_late_error(memory().release(address, true) ? cuda::kSuccess : cuda::kInvalidValue);
 }
 
 GRADRAIL_SIMULATED Result cuMemGetHandleForAddressRange(void* handle, DevicePointer address, size_t bytes, int type,

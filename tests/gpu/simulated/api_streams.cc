@@ -48,10 +48,10 @@ GRADRAIL_SIMULATED Result cuStreamDestroy_v2(cuda::Stream handle) {
   std::shared_ptr<Stream> stream;  // ends behind the lock: it finishes its operations first
   const gradrail::MutexLock lock(Machine::get().mutex);
   const auto found = Machine::get().streams.find(handle);
-  if (found == Machine::get().streams.end()) return cuda::kInvalidHandle;
+  if (found == Machine::get().streams.end()) return or_late_error(cuda::kInvalidHandle);
   stream = std::move(found->second);
   Machine::get().streams.erase(found);
-  return cuda::kSuccess;
+  return or_late_error(cuda::kSuccess);
 }
 
 GRADRAIL_SIMULATED Result cuEventCreate(cuda::Event* handle, unsigned) {
@@ -66,7 +66,7 @@ GRADRAIL_SIMULATED Result cuEventCreate(cuda::Event* handle, unsigned) {
 
 GRADRAIL_SIMULATED Result cuEventDestroy_v2(cuda::Event handle) {
   const gradrail::MutexLock lock(Machine::get().mutex);
-  return Machine::get().events.erase(handle) == 1 ? cuda::kSuccess : cuda::kInvalidHandle;
+  return or_late_error(Machine::get().events.erase(handle) == 1 ? cuda::kSuccess : cuda::kInvalidHandle);
 }
 
 GRADRAIL_SIMULATED Result cuEventRecord(cuda::Event handle, cuda::Stream stream) {
@@ -157,7 +157,7 @@ GRADRAIL_SIMULATED Result cuModuleLoadData(cuda::Module* module, const void* ima
 
 GRADRAIL_SIMULATED Result cuModuleUnload(cuda::Module module) {
   const gradrail::MutexLock lock(Machine::get().mutex);
-  return Machine::get().modules.erase(module) == 1 ? cuda::kSuccess : cuda::kInvalidValue;
+  return or_late_error(Machine::get().modules.erase(module) == 1 ? cuda::kSuccess : cuda::kInvalidValue);
 }
 
 GRADRAIL_SIMULATED Result cuModuleGetFunction(cuda::Function* function, cuda::Module module, const char* name) {
