@@ -114,8 +114,10 @@ class Gpu(cluster.ClusterTest):
                      "--no-soft-placement", environment=gpus("image=refuse"))
 
     def test_a_variable_that_changes_products_is_named(self):
-        task = self.finished("--model", "mlp", "--ps", 0, "--epochs", 1, on=gpus(CUBLAS_EMULATE_SINGLE_PRECISION="1"))
-        self.assert_says(task, "CUBLAS_EMULATE_SINGLE_PRECISION=1: cuBLAS may compute products of fp32 in another precision")
+        variables = {"CUBLAS_EMULATE_SINGLE_PRECISION": "1", "CUBLAS_EMULATION_STRATEGY": "performant", "NVIDIA_TF32_OVERRIDE": "1"}
+        task = self.finished("--model", "mlp", "--ps", 0, "--epochs", 1, on=gpus(**variables))
+        for name, value in variables.items():
+            self.assert_says(task, f"{name}={value}: cuBLAS may compute products of fp32 in another precision")
 
     def test_refusals(self):
         for code, words, flags, on in (
