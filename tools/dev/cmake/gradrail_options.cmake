@@ -30,6 +30,12 @@ if(GRADRAIL_MOLD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER
 endif()
 target_include_directories(gradrail_options INTERFACE ${PROJECT_BINARY_DIR}) # generated headers
 
+# gradrail_compile_quickly(): the targets of this folder compile in two thirds of the time of -O2. No step of a run
+# passes there.
+macro(gradrail_compile_quickly)
+  add_compile_options($<$<CONFIG:RelWithDebInfo>:-O1>)
+endmacro()
+
 # gradrail_library(<folder> SOURCES … [PUBLIC libs…] [PRIVATE libs…]) defines gradrail::<folder> for one folder.
 function(gradrail_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
@@ -55,6 +61,7 @@ function(gradrail_protobuf name proto)
     COMMAND protobuf::protoc --proto_path=${PROJECT_SOURCE_DIR} --cpp_out=${PROJECT_BINARY_DIR} ${proto}
     DEPENDS ${PROJECT_SOURCE_DIR}/${proto})
   add_library(gradrail_${name} STATIC ${stem}.cc)
+  target_compile_options(gradrail_${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
   target_include_directories(gradrail_${name} PUBLIC ${PROJECT_BINARY_DIR})
   target_link_libraries(gradrail_${name} PUBLIC protobuf::libprotobuf)
 endfunction()
@@ -69,6 +76,7 @@ function(gradrail_grpc name proto)
             --grpc_out=${PROJECT_BINARY_DIR} --plugin=protoc-gen-grpc=${GRADRAIL_GRPC_PLUGIN} ${proto}
     DEPENDS ${PROJECT_SOURCE_DIR}/${proto})
   add_library(gradrail_${name} STATIC ${stem}.pb.cc ${stem}.grpc.pb.cc)
+  target_compile_options(gradrail_${name} PRIVATE $<$<CONFIG:RelWithDebInfo>:-O1>)
   target_include_directories(gradrail_${name} PUBLIC ${PROJECT_BINARY_DIR})
   target_link_libraries(gradrail_${name} PUBLIC gRPC::grpc++ protobuf::libprotobuf)
 endfunction()
