@@ -117,7 +117,8 @@ cuda::Result DeviceCompute::pack(const Stream& stream, cuda::Function kernel, Gr
   void* addresses[] = {&arguments};
   context_->make_current();
   if (is_in_blocks(format)) {
-    // A thread has 64 elements, so that a model of 1 MiB has 4,096 threads: single warps reach all multiprocessors.
+    // A thread has 64 elements, so that 1 MiB of gradients has 4,096 threads. Blocks of one warp are then on 128 of the
+    // 132 multiprocessors of an H100; blocks of kThreadsPerBlock would be on 16.
     constexpr unsigned kWarp = 32;
     return enqueue(stream, kernel, kernels::Blocks<127>::block_count(count), addresses, kWarp);
   }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <numeric>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "base/memory.h"
@@ -99,6 +100,24 @@ TEST(StagedCopiesFaults, DoNotWaitForOperations) {
   EXPECT_FALSE(compute->is_done(behind));
   EXPECT_TRUE(copies->status().ok());
   EXPECT_TRUE(compute->finish().ok());  // it writes into memory that goes before it
+}
+
+/// Blocks of many threads would leave most multiprocessors without work, because a thread packs 64 elements.
+TEST(StagedCopiesLaunches, PackingOneMebibyteReachesTheMultiprocessorsOfAnH100) {
+  GRADRAIL_NEEDS_SIMULATION();
+  Simulation::configure("attribute=16@132");  // multiprocessors
+  const std::unique_ptr<Compute> compute = *open_device(0);
+  const std::unique_ptr<StagedCopies> copies = *staged_copies(*compute);
+  constexpr size_t kBytes = 1 << 20, kCount = kBytes / sizeof(float);
+  const auto gradient = compute->allocate(kBytes), rest = compute->allocate(kBytes), packed = compute->allocate(kBytes);
+  for (const auto& [format, elements, blocks] :
+       {std::tuple{GradientFormat::int8, kCount, 128}, std::tuple{GradientFormat::int4, kCount, 128},
+        std::tuple{GradientFormat::int8, kCount - 64, 128}, std::tuple{GradientFormat::int8, kCount / 2, 64}}) {
+    copies->pack(format, elements, (*gradient)->as<float>(), (*rest)->as<float>(), (*packed)->data());
+    EXPECT_EQ(Simulation::objects().last_block_threads, 32);
+    EXPECT_EQ(Simulation::objects().last_blocks, blocks) << elements;
+    EXPECT_TRUE(copies->finish().ok());
+  }
 }
 
 TEST(StagedCopiesFaults, LostDeviceIsReported) {

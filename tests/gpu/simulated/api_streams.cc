@@ -182,6 +182,8 @@ GRADRAIL_SIMULATED Result cuLaunchKernel(cuda::Function function, unsigned grid_
   Device* device = ready.device;
   if (!stream_of(handle)->is_captured()) {
     ++Machine::get().started;
+    Machine::get().last_blocks = static_cast<int>(grid_x);
+    Machine::get().last_block_threads = static_cast<int>(block_x);
     Machine::get().check_flush(*device);
   }
   enqueue(*stream_of(handle), [device, run = bind_kernel(function, arguments), grid_x, block_x] {

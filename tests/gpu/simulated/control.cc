@@ -21,7 +21,9 @@ void gradrail_simulated_objects(SimulatedObjects* objects) {
               .contexts = contexts,
               .graphs = static_cast<int>(machine.graphs.size() + machine.executables.size()),
               .started = machine.started,
-              .pageable_copies = machine.pageable_copies};
+              .pageable_copies = machine.pageable_copies,
+              .last_blocks = machine.last_blocks,
+              .last_block_threads = machine.last_block_threads};
 }
 
 void gradrail_simulated_release_hang() {

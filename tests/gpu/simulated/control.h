@@ -7,7 +7,7 @@
 
 #define GRADRAIL_SIMULATED_CONTROL extern "C" __attribute__((visibility("default")))
 
-/// Objects that exist and were not freed, and a count of copies.
+/// Objects that exist and were not freed, counts of launches and copies, and the size of the last kernel.
 struct SimulatedObjects {
   int allocations;
   int pins;
@@ -18,6 +18,8 @@ struct SimulatedObjects {
   int graphs;
   int started;          ///< all kernels, products and graphs that the host has started so far
   int pageable_copies;  ///< all copies of pageable memory so far: each one waits for its stream
+  int last_blocks;      ///< of the kernel that the host has started last
+  int last_block_threads;
 };
 
 /// From now on as with these words in GRADRAIL_SIMULATED_GPU; devices work again. To be called while nothing runs.

@@ -111,6 +111,8 @@ class Machine {
   std::map<gpu::cuda::Module, std::unique_ptr<LoadedKernels>> modules ABSL_GUARDED_BY(mutex);
   std::atomic<int> started = 0;
   std::atomic<int> pageable_copies = 0;
+  std::atomic<int> last_blocks = 0;
+  std::atomic<int> last_block_threads = 0;
 
  private:
   Machine();
