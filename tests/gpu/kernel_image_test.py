@@ -54,6 +54,15 @@ def reported(text):
             for m in pattern.finditer(text)}
 
 
+def included_by(source, root):
+    """The files of this repository that a source includes, directly or through others."""
+    found = set()
+    for name in re.findall(r'^\s*#\s*include\s+"([^"]+)"', source.read_text(), re.MULTILINE):
+        if (root / name).exists():
+            found |= {root / name} | included_by(root / name, root)
+    return found
+
+
 class KernelImage(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -90,6 +99,16 @@ class KernelImage(unittest.TestCase):
             if kernel.startswith("gradrail_update_"):
                 with self.subTest(kernel=kernel, architecture=arch):
                     self.assertLessEqual(used["registers"], 80)
+
+    def test_the_build_knows_all_headers(self):
+        # A header that this file lacks can change without a new image.
+        rule = pathlib.Path(f"{options.image}.d").read_text().replace("\\\n", " ")
+        target, sources = re.split(r"\s*:\s", rule, maxsplit=1)
+        self.assertEqual(pathlib.Path(target).resolve(), options.image.resolve())
+        kernels = options.kernels.resolve().parent
+        wanted = {kernels / "kernels.cu"} | included_by(kernels / "kernels.cu", kernels.parent.parent)
+        self.assertGreater(len(wanted), 5)
+        self.assertEqual(wanted - {pathlib.Path(source).resolve() for source in sources.split()}, set())
 
     def test_programs_carry_these_bytes(self):
         self.assertIn(self.image, options.program.read_bytes())
