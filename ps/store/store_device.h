@@ -57,6 +57,7 @@ class StoreDevice {
   virtual absl::StatusOr<DeviceSlots> allocate_slots(NicGpuTransfer way, size_t bytes) = 0;
 
   /// Makes writes of network devices visible to the device: those with a notice that arrived before the call.
+  /// The shard calls it once for each bucket that arrives in GPU memory (ps/shard/exchange.cc), before its update.
   virtual absl::Status flush_nic_writes() = 0;
   virtual absl::Status write_check(absl::Span<const std::byte> pattern) = 0;
   /// Copy to and from any memory that the device reaches.
