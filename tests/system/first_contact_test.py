@@ -32,6 +32,13 @@ assert words[words.index("-k") + 1] in {kernels}, words
 assert command[:4] == ["bench", "apply", "--on", "gpu:0"], words
 print("DRAM Throughput  %  88.5")
 """
+# It records its arguments beside itself.
+SANITIZER = """#!/usr/bin/python3
+import json, sys
+with open(sys.argv[0] + ".calls", "a") as file:
+    print(json.dumps(sys.argv[1:]), file=file)
+print("[==========] 1 test from 1 test suite ran.")
+"""
 # It ends when the part ends it.
 NVIDIA_SMI = """#!/usr/bin/python3
 import os, sys, time
@@ -54,6 +61,7 @@ def write_tools(folder):
     tools = folder / "tools"
     tools.mkdir()
     write_program(tools / "ncu", NCU.format(kernels=KERNELS))
+    write_program(tools / "compute-sanitizer", SANITIZER)
     write_program(tools / "nvidia-smi", NVIDIA_SMI)
     return tools
 
@@ -346,6 +354,28 @@ class Script(unittest.TestCase):
         self.assertEqual([row["step"] for row in rows], [
             f"{model}, parameters on gpu:0, ipc" for model in ("mlp", "mlp, push and return bf16", "cnn")])
         self.assertEqual({row["note"] for row in rows}, {"the output lacks ^Steps: recorded"})
+
+    def test_the_sanitizer_runs_tests_that_exist(self):
+        """A test with a new name must not leave the filter without a match."""
+        self.environment = self.with_tools
+        program = self.bundle / "tests/compute_test"
+        program.parent.symlink_to(pathlib.Path(cluster.binary()).parents[1] / "tests")
+        self.ends(0, "0 failed", "a")
+        calls = [json.loads(line) for line in (self.folder / "tools/compute-sanitizer.calls").read_text().splitlines()]
+        filters = {call.pop() for call in calls}
+        self.assertEqual(calls, [["--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", "99", str(program)],
+                                 ["--tool", "initcheck", "--error-exitcode", "99", str(program)]])
+        self.assertEqual(len(filters), 1)
+        chosen, left_out = filters.pop().removeprefix("--gtest_filter=").split(":-")
+
+        def listed(pattern):
+            listing = subprocess.run([program, "--gtest_list_tests", f"--gtest_filter={pattern}"], capture_output=True, text=True,
+                                     check=True).stdout
+            return set(re.findall(r"^  (\S+)", listing, re.M))
+
+        for pattern in left_out.split(":"):
+            self.assertTrue(listed(chosen) & listed(pattern), f"{pattern} matches no test of {chosen}")
+        self.assertTrue(listed(f"{chosen}:-{left_out}"), "the filter leaves no test")
 
     def test_judgements(self):
         """Judgements of results that no simulated driver gives."""
