@@ -206,17 +206,33 @@ class Task:
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
+# Prints a module that Python does not find, without an import: that of torch takes a second. find_spec() imports the
+# packages around a module, and PathFinder does not.
+ABSENT = """
+import importlib.machinery, importlib.util, sys
+for module in sys.argv[1:]:
+    top, *parts = module.split(".")
+    found = importlib.util.find_spec(top)
+    for part in parts:
+        top += "." + part
+        found = found and importlib.machinery.PathFinder.find_spec(top, found.submodule_search_locations or [])
+    if found is None:
+        sys.exit(module)
+"""
+
+
+@functools.lru_cache(None)
 def python_with(*modules):
-    """Returns the Python that has these modules: $GRADRAIL_TEST_PYTHON, or else that of Debian. Skips without them."""
+    """Returns the Python that has these modules: $GRADRAIL_TEST_PYTHON, or else that of Debian. Skips without them. A
+    module that is there and cannot be imported fails the test."""
     python = os.environ.get("GRADRAIL_TEST_PYTHON") or "/usr/bin/python3"
-    for module in modules:
-        try:
-            imported = subprocess.run([python, "-c", f"import {module}"], capture_output=True, text=True, check=False)
-        except OSError as error:
-            skip(f"{python}: {error.strerror}; GRADRAIL_TEST_PYTHON names another Python")
-        if imported.returncode != 0:
-            why = (imported.stderr.strip().splitlines() or ["no message"])[-1]
-            skip(f"{python} has no {module} ({why}); GRADRAIL_TEST_PYTHON names another Python")
+    try:
+        asked = subprocess.run([python, "-c", ABSENT, *modules], capture_output=True, text=True, check=False)
+    except OSError as error:
+        skip(f"{python}: {error.strerror}; GRADRAIL_TEST_PYTHON names another Python")
+    if asked.returncode != 0:
+        why = (asked.stderr.strip().splitlines() or ["no message"])[-1]
+        skip(f"{python} has no {why}; GRADRAIL_TEST_PYTHON names another Python")
     return python
 
 
