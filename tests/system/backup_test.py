@@ -16,7 +16,7 @@ NOTICED = 20 * cluster.PATIENCE
 EPOCHS = 2
 BATCHES = 550  # batches of MNIST in an epoch of one worker
 LOG_EVERY = 10
-ROUNDS = int(os.environ.get("GRADRAIL_ROUNDS", "3"))  # use 10 or more after a change of the backup code
+ROUNDS = int(os.environ.get("GRADRAIL_ROUNDS", "2"))  # use 10 or more after a change of the backup code
 
 
 class Backup(cluster.ClusterTest):
@@ -28,10 +28,16 @@ class Backup(cluster.ClusterTest):
     def wait_until_level(self, primary, after=0):
         primary.wait_for("the backup at .* has everything", cluster.START, after=after)
 
-    def kill(self, ps, worker, share):
+    def few_steps(self, epochs):
+        """Returns the flags of a run with small data: an epoch has 11 batches."""
+        data = self.folder / "data"
+        data.mkdir()
+        return "--data_dir", digits.write(data), "--epochs", epochs
+
+    def kill(self, ps, worker, share, steps=EPOCHS * BATCHES):
         """Kills `ps` when its backup is up to date and `worker` has reported that share of the steps of the run."""
         self.wait_until_level(ps)
-        due = 1 + share * EPOCHS * BATCHES // LOG_EVERY
+        due = 1 + share * steps // LOG_EVERY
         cluster.wait_until(lambda: len(re.findall(r"Step: \d+", worker.text())) >= due, cluster.START, worker.transcript)
         ps.signal(signal.SIGKILL)
         ps.code()
@@ -58,13 +64,14 @@ class Backup(cluster.ClusterTest):
         return [generator.random() * 0.5 for _ in range(count)]
 
     def test_sync_ends_in_the_same_bits_whenever_the_ps_is_killed(self):
-        flags = ("--mode", "sync", "--optimizer", "adam")
+        epochs = 60
+        flags = ("--mode", "sync", "--optimizer", "adam", *self.few_steps(epochs))
         undisturbed = self.undisturbed(*flags)
         for number, share in enumerate(self.shares(ROUNDS)):
             with self.subTest(number=number, share=share):
                 flags_now = (*flags, "--transport", ("shm", "tcp")[number % 2])
                 (ps, backup), workers = self.start(*flags_now)
-                self.kill(ps, workers[0], share)
+                self.kill(ps, workers[0], share, epochs * 11)
                 for worker in workers:
                     self.assert_went_on(worker)
                 self.assert_all_end(*workers, backup)
@@ -110,8 +117,7 @@ class Backup(cluster.ClusterTest):
     @cluster.long("Built/ClientBackup over each transport; sync_ends_in_the_same_bits_whenever_the_ps_is_killed with processes")
     def test_with_the_parameters_on_a_gpu(self):
         gpus = {"LD_LIBRARY_PATH": os.environ["GRADRAIL_SIMULATED_GPU_DIR"], "GRADRAIL_SIMULATED_GPU": "devices=2"}
-        (self.folder / "data").mkdir()
-        few_steps = ("--data_dir", digits.write(self.folder / "data"), "--batch_size", 20)  # the simulated GPU is slow
+        few_steps = (*self.few_steps(EPOCHS), "--batch_size", 20)  # the simulated GPU is slow
         with unittest.mock.patch.dict(os.environ, gpus):
             for transport in ("shm", "tcp"):
                 with self.subTest(transport=transport):
@@ -122,7 +128,7 @@ class Backup(cluster.ClusterTest):
         certificates.make_authority(self.folder, "ca")
         certificates.make_certificate(self.folder, "task", "ca")
         self.assert_goes_on_alike("--cert-file", self.folder / "task.pem", "--key-file", self.folder / "task.key",
-                                  "--trusted-ca-file", self.folder / "ca.pem", "--client-cert-auth")
+                                  "--trusted-ca-file", self.folder / "ca.pem", "--client-cert-auth", *self.few_steps(60), share=0)
 
     def test_with_a_secret(self):
         (ps, backup), workers = self.start("--mode", "sync", "--secret-file", self.secret_file(), epochs=2 * EPOCHS)

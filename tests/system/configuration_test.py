@@ -199,7 +199,7 @@ class Addresses(cluster.ClusterTest):
     def test_two_servers_on_one_port(self):
         flags = [*self.addresses(1), "--job_name", "ps", "--task_index", 0]
         first = self.train(*flags, name="first")
-        first.wait_for("waiting for worker 0", 12 + cluster.START)
+        first.wait_for("listens on")
         self.refused(cluster.CONFIGURATION, ["cannot listen on", "in use"], *flags)
 
     def test_address_of_another_host(self):
