@@ -129,12 +129,13 @@ with torch.no_grad():
 print(f"cost {cost:.4f} pushed {pushed} returned {returned}", flush=True)
 """
 
-# A scheduler wraps the step() of the inner optimizer before or after the DiLoCo, and steps have a closure.
+# A scheduler wraps the step() of the inner optimizer before the DiLoCo in worker 0 and after it in worker 1. Steps have a
+# closure.
 SCHEDULED = PROGRAM + """
 model = network()
 optimizer = inner(model)
 schedule = lambda: torch.optim.lr_scheduler.StepLR(optimizer, 3)
-scheduler = schedule() if os.environ["FIRST"] == "scheduler" else None
+scheduler = schedule() if rank == 0 else None
 with T.DiLoCo(model, optimizer, sync_every=3) as diloco:
     scheduler = scheduler or schedule()
     for step in range(6):
@@ -256,10 +257,12 @@ with T.DiLoCo(model, optimizer, sync_every=EVERY, delay=2 if FRAGMENTS == 1 else
 print("ended", flush=True)
 """
 
-RATES = PROGRAM + """
+# The run of MISUSE has ended: this one has other servers.
+RATES = """
 model = network()
 optimizer = inner(model)
-with T.DiLoCo(model, optimizer, sync_every=1, outer=T.Nesterov(lambda n: 0.5 * n if n < 2 else -1.0)) as diloco:
+with T.DiLoCo(model, optimizer, sync_every=1, outer=T.Nesterov(lambda n: 0.5 * n if n < 2 else -1.0), task_index=0,
+              ps_hosts=os.environ["OTHER_PS_HOSTS"], worker_hosts="localhost:3000") as diloco:
     assert diloco.lr == 0.0
     train_step(model, optimizer, 0, 0)
     train_step(model, optimizer, 1, 0)
@@ -399,8 +402,8 @@ class DiLoCoTest(torch_test.TorchTest):
         self.good_run(SAME_STEPS, environment={"OUTER": "nesterov", "DELAY": "3"})
 
     def test_fragments_are_merged_in_turns(self):
-        for delay in ("0", "3"):
-            self.good_run(SAME_STEPS, environment={"OUTER": "nesterov", "DELAY": delay, "FRAGMENTS": "2"})
+        # each_fragment_has_its_own_schedule_and_momentum has no delay.
+        self.good_run(SAME_STEPS, environment={"OUTER": "nesterov", "DELAY": "3", "FRAGMENTS": "2"})
 
     @cluster.long("the_steps_are_those_of_the_reference; Over/ClientFragments and Every/ClientReturns in one process")
     def test_each_fragment_has_its_own_schedule_and_momentum(self):
@@ -468,8 +471,7 @@ class DiLoCoTest(torch_test.TorchTest):
         self.assertEqual(costs["bf16"], costs["delta"])
 
     def test_schedulers_and_closures_of_the_inner_optimizer(self):
-        for first in ("scheduler", "diloco"):
-            self.good_run(SCHEDULED, environment={"FIRST": first})
+        self.good_run(SCHEDULED)
 
     @cluster.long("wrong_arguments_and_models_are_refused; ClientWatch counts values that are not finite")
     def test_a_model_in_bfloat16_has_common_parameters_in_float32(self):
@@ -485,8 +487,8 @@ class DiLoCoTest(torch_test.TorchTest):
         self.good_run(REPLACED, workers=1)
 
     def test_wrong_arguments_and_models_are_refused(self):
-        self.good_run(MISUSE, workers=1)
-        self.good_run(RATES, workers=1)
+        _, environment = self.start_server(1)
+        self.good_run(MISUSE + RATES, workers=1, environment={"OTHER_PS_HOSTS": environment(0)["GRADRAIL_PS_HOSTS"]})
 
 
 if __name__ == "__main__":

@@ -307,10 +307,8 @@ with gradrail.torch.Exchange(model, lr=0.1) as exchange:
 """, workers=1)
 
 
-class Models(TorchTest):
-    def test_other_dtypes_have_float32_masters(self):
-        """The masters follow a float32 simulation; the model has them rounded to its own dtype."""
-        program = PROGRAM + """
+# The masters follow a float32 simulation; the model has them rounded to its own dtype.
+MASTERS = PROGRAM + """
 dtype = getattr(torch, os.environ["DTYPE"])
 model, single = network().to(dtype), network().to(dtype)
 masters = [p.detach().float() for p in single.parameters()]
@@ -333,9 +331,15 @@ with gradrail.torch.Exchange(model, lr=0.05, mode="sync") as exchange:
     assert apart < (1e-5 if dtype == torch.float64 else 2e-2), apart
     print(f"{dtype}: masters apart by {apart:.2e}", flush=True)
 """
-        for dtype in ("float64", "bfloat16"):
-            with self.subTest(dtype=dtype):
-                self.good_run(program, environment={"DTYPE": dtype})
+
+
+class Models(TorchTest):
+    def test_a_model_in_bfloat16_has_float32_masters(self):
+        self.good_run(MASTERS, environment={"DTYPE": "bfloat16"})
+
+    @cluster.long("a_model_in_bfloat16_has_float32_masters")
+    def test_a_model_in_float64_has_float32_masters(self):
+        self.good_run(MASTERS, environment={"DTYPE": "float64"})
 
     def test_shared_frozen_and_unused_parameters(self):
         self.good_run(PROGRAM + """
