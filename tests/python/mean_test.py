@@ -131,13 +131,15 @@ for step in range(3):
 mean.client.barrier("three steps")
 if rank == 0:
     mean.leave()
+    open(os.environ["LEFT"], "w").close()
 else:
-    time.sleep(1)
+    while not os.path.exists(os.environ["LEFT"]):
+        time.sleep(0.01)
     model["small"].weight.grad = torch.ones(2, 3, dtype=torch.bfloat16)
     mean.average()
     assert torch.equal(model["small"].weight.grad.float(), torch.ones(2, 3))
     mean.leave()
-""")
+""", environment={"LEFT": str(self.folder / "left")})
 
 
 if __name__ == "__main__":

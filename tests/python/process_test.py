@@ -93,8 +93,14 @@ def work():
         gradrail.join({{"w": 1}}, ps_hosts="127.0.0.1:{port}", worker_hosts="localhost:1")
     finally:
         print("finally", flush=True)
-threading.Thread(target=work, daemon=True).start()
-time.sleep(1.5)
+import linecache
+thread = threading.Thread(target=work, daemon=True)
+thread.start()
+def is_in_the_library():
+    frame = sys._current_frames().get(thread.ident)
+    return frame is not None and "LIBRARY.gradrail_join" in linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+while not is_in_the_library():
+    time.sleep(0.01)
 """)
         self.assert_ends(task, cluster.GOOD)
         self.assertTrue(task.has("finally"), task.transcript())
