@@ -20,7 +20,7 @@ class ParametersOnGpus(cluster.ClusterTest):
     def setUp(self):
         super().setUp()
         (self.folder / "data").mkdir()
-        self.data = ["--data_dir", digits.write(self.folder / "data"), "--batch_size", 20, "--log_every", 10,
+        self.data = ["--data_dir", digits.write(self.folder / "data"), "--batch_size", 100, "--log_every", 10,
                      "--model", "mlp", "--towers", 1]
 
     def finished(self, *flags, on=None):

@@ -19,7 +19,8 @@ def gpus(faults="devices=1", **more):
 class Gpu(cluster.ClusterTest):
     def setUp(self):
         super().setUp()
-        self.data = ["--data_dir", digits.write(self.folder), "--batch_size", 20, "--log_every", 10]
+        # 11 steps in an epoch: the simulated GPU is slow.
+        self.data = ["--data_dir", digits.write(self.folder), "--batch_size", 100, "--log_every", 10]
 
     def finished(self, *flags, on=None, code=cluster.GOOD):
         task = self.train(*self.data, *flags, environment=on)
@@ -35,7 +36,7 @@ class Gpu(cluster.ClusterTest):
         for model, flags, early in (("mlp", ["--epochs", 4, "--optimizer", "adam"], r"Step: 31, .* Cost: (\d\.\d+)"),
                                     ("cnn", ["--epochs", 2, "--learning_rate", 0.05], r"step 30, loss = (\d\.\d+)")):
             with self.subTest(model=model):
-                flags = ["--model", model, "--ps", 0, *flags]
+                flags = ["--model", model, "--ps", 0, "--batch_size", 20, *flags]
                 on_gpu, on_cpu = self.finished(*flags, on=gpus()), self.finished(*flags)
                 self.assert_says(on_gpu, r"^Towers: 0 on GPU 0 \(Simulated GPU, [0-9a-f:.]+\)$",
                                  r"^GPU-Direct: staged through pinned host memory \(",
@@ -128,7 +129,7 @@ class Gpu(cluster.ClusterTest):
                 (cluster.CONFIGURATION, "--ps_device gpu:0: parameter servers keep", ["--ps_device", "gpu:0"], gpus()),
                 (cluster.CONFIGURATION, "model linear computes on CPUs only", ["--model", "linear", "--no-soft-placement"],
                  gpus()),
-                (cluster.CONFIGURATION, "model cnn with batches of 20 needs [0-9]+ MiB: GPU 0 .*OUT_OF_MEMORY.*smaller batch",
+                (cluster.CONFIGURATION, "model cnn with batches of 100 needs [0-9]+ MiB: GPU 0 .*OUT_OF_MEMORY.*smaller batch",
                  ["--model", "cnn"], gpus("memory=16M"))):
             with self.subTest(words=words):
                 self.refused(code, [words], *self.data, "--ps", 0, "--model", "mlp", *flags, environment=on)
