@@ -158,17 +158,30 @@ std::string ShardLedger::answer(const Action& action, const Mode& mode) const {
 std::string ShardLedger::check_bound(const Action& action, const Mode& mode) const {
   for (WorkerIndex other = 0; other < members.size(); ++other) {
     if (!expected[other]) continue;
-    const uint64_t applied = buckets[action.bucket].workers[other].applied;
-    if (applied == 0) {
-      // The first member begins at step 1. One that joins again begins where the slowest worker is.
-      if (removed[other] || members[other] > 1 || action.step <= mode.bound) continue;
-      return fmt::format("worker {} has not begun: answer to {}", other, words(action));
-    }
-    const uint64_t reached = 63 - static_cast<uint64_t>(__builtin_clzll(applied));
-    if (action.step > reached + mode.bound)
-      return fmt::format("worker {} is at step {}: answer to {}", other, reached, words(action));
+    const std::optional<uint64_t> reached = reached_step(other, action.bucket);
+    if (reached.has_value() && action.step > *reached + mode.bound)
+      return fmt::format("worker {} is at step {}: answer to {}", other, *reached, words(action));
   }
   return "";
+}
+
+/// ssp: the last step of a worker. Nothing: it has joined again and begins where the slowest worker is.
+std::optional<uint64_t> ShardLedger::reached_step(WorkerIndex worker, uint32_t bucket) const {
+  const uint64_t applied = buckets[bucket].workers[worker].applied;
+  if (applied != 0) return 63 - static_cast<uint64_t>(__builtin_clzll(applied));
+  if (removed[worker] || members[worker] > 1) return std::nullopt;
+  return 0;
+}
+
+std::optional<uint64_t> ShardLedger::permitted_step(uint32_t bucket, const Mode& mode) const {
+  uint64_t slowest = UINT64_MAX - mode.bound;
+  for (WorkerIndex worker = 0; worker < members.size(); ++worker) {
+    if (!expected[worker]) continue;
+    const std::optional<uint64_t> reached = reached_step(worker, bucket);
+    if (!reached.has_value()) return std::nullopt;
+    slowest = std::min(slowest, *reached);
+  }
+  return slowest + mode.bound;
 }
 
 }  // namespace gradrail::ps::prove

@@ -62,6 +62,8 @@ struct ShardLedger {
   std::string apply(const Action& action, const std::vector<std::optional<Push>>& slots,
                     const std::vector<WorkerIndex>& absent, const Mode& mode);
   std::string answer(const Action& action, const Mode& mode) const;
+  /// ssp: the last step that may be answered now. Nothing: a worker has joined again and its step is not known.
+  std::optional<uint64_t> permitted_step(uint32_t bucket, const Mode& mode) const;
   std::string begin_window(const Action& action);
   void end_window(uint32_t bucket) { windows[bucket].ended = buckets[bucket].version + 1; }
   /// The window of the next step is open.
@@ -74,6 +76,7 @@ struct ShardLedger {
   std::string check_contributors(const Action& action, size_t absent_count, const Mode& mode) const;
   std::string check_order(const Action& action, const Progress& progress, const Mode& mode) const;
   std::string check_bound(const Action& action, const Mode& mode) const;
+  std::optional<uint64_t> reached_step(WorkerIndex worker, uint32_t bucket) const;
 };
 
 }  // namespace gradrail::ps::prove

@@ -168,6 +168,7 @@ class World {
   void admit(WorkerIndex worker, uint8_t server, uint8_t side);
   void depart(const Event& event);
   void run_actions(uint8_t server, uint8_t side, const Actions& actions);
+  void check_withheld(uint8_t server, uint8_t side);
   void end_window(const Event& event);
   void answer(uint8_t server, uint8_t side, const Action& action);
 

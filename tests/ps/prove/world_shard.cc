@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "fmt/format.h"
 #include "tests/ps/prove/world.h"
 
 namespace gradrail::ps::prove {
@@ -207,6 +208,27 @@ void World::run_actions(uint8_t server, uint8_t side, const Actions& actions) {
         break;
     }
     if (!violation_.empty()) return;
+  }
+  check_withheld(server, side);
+}
+
+/// ssp: no answer is withheld that is due. A backup may hold answers as well.
+void World::check_withheld(uint8_t server, uint8_t side) {
+  if (config_->mode.kind != ModeKind::ssp || config_->has_backup) return;
+  const Side& shard = servers_[server].sides[side];
+  for (WorkerIndex index = 0; index < workers_.size(); ++index) {
+    const Worker& worker = workers_[index];
+    const Worker::Connection& connection = worker.servers[server];
+    const bool is_connected = shard.ports[index].is_open && connection.side == side;
+    if (worker.phase != Worker::Phase::running || !is_connected) continue;
+    for (uint8_t bucket = 0; bucket < config_->buckets; ++bucket) {
+      const Lane& lane = shard.ports[index].lanes[bucket];
+      if (connection.buckets[bucket].is_answered || lane.push || !lane.answers.empty()) continue;
+      if (!shard.ledger.has_applied(index, worker.incarnation, bucket, worker.step)) continue;
+      const std::optional<uint64_t> permitted = shard.ledger.permitted_step(bucket, config_->mode);
+      if (permitted.has_value() && worker.step <= *permitted)
+        return fail(fmt::format("the answer to worker {} step {} is due and withheld", index, worker.step));
+    }
   }
 }
 
