@@ -30,9 +30,8 @@ class Bench(package.PackageTest):
     def test_python_beside_c(self):
         if not shutil.which("cc"):
             cluster.skip("there is no C compiler cc")
-        text, rows = self.compare("--part", "exchange", "--sizes", "4K,318040", "--seconds", 0.2, modules=("numpy",))
-        self.assertEqual([(row["bytes"], row["call"]) for row in rows],
-                         [(4096, "step"), (4096, "halves"), (318040, "step"), (318040, "halves")])
+        text, rows = self.compare("--part", "exchange", "--sizes", "4K", "--seconds", 0.05, modules=("numpy",))
+        self.assertEqual([(row["bytes"], row["call"]) for row in rows], [(4096, "step"), (4096, "halves")])
         for row in rows:
             self.assertEqual(row["wrong"], 0)
             self.assertTrue(row["c_us"] > 0 and row["python_us"] > 0 and row["c_alone_us"] > 0, row)

@@ -1,6 +1,7 @@
 """Tests signals: no handler runs in a thread that computes, and no signal loses the last checkpoint of a local cluster.
 
 $GRADRAIL_STOP_REPEATS: how often the random test starts, trains and stops a run (default 4)."""
+import itertools
 import os
 import pty
 import pathlib
@@ -115,19 +116,18 @@ class StoppedTasks(cluster.ClusterTest):
         self.assertEqual(verify(saved), cluster.GOOD)
 
     def test_the_last_worker_saves_what_the_chief_has_not(self):
-        for mode in ("sync", "async", "quorum:1,late=drop"):
-            for pause in (0.3, 0.05, 0):
-                with self.subTest(mode=mode, pause=pause):
-                    saved = self.folder / f"saved-{mode.partition(':')[0]}-{pause}"
-                    servers, workers = self.start_cluster(2, "--checkpoint_dir", saved, "--mode", mode, *ENDLESS, ps=2)
-                    for worker in workers:
-                        worker.wait_for(r"Step: [1-9]\d{2}", cluster.START)
-                    workers[0].signal(signal.SIGTERM)
-                    if not pause:  # at the moment of the save
-                        cluster.wait_until(lambda: any(saved.glob("*.ckpt")), cluster.FINISH, workers[0].transcript)
-                    time.sleep(pause)
-                    workers[1].signal(signal.SIGTERM)
-                    self.assert_last_step_is_saved(saved, servers, workers)
+        for mode, pause in (("sync", 0), ("sync", 0.05), ("async", 0.3), ("quorum:1,late=drop", 0)):
+            with self.subTest(mode=mode, pause=pause):
+                saved = self.folder / f"saved-{mode.partition(':')[0]}-{pause}"
+                servers, workers = self.start_cluster(2, "--checkpoint_dir", saved, "--mode", mode, *ENDLESS, ps=2)
+                for worker in workers:
+                    worker.wait_for(r"Step: [1-9]\d{2}", cluster.START)
+                workers[0].signal(signal.SIGTERM)
+                if not pause:  # at the moment of the save
+                    cluster.wait_until(lambda: any(saved.glob("*.ckpt")), cluster.FINISH, workers[0].transcript)
+                time.sleep(pause)
+                workers[1].signal(signal.SIGTERM)
+                self.assert_last_step_is_saved(saved, servers, workers)
 
 
 def to_group(task):
@@ -168,24 +168,24 @@ WAYS = (to_group, to_supervisor, to_both, to_group_twice, to_supervisor_twice, c
 
 class Stop(StoppedRun):
     def test_while_it_trains(self):
-        for way in WAYS:
-            for flags in (["--ps", 1], ["--ps", 2, "--mode", "sync"]):
-                with self.subTest(way=way.__name__, flags=flags):
-                    task = self.begin(*flags)
-                    task.wait_for("Step: [1-9]\\d{2}")
-                    way(task)
-                    self.assert_stopped(task, ps=flags[1])
+        for way, flags in zip(WAYS, itertools.cycle((["--ps", 1], ["--ps", 2, "--mode", "sync"]))):
+            with self.subTest(way=way.__name__, flags=flags):
+                task = self.begin(*flags)
+                task.wait_for("Step: [1-9]\\d{2}")
+                way(task)
+                self.assert_stopped(task, ps=flags[1])
 
     def test_while_it_starts(self):
-        for way in (to_group, to_both, to_group_twice):
-            for moment in (None, "# ps/0: pid", "# ps/1: pid", "# worker/0: pid", "# worker/2: pid"):
-                with self.subTest(way=way.__name__, moment=moment):
-                    task = self.begin("--ps", 2)
-                    if moment:
-                        task.wait_for(moment)
-                    cluster.wait_until(lambda: takes_signals(task), cluster.START, task.transcript)
-                    way(task)
-                    self.assert_stopped(task, ps=2, trained=False)
+        """start_train_stop_at_random_moments has more ways and moments."""
+        moments = (None, "# ps/0: pid", "# ps/1: pid", "# worker/0: pid", "# worker/2: pid")
+        for moment, way in zip(moments, itertools.cycle((to_group_twice, to_group, to_both))):
+            with self.subTest(way=way.__name__, moment=moment):
+                task = self.begin("--ps", 2)
+                if moment:
+                    task.wait_for(moment)
+                cluster.wait_until(lambda: takes_signals(task), cluster.START, task.transcript)
+                way(task)
+                self.assert_stopped(task, ps=2, trained=False)
 
     def begin_with_a_stopped_worker(self):
         """A short run whose worker/1 is stopped. A starved test may be later than the end of the run: it tries again."""
