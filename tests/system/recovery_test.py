@@ -1,5 +1,6 @@
 """Measures the times of recovery: a task is killed again and again, and each loss must be noticed and repaired.
-GRADRAIL_KILLS=10000 is the long form; a class prints its distributions as a table. The time of a loss is that of its line
+GRADRAIL_KILLS=10000 is the long form, which compares the medians with goals; a class prints its distributions as a table.
+Without it the machine may be busy: most losses must be noticed by an event, and not by silence. The time of a loss is that of its line
 in the log (resolution 1 ms). A step is noticed when its progress line arrives, which is later than the step itself."""
 import datetime
 import os
@@ -11,12 +12,13 @@ import unittest
 import cluster
 import four_hosts
 
+HAS_GOALS = "GRADRAIL_KILLS" in os.environ
 KILLS = int(os.environ.get("GRADRAIL_KILLS", "6"))
 FORGET_EVERY = 50
 LIMIT = 60 * cluster.PATIENCE  # for one recovery
-# Goals in seconds. A test compares its median with them, since its machine may be busy; the long form shows the rest.
-# An event is noticed when its connection ends, and not by a missing heartbeat (5 s).
+# Goals of the medians in seconds. An event is noticed when its connection ends, and not by a missing heartbeat (5 s).
 NOTICED, NOTICED_BETWEEN_HOSTS, TAKEN_OVER, REJOINED = 1.0, 1.0, 1.0, 3.0
+SILENCE = "no heartbeat for|did not answer in time"  # in the line of a loss that no event has announced
 
 
 def logged_at(line):
@@ -39,7 +41,7 @@ class Measured(cluster.ClusterTest):
 
     def setUp(self):
         super().setUp()
-        self.times = {}
+        self.times, self.silent = {}, []
         self.load = os.getloadavg()[0]
         self.addCleanup(self.print_table)
 
@@ -53,7 +55,17 @@ class Measured(cluster.ClusterTest):
                   f"{1000 * share(values, 0.99):8.1f} ms  max {1000 * max(values):8.1f} ms  ({load})", flush=True)
 
     def assert_median(self, what, goal):
-        self.assertLessEqual(share(self.times[what], 0.5), goal * cluster.PATIENCE, what)
+        if HAS_GOALS:
+            self.assertLessEqual(share(self.times[what], 0.5), goal * cluster.PATIENCE, what)
+
+    def find_loss(self, task, pattern, after):
+        """Waits for the line of a loss that an event announces. A heartbeat limit may be first on a busy machine."""
+        line = self.find(task, pattern, after)
+        self.silent.append(bool(re.search(SILENCE, line.text)))
+        return line
+
+    def assert_noticed_by_events(self):
+        self.assertLess(2 * sum(self.silent), len(self.silent), self.silent)
 
     def find(self, task, pattern, after=0):
         """Waits for a line and returns its text and the time of its arrival."""
@@ -93,7 +105,7 @@ class KilledWorkers(Measured):
                 killed[index] = time.time()
                 workers[index].signal(signal.SIGKILL)
             for index in (1, 2, 3):
-                line = self.find(ps, rf"worker {index} \(.*\) was lost: ", said)
+                line = self.find_loss(ps, rf"worker {index} \(.*\) was lost: ", said)
                 self.add(f"killed worker noticed, one host, {transport}", logged_at(line.text) - killed[index])
             for index in (1, 2, 3):
                 workers[index] = self.replace(workers[index], lambda index=index: self.start_worker(index))
@@ -110,6 +122,7 @@ class KilledWorkers(Measured):
     def test_a_killed_worker_is_noticed_and_rejoins(self):
         for transport in ("shm", "tcp"):
             self.run_over(transport, KILLS // 2)
+            self.assert_noticed_by_events()
             self.assert_median(f"killed worker noticed, one host, {transport}", NOTICED)
             self.assert_median(f"worker started again until its step, {transport}", REJOINED)
 
@@ -133,7 +146,7 @@ class KilledServers(Measured):
             killed, killed_mono = time.time(), time.monotonic()
             lost.signal(signal.SIGKILL)
             for worker, before in zip(workers, said):
-                line = self.find(worker, "has taken over at step", before)
+                line = self.find_loss(worker, "has taken over at step", before)
                 self.add(f"killed primary replaced, {transport}, {mode}", logged_at(line.text) - killed)
                 after = len(worker.lines())
                 worker.wait_for(r"Step: \d+", LIMIT, after)
@@ -168,6 +181,7 @@ class KilledServers(Measured):
         cases = [(transport, mode) for transport in ("shm", "tcp") for mode in ("sync", "async")]
         for transport, mode in cases:
             self.run_over(transport, mode, max(1, KILLS // len(cases)))
+            self.assert_noticed_by_events()
             self.assert_median(f"last step before a takeover until the next, {transport}, {mode}", TAKEN_OVER)
             self.assert_median(f"ps started again until its copy is complete, {transport}", REJOINED)
 
@@ -183,14 +197,16 @@ class RestartedServers(Measured):
             for worker in workers:
                 worker.wait_for(r"Step: \d+", after=len(worker.lines()))
             cluster.wait_until(lambda: any(saved.glob("*.ckpt")), LIMIT, lambda: "no checkpoint")
+            said = [len(worker.lines()) for worker in workers]
             ps.signal(signal.SIGKILL)
             ps.code()
-            said = [len(worker.lines()) for worker in workers]
             ps = self.replace(ps, lambda: self.train(*self.common_flags, "--job_name", "ps", "--task_index", 0, name="ps/0"))
             for worker, before in zip(workers, said):
+                self.find_loss(worker, "was lost: ", before)
                 back = self.find(worker, "all parameter servers are back", before)
                 step = self.find(worker, r"^Step: \d+", worker.lines().index(back))
                 self.add("ps without a backup started again until a step", step.time - ps.started)
+        self.assert_noticed_by_events()
         self.assert_median("ps without a backup started again until a step", REJOINED)
 
 
@@ -251,7 +267,7 @@ class BetweenHosts(Measured, four_hosts.FourHosts):
             said, index = len(self.ps.lines()), 1 + number % 2
             killed = time.time()
             self.workers[index].signal(signal.SIGKILL)
-            line = self.find(self.ps, rf"worker {index} \(.*\) was lost: ", said)
+            line = self.find_loss(self.ps, rf"worker {index} \(.*\) was lost: ", said)
             self.add("killed worker noticed, between hosts, tcp", logged_at(line.text) - killed)
             self.workers[index].code(10)
             step = self.restart(index)
@@ -259,6 +275,7 @@ class BetweenHosts(Measured, four_hosts.FourHosts):
             if number % FORGET_EVERY == 0:
                 for task in (self.ps, *self.workers):
                     task.forget()
+        self.assert_noticed_by_events()
         self.assert_median("killed worker noticed, between hosts, tcp", NOTICED_BETWEEN_HOSTS)
         self.assert_median("worker started again until its step, between hosts", REJOINED)
 
