@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <cmath>
+#include <thread>
 #include <tuple>
 
 #include "base/clock.h"
@@ -72,39 +73,44 @@ INSTANTIATE_TEST_SUITE_P(By, DeviceFaults, ::testing::Values("", "stream_writes=
                          [](const auto& form) { return std::string(*form.param == '\0' ? "numbers" : "events"); });
 
 TEST_P(DeviceFaults, AMissingWaitShows) {
-  open("delay=20000");
+  open("hang=0@1");
   const std::unique_ptr<Memory> memory = zeros(1000);
   std::vector<float> back(1000, 7.0f);
   const auto pin = compute_->pin(back.data(), 4000);
+  add(*memory, memory->as<float>());
   const CopyTicket ticket = compute_->download(back.data(), memory->data(), 4000);
   EXPECT_FALSE(compute_->is_done(ticket));
   EXPECT_EQ(back[0], 7.0f);
-  ASSERT_TRUE(compute_->wait(ticket).ok());
+  std::thread release(Simulation::release_hang_when_reached);
+  const absl::Status waited = compute_->wait(ticket);
+  release.join();
+  ASSERT_TRUE(waited.ok()) << waited;
   EXPECT_TRUE(compute_->is_done(ticket));
   EXPECT_EQ(back, std::vector<float>(1000, 0.0f));
 }
 
 TEST_P(DeviceFaults, ADownloadDoesNotWaitForLaterWork) {
-  open("delay=1000");
+  open("stall=0@1");
   const std::unique_ptr<Memory> memory = zeros(10), other = zeros(10);
-  std::vector<float> back(10);
-  const auto pin = compute_->pin(back.data(), 40);
-  const TimePoint start = Clock::now();
+  std::vector<float> back(20);
+  const auto pin = compute_->pin(back.data(), 80);
   const CopyTicket ticket = compute_->download(back.data(), memory->data(), 40);
-  for (int i = 0; i < 200; ++i) add(*other, other->as<float>());
-  ASSERT_TRUE(compute_->wait(ticket).ok());
-  const double until_copied = seconds_since(start);
-  ASSERT_TRUE(compute_->finish().ok());
-  EXPECT_LT(until_copied, seconds_since(start) / 2);
+  add(*other, other->as<float>());
+  const CopyTicket later_ticket = compute_->download(back.data() + 10, other->data(), 40);
+  EXPECT_TRUE(compute_->wait(ticket).ok());
+  EXPECT_FALSE(compute_->is_done(later_ticket));
+  Simulation::release_hang_when_reached();
+  EXPECT_TRUE(compute_->finish().ok());
 }
 
 /// A driver loads a kernel when it is looked up, and may wait for the device, which may wait for this thread.
 TEST_P(DeviceFaults, TheFirstLaunchOfAKernelDoesNotWait) {
-  open("delay=100000");
+  open("hang=0@1");
   const Download started = download_behind_add();
   compute_->activation_backward(10, Activation::relu, started.from->as<float>(), started.from->as<float>());
   compute_->bias_activation(1, 10, started.from->as<float>(), Activation::relu, started.from->as<float>());
   EXPECT_FALSE(compute_->is_done(started.ticket));
+  Simulation::release_hang_when_reached();
   EXPECT_TRUE(compute_->finish().ok());
 }
 
@@ -310,7 +316,6 @@ TEST_P(DeviceFaults, AKernelsBadAccessIsAnErrorThatLasts) {
 }
 
 TEST_P(DeviceFaults, ADeviceThatHangsIsLostAfterTheTimeoutAndDoesNotBlock) {
-  const TimePoint start = Clock::now();
   {
     open("hang=0@2", std::chrono::milliseconds(200));
     const std::unique_ptr<Memory> memory = zeros(10);
@@ -320,7 +325,6 @@ TEST_P(DeviceFaults, ADeviceThatHangsIsLostAfterTheTimeoutAndDoesNotBlock) {
     EXPECT_THAT(words(status), AllOf(HasSubstr("GPU 0"), HasSubstr("no answer for 0.2 s")));
     compute_.reset();
   }
-  EXPECT_LT(seconds_since(start), 5.0);
   Simulation::release_hang();
 }
 
@@ -335,7 +339,7 @@ TEST_P(DeviceFaults, AHangIsWaitedForOnceByAllUsersOfTheDevice) {
   EXPECT_EQ(compute_->finish().code(), absl::StatusCode::kUnavailable);
   const absl::Status lost = copies->finish();
   EXPECT_TRUE(is_device_loss(lost)) << lost;
-  EXPECT_LT(seconds_since(start), 10.0);
+  EXPECT_LT(seconds_since(start), 60.0);
   compute_.reset();
   Simulation::release_hang();
 }
@@ -347,14 +351,12 @@ TEST_P(DeviceFaults, AnUnpinnedCopyEndsWithADeviceThatHangs) {
     const std::unique_ptr<Memory> memory = zeros(10);
     std::vector<float> values(10);
     add(*memory, memory->as<float>());
-    const TimePoint start = Clock::now();
     if (up) {
       compute_->upload(memory->data(), values.data(), 40);
     } else {
       compute_->download(values.data(), memory->data(), 40);
     }
     EXPECT_EQ(compute_->finish().code(), absl::StatusCode::kUnavailable);
-    EXPECT_LT(seconds_since(start), 5.0);
     compute_.reset();
     Simulation::release_hang();
   }
@@ -404,19 +406,16 @@ TEST_P(DeviceFaults, APageIsPinnedOnce) {
 }
 
 TEST_P(DeviceFaults, AnErrorBehindAllCallsEndsTheWaitAtOnce) {
-  open("fault=0@1,delay=20000");
+  open("fault=0@1,delay=20000", std::chrono::hours(1));
   const Download started = download_behind_add();
-  const TimePoint start = Clock::now();
   EXPECT_THAT(words(compute_->wait(started.ticket)), HasSubstr("CUDA_ERROR_ILLEGAL_ADDRESS"));
-  EXPECT_LT(seconds_since(start), 10.0) << "the device counts as lost after 20 s";
 }
 
 /// A progress thread that only asks must hear of it as well.
 TEST_P(DeviceFaults, APollNoticesAHangToo) {
   open("hang=0@1", std::chrono::milliseconds(200));
   const Download started = download_behind_add();
-  const TimePoint start = Clock::now();
-  while (!compute_->is_done(started.ticket)) ASSERT_LT(seconds_since(start), 10.0);
+  while (!compute_->is_done(started.ticket)) std::this_thread::yield();
   EXPECT_EQ(compute_->wait(started.ticket).code(), absl::StatusCode::kUnavailable);
   compute_.reset();
   Simulation::release_hang();

@@ -107,14 +107,21 @@ TEST_F(Recordings, IsInOrderWithOperationsBeforeAndAfter) {
 
 TEST_F(Recordings, APointIsReachedBeforeTheOperationsBehindIt) {
   GRADRAIL_NEEDS_SIMULATION();
-  open("delay=20000");
+  open("");
   const auto recording = record();
   ASSERT_TRUE(recording.ok()) << recording.status();
   for (int round = 0; round < 2; ++round) {  // points are as new in the second round
+    Simulation::configure("hang=0@1");       // the first add()
     (*recording)->replay();
     EXPECT_FALSE((*recording)->has_reached(0));
+    Simulation::release_hang_when_reached();
+    ASSERT_TRUE((*recording)->wait().ok());
+    EXPECT_TRUE((*recording)->has_reached(0));
+    Simulation::configure("hang=0@2");  // the add() between the points
+    (*recording)->replay();
     ASSERT_TRUE((*recording)->wait_for(0).ok());
-    EXPECT_FALSE((*recording)->has_reached(1)) << "an operation of 20 ms is between them";
+    EXPECT_FALSE((*recording)->has_reached(1));
+    Simulation::release_hang_when_reached();
     ASSERT_TRUE((*recording)->wait().ok());
     EXPECT_TRUE((*recording)->has_reached(1));
   }

@@ -2,8 +2,10 @@
 
 #include <dlfcn.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <thread>
 
 #include "gpu/compute/compute.h"
 
@@ -26,6 +28,11 @@ void Simulation::configure(const char* words) {
 
 void Simulation::release_hang() {
   find<decltype(&gradrail_simulated_release_hang)>("gradrail_simulated_release_hang")();
+}
+
+void Simulation::release_hang_when_reached() {
+  while (!hangs()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  release_hang();
 }
 
 bool Simulation::hangs() { return find<decltype(&gradrail_simulated_hangs)>("gradrail_simulated_hangs")() != 0; }

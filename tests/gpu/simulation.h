@@ -13,6 +13,8 @@ class Simulation {
   static void configure(const char* words);
   /// Lets a device that hangs come to an end, so that the test's process can.
   static void release_hang();
+  /// The same behind the launch that hangs: until it runs, nothing does.
+  static void release_hang_when_reached();
   static bool hangs();
   /// Objects that were made on devices and not freed.
   static SimulatedObjects objects();

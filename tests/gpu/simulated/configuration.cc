@@ -98,6 +98,8 @@ Configuration Configuration::parse(const std::string& words) {
       add(result.lose, value, word);
     else if (key == "hang")
       add(result.hang, value, word);
+    else if (key == "stall")
+      add(result.stall, value, word);
     else if (key == "fault")
       add(result.fault, value, word);
     else

@@ -38,6 +38,7 @@ struct Configuration {
   std::map<int, uint64_t> attributes;  ///< attribute=A@V: attribute A of each device has the value V
   std::map<int, uint64_t> lose;        ///< lose=D@N: device D fails at its launch N, counted from 1
   std::map<int, uint64_t> hang;        ///< hang=D@N: … never comes to an end
+  std::map<int, uint64_t> stall;       ///< stall=D@N: … ends when release_hang() is called; other streams continue
   std::map<int, uint64_t> fault;       ///< fault=D@N: … uses an illegal address
 
   static Configuration parse(const std::string& words);

@@ -28,14 +28,14 @@ void gradrail_simulated_objects(SimulatedObjects* objects) {
 
 void gradrail_simulated_release_hang() {
   for (int ordinal = 0; Device* device = Machine::get().device(ordinal); ++ordinal) {
-    device->hangs = false;
+    device->hangs = device->stalls = false;
     Machine::get().drain(*device);
   }
 }
 
 int gradrail_simulated_hangs() {
   for (int ordinal = 0; Device* device = Machine::get().device(ordinal); ++ordinal) {
-    if (device->hangs) return 1;
+    if (device->hangs || device->stalls) return 1;
   }
   return 0;
 }

@@ -27,7 +27,7 @@ GRADRAIL_SIMULATED_CONTROL void gradrail_simulated_configure(const char* words);
 GRADRAIL_SIMULATED_CONTROL void gradrail_simulated_objects(SimulatedObjects* objects);
 /// Lets everything that hangs come to its end: what it still copies must be there until then.
 GRADRAIL_SIMULATED_CONTROL void gradrail_simulated_release_hang();
-/// 1 while some device hangs.
+/// 1 while some device hangs or has a launch that stalls.
 GRADRAIL_SIMULATED_CONTROL int gradrail_simulated_hangs();
 
 /// Called by a simulated NIC for each notice in the memory of the device that owns the address.

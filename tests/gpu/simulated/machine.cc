@@ -109,7 +109,7 @@ void Machine::configure(const Configuration& configuration) {
   configuration_ = configuration;
   for (const auto& device : devices_) {
     device->error = gpu::cuda::kSuccess;
-    device->hangs = false;
+    device->hangs = device->stalls = false;
     device->unflushed = false;
     device->launches = 0;
   }
@@ -137,6 +137,9 @@ void Machine::count_launch(Device& device) {
   if (due(configuration_.lose)) device.error = gpu::cuda::kUnknown;
   if (due(configuration_.fault)) device.error = gpu::cuda::kIllegalAddress;
   if (due(configuration_.hang)) device.hangs = true;
+  if (!due(configuration_.stall)) return;
+  device.stalls = true;
+  while (device.stalls) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
 void Machine::check_flush(Device& device) {

@@ -41,6 +41,7 @@ struct Device {
   int ordinal = 0;
   std::atomic<Result> error = gpu::cuda::kSuccess;  ///< lasting: everything answers it from then on
   std::atomic<bool> hangs = false;
+  std::atomic<bool> stalls = false;
   std::atomic<bool> unflushed = false;  ///< a NIC has written, and no flush has followed
   std::atomic<uint64_t> launches = 0;
   std::atomic<size_t> used_bytes = 0;
