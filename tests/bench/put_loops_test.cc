@@ -5,9 +5,11 @@
 #include <chrono>
 #include <cstring>
 #include <deque>
+#include <latch>
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -33,6 +35,7 @@ struct PutWire {
   std::vector<std::byte> target = std::vector<std::byte>(PutEnd::kSlots * kPutBytes);
   uint64_t windows = 0;
   bool loses_bytes = false;
+  std::latch polled = std::latch(1);  ///< the first time
 };
 
 class WiredEnd final : public PutEnd {
@@ -58,6 +61,7 @@ class WiredEnd final : public PutEnd {
   }
 
   absl::StatusOr<size_t> poll(absl::Span<uint32_t> arrived) override {
+    if (!std::exchange(has_polled_, true)) in_.polled.count_down();
     const MutexLock lock(in_.mutex);
     size_t count = 0;
     while (count < arrived.size() && !in_.arrivals.empty() && in_.arrivals.front().due <= Clock::now()) {
@@ -70,6 +74,7 @@ class WiredEnd final : public PutEnd {
  private:
   PutWire& out_;
   PutWire& in_;
+  bool has_polled_ = false;
   std::vector<std::byte> source_ = std::vector<std::byte>(kSlots * kPutBytes);
 };
 
@@ -97,7 +102,7 @@ WiredRun run_over_wires(LeadLoop lead, AnswerLoop answer, Duration window_time, 
     run.wrong_at_other = wrong.value_or(0);
   });
   // As PutPair::lead() until the other end is in its loop: what arrives is thrown away.
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  there.polled.wait();
   std::array<uint32_t, PutEnd::kBatch> none{};
   EXPECT_TRUE(leader.poll(absl::MakeSpan(none)).ok());
   const TimePoint start = Clock::now();

@@ -1,4 +1,10 @@
+// Measurements that start processes.
+#include <sys/wait.h>
+
+#include <cerrno>
+
 #include "base/status.h"
+#include "bench/peers/many_sockets.h"
 #include "bench/put/transport.h"
 #include "gmock/gmock.h"
 
@@ -10,6 +16,12 @@ using testing::HasSubstr;
 constexpr size_t kBytes = 256 << 10;
 
 PutTransport over_tcp() { return {.name = "tcp", .bind_host = "127.0.0.1"}; }
+
+TEST(ManySockets, TheirProcessesHaveEnded) {
+  EXPECT_GT(echo_us(64, 3, 0.01).value_or(0.0), 0.0);
+  EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);
+  EXPECT_EQ(errno, ECHILD);
+}
 
 TEST(PutProof, MovesAPatternBothWays) {
   const absl::StatusOr<ProvenPath> tcp = prove_puts(over_tcp(), kBytes);
