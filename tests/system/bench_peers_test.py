@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import unittest
 
 import cluster
@@ -140,14 +139,10 @@ class Peers(BenchTest):
 
 
 class Ends(BenchTest):
-    # The limit for the end of all processes of a task, in any state. The machine may be busy.
-    WITHIN = 1.0 if os.cpu_count() > 2 else 3.0
-
-    def assert_ended(self, task, since, code):
+    def assert_ended(self, task, code):
         self.assertEqual(task.code(10 * cluster.PATIENCE), code, task.transcript())
-        cluster.wait_until(lambda: not processes_of_session(task.pid), self.WITHIN * cluster.PATIENCE,
-                   lambda: f"left: {processes_of_session(task.pid)}")
-        self.assertLess(time.monotonic() - since, 2 * self.WITHIN * cluster.PATIENCE)
+        cluster.wait_until(lambda: not processes_of_session(task.pid), 10 * cluster.PATIENCE,
+                           lambda: f"left: {processes_of_session(task.pid)}")
 
     def ended_while(self, running, number, code, *arguments):
         seen = set()
@@ -161,7 +156,7 @@ class Ends(BenchTest):
         task = self.start(*arguments, "--rounds", 100)
         cluster.wait_until(is_running, cluster.START, lambda: f"{running} does not run\n{task.transcript()}")
         task.signal(number)
-        self.assert_ended(task, time.monotonic(), code)
+        self.assert_ended(task, code)
         left = [name for name in set(os.listdir("/dev/shm")) - before
                 if re.match(r"(\d+):", name) and int(name.split(":")[0]) in seen]
         self.assertFalse(left)

@@ -350,10 +350,12 @@ class ClusterTest(unittest.TestCase):
 
     def wait_until_shown(self, pattern, addresses):
         """Waits until `gradrail top` of the ps tasks at `addresses` shows a line that matches `pattern`."""
-        def table():
-            return subprocess.run([binary(), "top", "--once", "--ps_hosts", ",".join(addresses)], timeout=START,
-                                  capture_output=True, text=True, check=False).stdout
-        wait_until(lambda: re.search(pattern, table(), re.M), START, table)
+        wait_until(lambda: re.search(pattern, self.table_of(addresses), re.M), START, lambda: self.table_of(addresses))
+
+    def table_of(self, addresses):
+        """Returns the table of `gradrail top` of the ps tasks at `addresses`."""
+        return subprocess.run([binary(), "top", "--once", "--ps_hosts", ",".join(addresses)], timeout=START,
+                              capture_output=True, text=True, check=False).stdout
 
     def wait_until_awaited(self, worker, addresses):
         """Waits until `gradrail top` of the ps tasks at `addresses` shows that a sync step waits for `worker`."""

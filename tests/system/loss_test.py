@@ -11,8 +11,6 @@ LONG = ["--epochs", 100000, "--rejoin-timeout", 0]  # no ps restarts; restart_te
 # The documented limit, plus the delay of a busy machine.
 NOTICED = 5 * cluster.PATIENCE + 3
 SILENCE = 2
-# Before its first heartbeat has arrived, a killed worker is noticed by the heartbeat limit only.
-FIRST_HEARTBEAT = 0.5 * cluster.PATIENCE
 
 
 class Killed(cluster.ClusterTest):
@@ -43,23 +41,22 @@ class Killed(cluster.ClusterTest):
         cluster.hash_of(workers[0])
 
     def test_every_mode_goes_on_without_a_worker(self):
+        silent = []
         for mode in ("sync", "ssp:3", "quorum:2"):
             for transport in ("shm", "tcp"):
                 with self.subTest(mode=mode, transport=transport):
                     (ps,), workers = self.running("--mode", mode, "--transport", transport)
-                    time.sleep(FIRST_HEARTBEAT)
-                    killed = time.monotonic()
                     workers[1].signal(signal.SIGKILL)
-                    ps.wait_for(r"worker 1 \(localhost:3001\) was lost: .*; 2 workers remain", NOTICED)
-                    took = time.monotonic() - killed
-                    print(f"{mode} over {transport}: a killed worker was noticed after {1000 * took:.0f} ms", flush=True)
-                    self.assertLess(took, cluster.PATIENCE, ps.transcript())  # 1 s on an idle machine
+                    why = ps.wait_for(r"worker 1 \(localhost:3001\) was lost: (.*); 2 workers remain", NOTICED).group(1)
+                    silent.append("no heartbeat for" in why)
                     self.assert_goes_on(workers[0])
                     self.assert_goes_on(workers[2])
                     for worker in (workers[0], workers[2]):
                         worker.signal(signal.SIGTERM)
                     for task in (workers[0], workers[2], ps):
                         self.assert_ends(task, cluster.GOOD)
+        # The end of the connection announces a loss. Only silence does before the first heartbeat has arrived.
+        self.assertLess(2 * sum(silent), len(silent), silent)
 
     def test_the_next_worker_becomes_the_chief(self):
         (ps,), workers = self.start_cluster(3, "--epochs", 300, "--mode", "sync")
@@ -163,12 +160,9 @@ class Stalled(cluster.ClusterTest):
     def test_a_grace_window_waits_for_a_silent_worker_until_its_loss(self):
         ps, workers = self.running("--mode", "quorum:2,grace=3600")
         workers[2].signal(signal.SIGSTOP)
-        time.sleep(0.3)
-        steps = len(workers[0].lines())
-        time.sleep(0.5)
-        later = len(workers[0].lines())
-        if not ps.has("was lost"):  # a loaded machine may take longer than the timeout
-            self.assertEqual(steps, later, workers[0].transcript())
+        # On a busy machine `gradrail top` may take longer than the timeout.
+        cluster.wait_until(lambda: re.search(r"^worker/2 .*\bawaited", self.table_of(self.ps_addresses), re.M) or ps.has("was lost"),
+                           cluster.START, ps.transcript)
         ps.wait_for(rf"worker 2 \(localhost:3002\) was lost: no heartbeat for {SILENCE} s", SILENCE + NOTICED)
         self.assert_goes_on(workers[0])
         self.assert_goes_on(workers[1])
@@ -185,12 +179,8 @@ class Stalled(cluster.ClusterTest):
         (ps,), workers = self.start_cluster(2, *LONG, "--mode", "sync")
         for worker in workers:
             worker.wait_for(r"Step: \d+")
-        stopped = time.monotonic()
         workers[1].signal(signal.SIGSTOP)
-        ps.wait_for(r"worker 1 \(localhost:3001\) was lost: no heartbeat for 4 s", 5 + NOTICED)
-        took = time.monotonic() - stopped
-        print(f"a silent worker was noticed after {took:.2f} s", flush=True)
-        self.assertLess(took, 5 * cluster.PATIENCE, ps.transcript())
+        ps.wait_for(r"worker 1 \(localhost:3001\) was lost: no heartbeat for 4 s", 5 * cluster.PATIENCE)
         self.assert_goes_on(workers[0])
 
     def test_ends_naming_the_silent_worker_where_none_can_be_spared(self):
@@ -229,7 +219,10 @@ class Stale(cluster.ClusterTest):
                 for worker in workers:
                     worker.wait_for(r"Step: \d+")
                 workers[2].signal(signal.SIGSTOP)  # the others wait for it, or continue without
-                time.sleep(1)
+                if mode == "ssp:1":
+                    self.wait_until_awaited("worker/2", self.ps_addresses)
+                else:
+                    self.assert_goes_on(workers[0])
                 workers[2].signal(signal.SIGCONT)
                 for worker in workers:
                     self.assert_goes_on(worker)

@@ -116,9 +116,7 @@ class ManyMembers(four_hosts.FourHosts):
         time.sleep(self.INTERVAL + 1)  # the first members had shorter intervals
         self.assertFalse(ps.has("was lost"), ps.transcript())
         four_hosts.ip("-n", self.switch, "link", "set", "port1", "down")
-        cut = time.monotonic()
         ps.wait_for(r"was lost: .*; 0 workers remain", 12 * cluster.PATIENCE)
-        self.assertLess(time.monotonic() - cut, 8 * cluster.PATIENCE, "2 s, --heartbeat-timeout, and time for 1200 losses")
         # Silence is noticed first where the next ping was due soon.
         self.assertTrue(ps.has("was lost: its control connection ended"), "the kernel must find the cut")
 

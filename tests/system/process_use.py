@@ -18,6 +18,15 @@ def use_of(pid):
                int(re.search(r"VmRSS:\s+(\d+)", status)[1]))
 
 
+def cpu_seconds(pid):
+    """Returns the CPU time that a process has used; 0: it has ended."""
+    try:
+        fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def slope(histories, value):
     """Returns the growth per hour of `value` within the processes: one regression with an own mean for each process."""
     above = below = 0.0

@@ -29,6 +29,8 @@ with gradrail.join({{"w": (1,), "b": (1,)}}, learning_rate=0.1, mode="{mode}") a
           flush=True)
 """
 
+BEGUN = "if c.position == 1: print('begun', flush=True)"  # for `each`
+
 # Each step of sync moves each element of w by -1. `pause` is the longest time between two steps of this worker.
 COUNT = """
 import time
@@ -163,11 +165,9 @@ class Run(cluster.ClusterTest):
         for kilobytes, code, says in ((200, cluster.GOOD, r"tcp is used, because shm was refused: .*raise `ulimit -f`"),
                                       (8, cluster.FAILED, r"File too large \(raise `ulimit -f`")):
             with self.subTest(kilobytes=kilobytes):
-                begun = time.monotonic()
                 task = self.launch("run", ["bash", "-c", limited],
                                    {**cluster.python_environment(), "KILOBYTES": str(kilobytes), "PROGRAM": program})
-                self.assert_ends(task, code, says=[says])
-                self.assertLess(time.monotonic() - begun, 15 * cluster.PATIENCE, "attempts to connect take 20 s")
+                self.assert_ends(task, code, 15 * cluster.PATIENCE, says=[says])  # attempts to connect take 20 s
 
     def test_the_first_failure_ends_the_run(self):
         task = self.run_program("--workers", 2, each="if c.task_index == 1 and c.position == 10: sys.exit(7)",
@@ -249,19 +249,17 @@ class Run(cluster.ClusterTest):
 
     def test_a_server_that_is_not_started_again_asks_for_a_restart(self):
         # The exit code of the ps counts, not those of the programs, which fail as a consequence.
-        task = self.run_program("--workers", 2, steps=10 ** 9)
+        task = self.run_program("--workers", 2, steps=10 ** 9, each=BEGUN)
         pid = int(task.wait_for(r"^# ps/0: pid (\d+)", cluster.START).group(1))
-        task.wait_for(r"^# worker/1: pid", cluster.START)
-        time.sleep(cluster.PATIENCE)
+        task.wait_for(r"\[worker/1\] begun", cluster.START)
         os.kill(pid, signal.SIGKILL)
         self.assert_ends(task, cluster.RETRY, says=[r"ps/0 is not started again: 0 of 0 restarts are used \(--restarts\)"])
 
     @cluster.long("MembershipTest has the limits; a_killed_worker_is_started_again")
     def test_a_lost_pair_of_servers_asks_for_a_restart(self):
-        task = self.run_program("--workers", 2, "--ps", 2, "--backup-ps", 1, steps=10 ** 9)
+        task = self.run_program("--workers", 2, "--ps", 2, "--backup-ps", 1, steps=10 ** 9, each=BEGUN)
         pids = [int(task.wait_for(rf"^# ps/{i}: pid (\d+)", cluster.START).group(1)) for i in range(2)]
-        task.wait_for(r"^# worker/1: pid", cluster.START)
-        time.sleep(cluster.PATIENCE)
+        task.wait_for(r"\[worker/1\] begun", cluster.START)
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         self.assert_ends(task, cluster.RETRY)
@@ -274,9 +272,11 @@ class Run(cluster.ClusterTest):
         self.assert_ends(task, cluster.GOOD, says=[r"\[worker/0\] limit 120"])
 
     def test_ctrl_c_ends_a_blocked_worker(self):
-        task = self.run_program("--workers", 2, each="if c.task_index == 1: time.sleep(1000)", steps=10 ** 9)
-        task.wait_for("worker/1: pid", cluster.START)
-        time.sleep(3 * cluster.PATIENCE)
+        blocks = BEGUN + "\n        if c.task_index == 1: time.sleep(1000)"
+        task = self.run_program("--workers", 2, each=blocks, steps=10 ** 9)
+        for worker in range(2):
+            task.wait_for(rf"\[worker/{worker}\] begun", cluster.START)
+        time.sleep(0.3)  # no event exists: worker/0 blocks meanwhile, and an interrupt before it ends the program too
         task.signal(signal.SIGINT)
         self.assertNotEqual(task.code(20 * cluster.PATIENCE), cluster.GOOD)
         self.assert_says(task, r"\[worker/0\] KeyboardInterrupt")
@@ -294,11 +294,9 @@ class Run(cluster.ClusterTest):
                 self.assert_ends(task, cluster.FAILED, says=[rf"worker/{absent} ended before it joined, and other workers wait"])
 
     def test_a_process_that_a_program_leaves_behind_does_not_delay_the_end(self):
-        began = time.monotonic()
         task = self.launch("run", [cluster.binary(), "run", "--", "sh", "-c",
                                    "setsid sleep 200 & echo left $!; sleep 1; printf 'no end of line'; exit 3"])
-        self.assertEqual(task.code(cluster.FINISH), 3, task.transcript())
-        self.assertLess(time.monotonic() - began, 100)
+        self.assertEqual(task.code(min(cluster.FINISH, 150)), 3, task.transcript())
         os.kill(int(task.wait_for(r"\[worker/0\] left (\d+)").group(1)), signal.SIGKILL)
         self.assert_says(task, r"\[worker/0\] no end of line", "worker/0 has ended, and a process that it started keeps its output open")
 

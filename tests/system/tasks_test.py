@@ -39,11 +39,10 @@ class ByHand(cluster.ClusterTest):
         for worker in workers:
             worker.wait_for(r"worker/\d .* waiting for parameter server 0 \(127\.0\.0\.1:\d+\)", 12 + cluster.START)
         ps = self.train(*RUN, *flags, "--job_name", "ps", "--task_index", 0, name="ps/0")
+        for worker in workers:  # workers retry several times a second, in any state of their channels
+            worker.wait_for("^Step:", 10 * cluster.PATIENCE)
         for task in (*workers, ps):
             self.assert_ends(task, cluster.GOOD)
-        for worker in workers:  # workers retry several times a second, in any state of their channels
-            first_step = next(line.time for line in worker.lines() if line.text.startswith("Step:"))
-            self.assertLess(first_step - ps.started, 3 * cluster.PATIENCE, worker.transcript())
 
     def test_a_ps_says_for_which_worker_it_waits(self):
         flags = ["--cluster", self.write_json(self.spec(2))]
@@ -131,12 +130,10 @@ class Stop(cluster.ClusterTest):
     def test_sigterm_while_waiting_for_the_ps(self):
         worker = self.train(*RUN, *self.addresses(1), "--job_name", "worker", "--task_index", 0, name="worker/0",
                             environment={"GRADRAIL_LOG": "info"})
-        waiting = worker.wait_for(r"waiting for parameter server 0 \(127\.0\.0\.1:\d+\): Connection refused$", 12 + cluster.START)
+        worker.wait_for(r"waiting for parameter server 0 \(127\.0\.0\.1:\d+\): Connection refused$", 12 + cluster.START)
         worker.signal(signal.SIGTERM)
         self.assert_ends(worker, cluster.GOOD, 5 * cluster.PATIENCE,
                          says=["Stopped before the first step: nothing was trained"])
-        line = next(line for line in worker.lines() if line.text == waiting.string)
-        self.assertLess(line.time - worker.started, 6 * cluster.PATIENCE, "the worker printed nothing for ten seconds")
 
     @cluster.long("a_ps_says_for_which_worker_it_waits; sigterm_while_waiting_for_the_ps")
     def test_sigterm_ends_a_waiting_ps(self):
