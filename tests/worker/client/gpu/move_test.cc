@@ -109,12 +109,10 @@ TEST_F(ClientGpuMove, RunUnderCutsEqualsTheUndisturbedOne) {
     EXPECT_EQ(moves > 0, disturbed);
     return result[0];
   };
-  for (const PushFormat push : {PushFormat::fp32, PushFormat::bf16, PushFormat::int8}) {
-    const std::vector<float> undisturbed = run(false, {"shm"}, push);
-    EXPECT_EQ(run(true, {"simnic", "shm"}, push), undisturbed);
-    EXPECT_EQ(run(true, {"simnic"}, push), undisturbed);
-    EXPECT_EQ(run(true, {"tcp"}, push), undisturbed);
-  }
+  // Each path and each format once: ClientMove has the formats over each transport.
+  const std::pair<PushFormat, std::vector<std::string>> kRuns[] = {
+      {PushFormat::fp32, {"simnic", "shm"}}, {PushFormat::bf16, {"simnic"}}, {PushFormat::int8, {"tcp"}}};
+  for (const auto& [push, order] : kRuns) EXPECT_EQ(run(true, order, push), run(false, {"shm"}, push));
 }
 
 /// A forced transfer stays forced: the run ends and does not stage.
