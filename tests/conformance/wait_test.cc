@@ -68,7 +68,6 @@ TEST_P(Conformance, waiting_blocks_until_the_deadline_without_burning_a_core) {
   const double cpu_start = thread_cpu_seconds();
   EXPECT_EQ(waits.wait(absl::MakeSpan(out), start + std::chrono::milliseconds(300)), 0u);
   EXPECT_GE(seconds_since(start), 0.3);
-  EXPECT_LT(seconds_since(start), 10.0);
   EXPECT_LT(thread_cpu_seconds() - cpu_start, 0.06) << "more than 20 % of the wait";
   peer->channel().send("end");
   peer->join();
@@ -80,14 +79,14 @@ TEST_P(Conformance, waiting_ends_when_another_thread_wakes) {
   WaitSet waits({});
   waits.add(&side.context());
   std::array<Completion, 4> out;
-  const TimePoint start = Clock::now();
+  const TimePoint deadline = Clock::now() + timeout();
   std::thread waker([&] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));  // so that the other blocks first, as a rule
     waits.wake();
   });
-  EXPECT_EQ(waits.wait(absl::MakeSpan(out), start + timeout()), 0u);
+  EXPECT_EQ(waits.wait(absl::MakeSpan(out), deadline), 0u);
   waker.join();
-  EXPECT_LT(seconds_since(start), 10.0);
+  EXPECT_LT(Clock::now(), deadline) << "the wake-up was missed";
 }
 
 TEST_P(Conformance, waiting_ends_when_something_arrives) {
@@ -104,10 +103,8 @@ TEST_P(Conformance, waiting_ends_when_something_arrives) {
   wait_for(waits, Kind::connected);
   wait_for(waits, Kind::message);
   peer->channel().send("go");
-  const TimePoint start = Clock::now();
   const Completion message = wait_for(waits, Kind::message);
   EXPECT_EQ(message.message.size(), 3u);
-  EXPECT_LT(seconds_since(start), 10.0);
   peer->channel().send("end");
   peer->join();
 }
@@ -127,7 +124,7 @@ TEST_P(Conformance, waiting_ends_when_the_peer_is_lost) {
   peer->join();
 }
 
-// Both ends only ever block: one wake-up missed in 20,000 round trips and the test stands still.
+// Both ends only ever block: after one missed wake-up wait_once() throws Broken.
 TEST_P(Conformance, no_wakeup_is_missed_in_20000_round_trips) {
   constexpr int kRoundTrips = 20'000;
   const auto peer = start_peer(GetParam(), [](Side& side, Channel& channel) {
@@ -257,7 +254,7 @@ TEST_P(Conformance, one_thread_waits_on_two_transports_at_once) {
     for (int i = 0; i < kRoundTrips; ++i) {
       Connection* connection = connections[random.below(2)];
       must_send(connection, "ping");
-      if (wait_for(waits, Kind::message).connection != connection) throw Broken("answer over the wrong transport");
+      EXPECT_EQ(wait_for(waits, Kind::message).connection, connection) << "answer over the wrong transport";
     }
     first.serve_until_stopped(channel);
   });
