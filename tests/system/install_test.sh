@@ -55,14 +55,18 @@ read -ra described <<<"$(pkg-config --cflags --libs gradrail absl_statusor)"
 read -ra described <<<"$(pkg-config --cflags --libs gradrail)"
 "$cc" -std=c11 "${flags[@]}" "$consumer/worker.c" "${described[@]}" -o "$scratch/worker_c" || fail "building C with pkg-config"
 
-# Each header compiles alone with what is installed. A header that declares extern "C" is also one of C11.
-compiles_alone() { # compiles_alone HEADER COMPILER FLAGS…
-  echo "#include <gradrail/$1>" | "${@:2}" -fsyntax-only "${described[0]}" - || fail "$1 does not compile alone"
-}
-while read -r header; do
-  compiles_alone "$header" "$cxx" -std=c++20 -x c++
-  if grep -q '^extern "C"' "$prefix/include/gradrail/$header"; then compiles_alone "$header" "$cc" -std=c11 -x c; fi
-done < <(cd "$prefix/include/gradrail" && find . -name '*.h')
+# All headers compile with what is installed, in both orders: headers_test.sh (make test-all) compiles each of them
+# alone. A header that declares extern "C" is also one of C11.
+mapfile -t headers < <(cd "$prefix/include/gradrail" && find . -name '*.h' | sort)
+for order in sort "sort --reverse"; do
+  printf '#include <gradrail/%s>\n' "${headers[@]}" | $order |
+    "$cxx" -std=c++20 -x c++ -fsyntax-only "${described[0]}" - || fail "the headers do not compile in the order of $order"
+done
+for header in "${headers[@]}"; do
+  grep -q '^extern "C"' "$prefix/include/gradrail/$header" || continue
+  echo "#include <gradrail/$header>" | "$cc" -std=c11 -x c -fsyntax-only "${described[0]}" - ||
+    fail "$header does not compile alone"
+done
 
 # Python is not instrumented: the sanitizer must be loaded before the library. Leaks of the interpreter are not ours.
 preload=()
