@@ -385,35 +385,27 @@ refused(gradrail.FailedPrecondition, "has left its run", diloco.__enter__)
 
 
 class DiLoCoTest(torch_test.TorchTest):
-    def same_steps(self, *outers):
-        for outer in outers:
-            with self.subTest(outer):
-                task = self.good_run(SAME_STEPS, environment={"OUTER": outer})
-                self.assertEqual(task.text().count("difference"), 2)
+    def same_steps(self, **cases):
+        for task in self.good_runs(SAME_STEPS, cases):
+            self.assertEqual(task.text().count("difference"), len(cases))
 
     def test_the_steps_are_those_of_the_reference(self):
-        self.same_steps("delayed")
+        """A delayed merge keeps the steps in between. Fragments are merged in turns."""
+        self.same_steps(outer_with_momentum={"OUTER": "delayed"}, delay={"OUTER": "nesterov", "DELAY": "3"},
+                        delayed_fragments={"OUTER": "nesterov", "DELAY": "3", "FRAGMENTS": "2"})
 
     @cluster.long("the_steps_are_those_of_the_reference; optimizer_test has the formulae")
     def test_the_steps_of_the_other_outer_optimizers_are_those_of_the_reference(self):
-        self.same_steps("nesterov", "sgd", "adam", "schedule")
-
-    def test_a_delayed_merge_keeps_the_steps_in_between(self):
-        self.good_run(SAME_STEPS, environment={"OUTER": "nesterov", "DELAY": "3"})
-
-    def test_fragments_are_merged_in_turns(self):
-        # each_fragment_has_its_own_schedule_and_momentum has no delay.
-        self.good_run(SAME_STEPS, environment={"OUTER": "nesterov", "DELAY": "3", "FRAGMENTS": "2"})
+        self.same_steps(**{outer: {"OUTER": outer} for outer in ("nesterov", "sgd", "adam", "schedule")})
 
     @cluster.long("the_steps_are_those_of_the_reference; Over/ClientFragments and Every/ClientReturns in one process")
     def test_each_fragment_has_its_own_schedule_and_momentum(self):
-        for outer in ("schedule", "delayed"):
-            self.good_run(SAME_STEPS, environment={"OUTER": outer, "FRAGMENTS": "2"})
+        self.same_steps(**{outer: {"OUTER": outer, "FRAGMENTS": "2"} for outer in ("schedule", "delayed")})
 
     @cluster.long("wrong_arguments_and_models_are_refused; ClientWatch counts values that are not finite")
     def test_each_difference_is_clipped_before_the_mean(self):
-        for fragments in ("1", "2"):
-            self.good_run(SAME_STEPS, environment={"OUTER": "nesterov", "CLIP": "0.5", "FRAGMENTS": fragments})
+        self.same_steps(whole={"OUTER": "nesterov", "CLIP": "0.5"},
+                        fragments={"OUTER": "nesterov", "CLIP": "0.5", "FRAGMENTS": "2"})
 
     @cluster.long("the_steps_are_those_of_the_reference; Over/ClientFragments and Every/ClientReturns in one process")
     def test_merges_of_single_learners_update_the_momentum_in_turns(self):

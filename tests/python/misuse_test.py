@@ -274,10 +274,9 @@ with gradrail.torch.{begin} as exchange:
 
     def test_a_second_client_of_one_worker_is_refused_at_once(self):
         self.check("""
-began = time.monotonic()
 with gradrail.torch.Exchange(model, lr=0.1) as exchange:
-    refused(gradrail.AlreadyExists, "call leave() of its Client or Exchange first", lambda: gradrail.torch.Exchange(model))
-    assert time.monotonic() - began < 20
+    refused(gradrail.AlreadyExists, "call leave() of its Client or Exchange first",
+            lambda: gradrail.torch.Exchange(model, join_timeout=3600))
     refused(I, "ps_hosts: must be", lambda: gradrail.join({"w": 1}, ps_hosts=5))
     hosts = (host for host in os.environ["GRADRAIL_PS_HOSTS"].split(","))
     refused(gradrail.AlreadyExists, "call leave() of its Client", lambda: gradrail.join({"w": 1}, ps_hosts=hosts))

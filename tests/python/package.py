@@ -1,4 +1,6 @@
 """Programs that use the Python package, started as the workers of `gradrail run` or beside a parameter server."""
+import json
+import re
 import textwrap
 
 import cluster
@@ -17,6 +19,19 @@ def refused(kind, words, call, *arguments, **named):
         assert kind is AttributeError or isinstance(error, gradrail.Error) and error.code == kind.code, repr(error)
         return error
     raise AssertionError(f"{kind.__name__} was not raised")
+"""
+
+
+# Runs $PROGRAM for each case, with its variables. The classes of the package are the same in all cases.
+CASES = """
+import json, os
+program, common = compile(os.environ["PROGRAM"], "program", "exec"), dict(os.environ)
+for name, case in json.loads(os.environ["CASES"]).items():
+    os.environ.clear()
+    os.environ.update({**common, **case})
+    print(f"case {name}", flush=True)
+    exec(program, {"__name__": "__main__"})
+    print(f"ended {name}", flush=True)
 """
 
 
@@ -40,6 +55,29 @@ class PackageTest(cluster.ClusterTest):
         task = self.run_workers(program, *flags, workers=workers, environment=environment)
         self.assert_ends(task, cluster.GOOD, within)
         return task
+
+    def good_runs(self, program, cases, workers=2, ps=1):
+        """Runs the program once for each of `cases` (its variables by its name), with servers of its own. All runs of a
+        worker are in one process: an import of torch takes a second. Returns the task of each worker."""
+        hosts, ports = {}, cluster.free_ports(ps * len(cases))
+        for name in cases:
+            ps_hosts = ",".join(f"127.0.0.1:{ports.pop()}" for _ in range(ps))
+            worker_hosts = ",".join(f"localhost:{3000 + i}" for i in range(workers))
+            for index in range(ps):
+                self.train("--ps_hosts", ps_hosts, "--worker_hosts", worker_hosts, "--job_name", "ps", "--task_index", index,
+                           name=f"ps/{index} of {name}")
+            hosts[name] = {"GRADRAIL_PS_HOSTS": ps_hosts, "GRADRAIL_WORKER_HOSTS": worker_hosts}
+        tasks = []
+        for index in range(workers):
+            runs = {name: {**case, **hosts[name]} for name, case in cases.items()}
+            variables = {"PROGRAM": PREFIX + textwrap.dedent(program), "CASES": json.dumps(runs), "GRADRAIL_TASK_INDEX": str(index)}
+            tasks.append(self.launch(f"worker/{index}", [cluster.python_with(*self.MODULES), "-c", CASES],
+                                     self.environment(variables)))
+        for task in tasks:
+            self.assert_ends(task, cluster.GOOD, cluster.FINISH * len(cases))
+            for name in cases:
+                self.assertTrue(task.has(f"^ended {re.escape(name)}$"), task.transcript())
+        return tasks
 
     def start_server(self, workers=2, *more_flags):
         """Starts a parameter server. Returns its task, and the environment of worker `index`."""

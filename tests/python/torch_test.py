@@ -195,34 +195,26 @@ for name in ("state.npz", "state.safetensors"):
 class TorchTest(package.PackageTest):
     MODULES = ("numpy", "torch")
 
-    def compare(self, optimizer, rate):
-        self.good_run(LARGE_BATCH, "--ps", 2, environment={"OPTIMIZER": optimizer, "RATE": str(rate)})
+    def compare(self, **rates):
+        self.good_runs(LARGE_BATCH, {optimizer: {"OPTIMIZER": optimizer, "RATE": str(rate)} for optimizer, rate in rates.items()},
+                       ps=2)
 
 
 class LargeBatch(TorchTest):
-    def test_sgd_equals_one_process(self):
-        self.compare("sgd", 0.1)
+    def test_sgd_and_adam_equal_one_process(self):
+        self.compare(sgd=0.1, adam=0.001)
 
-    @cluster.long("optimizer_test has references; sgd_equals_one_process, adam_equals_one_process")
-    def test_momentum_equals_one_process(self):
-        self.compare("momentum", 0.02)
-
-    @cluster.long("optimizer_test has references; sgd_equals_one_process, adam_equals_one_process")
-    def test_nesterov_equals_one_process(self):
-        self.compare("nesterov", 0.02)
-
-    def test_adam_equals_one_process(self):
-        self.compare("adam", 0.001)
+    @cluster.long("optimizer_test has references; sgd_and_adam_equal_one_process")
+    def test_momentum_and_nesterov_equal_one_process(self):
+        self.compare(momentum=0.02, nesterov=0.02)
 
 
 class SameUpdates(TorchTest):
-    @cluster.long("optimizer_test has references; sgd_equals_one_process, adam_equals_one_process")
+    @cluster.long("optimizer_test has references; sgd_and_adam_equal_one_process")
     def test_every_optimizer_makes_the_updates_of_torch(self):
-        for case in range(10):
-            with self.subTest(case=case):
-                self.good_run(SAME_UPDATES, workers=1, environment={"CASE": str(case)})
+        self.good_runs(SAME_UPDATES, {str(case): {"CASE": str(case)} for case in range(10)}, workers=1)
 
-    @cluster.long("optimizer_test has references; sgd_equals_one_process, adam_equals_one_process")
+    @cluster.long("optimizer_test has references; sgd_and_adam_equal_one_process")
     def test_torch_continues_with_the_state_of_the_servers(self):
         for kind in ("sgd", "momentum", "nesterov", "adam", "adamw"):
             with self.subTest(kind=kind):
@@ -234,7 +226,7 @@ refused(gradrail.FailedPrecondition, 'use optimizer torch_adam, or another check
         lambda: gradrail.torch.Exchange(network(), optimizer="sgd", lr=0.1))
 """, "--checkpoint_dir", self.folder / "adam", workers=1)
 
-    @cluster.long("optimizer_test has references; sgd_equals_one_process, adam_equals_one_process")
+    @cluster.long("optimizer_test has references; sgd_and_adam_equal_one_process")
     def test_servers_continue_with_the_state_of_torch(self):
         for kind in ("sgd", "momentum", "nesterov", "adam", "adamw"):
             with self.subTest(kind=kind):
@@ -333,16 +325,9 @@ with gradrail.torch.Exchange(model, lr=0.05, mode="sync") as exchange:
 """
 
 
-class Models(TorchTest):
-    def test_a_model_in_bfloat16_has_float32_masters(self):
-        self.good_run(MASTERS, environment={"DTYPE": "bfloat16"})
-
-    @cluster.long("a_model_in_bfloat16_has_float32_masters")
-    def test_a_model_in_float64_has_float32_masters(self):
-        self.good_run(MASTERS, environment={"DTYPE": "float64"})
-
-    def test_shared_frozen_and_unused_parameters(self):
-        self.good_run(PROGRAM + """
+# Each of these programs makes the steps of one process.
+EQUAL = {
+    "shared_frozen_and_unused_parameters": """
 def tied():
     class Tied(torch.nn.Module):
         def __init__(self):
@@ -378,10 +363,8 @@ with gradrail.torch.Exchange(model, lr=0.05, mode="sync") as exchange:
     for name in ("frozen", "unused"):
         assert torch.equal(getattr(model, name).weight, getattr(begin, name).weight), name
     assert not torch.equal(model.scale, begin.scale)
-""")
-
-    def test_accumulated_and_clipped_gradients(self):
-        self.good_run(PROGRAM + """
+""",
+    "accumulated_and_clipped_gradients": """
 model, single = network(), network()
 reference = torch.optim.SGD(single.parameters(), lr=0.05)
 with gradrail.torch.Exchange(model, lr=0.05, mode="sync") as exchange:
@@ -409,11 +392,9 @@ with gradrail.torch.Exchange(model, lr=0.05, mode="sync") as exchange:
             p.grad = sum(parts) / WORKERS
         reference.step()
     assert difference(model, single) < 1e-5, difference(model, single)
-""")
-
-    def test_gradients_of_every_form(self):
-        """grad = None, a new gradient, a gradient of the program and zero_grad() in its usual place."""
-        self.good_run(PROGRAM + """
+""",
+    # grad = None, a new gradient, a gradient of the program and zero_grad() in its usual place.
+    "gradients_of_every_form": """
 model, single = network(), network()
 reference = torch.optim.SGD(single.parameters(), lr=0.05)
 with gradrail.torch.Exchange(model, lr=0.05, mode="sync") as exchange:
@@ -433,7 +414,20 @@ with gradrail.torch.Exchange(model, lr=0.05, mode="sync") as exchange:
         loss(single, *batch(step)).backward()
         reference.step()
     assert difference(model, single) < 1e-5, difference(model, single)
-""")
+""",
+}
+
+
+class Models(TorchTest):
+    def test_steps_equal_one_process(self):
+        self.good_runs(PROGRAM + "exec(os.environ['STEPS_OF'])", {name: {"STEPS_OF": steps} for name, steps in EQUAL.items()})
+
+    def test_a_model_in_bfloat16_has_float32_masters(self):
+        self.good_run(MASTERS, environment={"DTYPE": "bfloat16"})
+
+    @cluster.long("a_model_in_bfloat16_has_float32_masters")
+    def test_a_model_in_float64_has_float32_masters(self):
+        self.good_run(MASTERS, environment={"DTYPE": "float64"})
 
     def test_buffers_stay_local(self):
         self.good_run(PROGRAM + """
