@@ -90,6 +90,16 @@ class Run(cluster.ClusterTest):
         command = [*launcher, cluster.binary(), "run", *map(str, flags), "--", cluster.python_with("numpy"), "-c", program]
         return self.launch("run", command, {**cluster.python_environment(), **(variables or {})})
 
+    def after_the_run(self, statement):
+        """Returns statements for `late`: they leave, wait for let_go_after_the_run(), and execute `statement`."""
+        return f"c.leave()\n    while not os.path.exists({str(self.folder / 'go-on')!r}): time.sleep(0.01)\n    {statement}"
+
+    def let_go_after_the_run(self, task):
+        """Waits until the supervisor of `task` has seen the end of its server."""
+        server = task.wait_for(r"^# ps/0: pid (\d+)").group(1)
+        cluster.wait_until(lambda: not os.path.exists(f"/proc/{server}"), cluster.START, task.transcript)
+        (self.folder / "go-on").touch()
+
     def test_workers_find_their_cluster(self):
         task = self.run_program("--ps", 2, "--workers", 2)
         self.assert_ends(task, cluster.GOOD)
@@ -201,13 +211,16 @@ class Run(cluster.ClusterTest):
 
     def test_a_program_that_fails_after_the_run_is_not_started_again(self):
         for death, code in (("os._exit(7)", 7), ("os.kill(os.getpid(), 9)", 137)):
-            for pause in (2, 0):  # without a pause its servers may still run
-                with self.subTest(code=code, pause=pause):
-                    task = self.run_program("--restarts", 3, late=f"c.leave()\n    time.sleep({pause})\n    {death}")
+            for ended in (True, False):  # its servers may still run
+                with self.subTest(code=code, ended=ended):
+                    task = self.run_program("--restarts", 3, late=self.after_the_run(death) if ended else f"c.leave()\n    {death}")
+                    if ended:
+                        self.let_go_after_the_run(task)
                     self.assert_ends(task, code, within=20 * cluster.PATIENCE)
                     self.assertFalse(task.has("Traceback"), task.transcript())
-                    if pause:
+                    if ended:
                         self.assertFalse(task.has("is started again"), task.transcript())
+                        (self.folder / "go-on").unlink()
 
     def test_a_worker_whose_output_ends_late_is_started_again(self):
         flag = self.folder / "was-killed"
@@ -220,7 +233,8 @@ class Run(cluster.ClusterTest):
     def test_a_replacement_that_fails_after_the_run_is_a_failure(self):
         flag = self.folder / "was-killed"
         kill = f"if c.position == 20 and not os.path.exists({str(flag)!r}): open({str(flag)!r}, 'w'); os.kill(os.getpid(), 9)"
-        task = self.run_program("--restarts", 3, mode="async", each=kill, late="c.leave()\n    time.sleep(2)\n    os._exit(7)")
+        task = self.run_program("--restarts", 3, mode="async", each=kill, late=self.after_the_run("os._exit(7)"))
+        self.let_go_after_the_run(task)
         self.assert_ends(task, 7, says=[r"worker/0 is started again \(1 of 3 restarts\)", "worker/0 failed with exit code 7"])
 
     def kill_a_server(self, *flags, saves=False, replaced, end="-5000 -5000", restarts=1):
@@ -265,8 +279,8 @@ class Run(cluster.ClusterTest):
         self.assert_ends(task, cluster.RETRY)
 
     def test_a_second_join_fails_soon_after_the_end_of_the_run(self):
-        late = "c.leave()\n    time.sleep(2)\n    gradrail.join({'w': (1,)})"
-        task = self.run_program("--join-timeout", 3, late=late)
+        task = self.run_program("--join-timeout", 1, late=self.after_the_run("gradrail.join({'w': (1,)})"))
+        self.let_go_after_the_run(task)
         self.assert_ends(task, cluster.FAILED, says=[r"DeadlineExceeded: parameter server 0 .* did not come up in time"])
         task = self.run_program(late="print('limit', os.environ['GRADRAIL_JOIN_TIMEOUT'])")
         self.assert_ends(task, cluster.GOOD, says=[r"\[worker/0\] limit 120"])
@@ -287,7 +301,7 @@ class Run(cluster.ClusterTest):
 
     def test_a_program_that_ends_before_it_joins_ends_the_run(self):
         # Also if the others join later, and if the absent worker is the chief.
-        for absent, wait in ((1, 0), (0, 0), (1, 3)):
+        for absent, wait in ((1, 0), (0, 0), (1, 1)):
             with self.subTest(absent=absent, wait=wait):
                 early = f"index = int(os.environ['GRADRAIL_TASK_INDEX'])\nif index == {absent}: sys.exit(0)\ntime.sleep({wait})"
                 task = self.run_program("--workers", 2, early=early)
