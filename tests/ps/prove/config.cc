@@ -80,6 +80,7 @@ std::vector<Config> quick_configs() {
   }
   all.push_back(
       {.name = "quorum-place-of-three", .mode = {ModeKind::quorum, 3, 2}, .buckets = 2, .shares_place = true});
+  // A third of the time of this set. Without it no cluster finds the mutation takeover-keeps-the-floor.
   all.push_back({.name = "ssp-takeover-restart",
                  .mode = kSsp,
                  .has_backup = true,
