@@ -133,8 +133,7 @@ class Misuse(package.PackageTest):
 class TorchMisuse(package.PackageTest):
     MODULES = ("numpy", "torch")
 
-    def check(self, program, workers=1, **environment):
-        self.good_run("""
+    BEGIN = """
 import torch
 import gradrail.torch
 F, I = gradrail.FailedPrecondition, gradrail.InvalidArgument
@@ -142,7 +141,15 @@ torch.manual_seed(1)
 x = torch.randn(8, 4)
 model = torch.nn.Linear(4, 3)
 loss = lambda: model(x).pow(2).mean()
-""" + program, workers=workers, environment=environment)
+"""
+
+    def check(self, program, workers=1, **environment):
+        self.good_run(self.BEGIN + program, workers=workers, environment=environment)
+
+    def check_each(self, programs):
+        """Checks programs of one worker, each in a run of its own: the run ends when its only worker leaves."""
+        self.good_runs(self.BEGIN + "exec(os.environ['CHECKED'])",
+                       {str(number): {"CHECKED": program} for number, program in enumerate(programs)}, workers=1)
 
     def test_models_and_options_are_checked(self):
         self.check("""
@@ -219,10 +226,7 @@ loss().backward()  # the model is an ordinary one again
 
     @cluster.long("torch_changes_test and models_and_options_are_checked refuse other changes")
     def test_changed_parameters_are_refused(self):
-        # A run for each change: the run ends when its only worker leaves.
-        for change in ("model.load_state_dict(torch.nn.Linear(4, 3).state_dict())", "torch.nn.init.zeros_(model.bias)"):
-            with self.subTest(change):
-                self.check(f"""
+        self.check_each(f"""
 with gradrail.torch.Exchange(model, lr=0.1) as exchange:
     for _ in range(3):
         loss().backward()
@@ -233,21 +237,19 @@ with gradrail.torch.Exchange(model, lr=0.1) as exchange:
     for _ in range(2):
         refused(F, "make the Exchange after load_state_dict", exchange.step)
         loss().backward()
-""")
+""" for change in ("model.load_state_dict(torch.nn.Linear(4, 3).state_dict())", "torch.nn.init.zeros_(model.bias)"))
 
     @cluster.long("torch_changes_test and models_and_options_are_checked refuse other changes")
     def test_replaced_parameters_are_refused(self):
         # The servers updated the former parameter, and the model kept the new one.
-        for change in ("model.weight = torch.nn.Parameter(torch.zeros(3, 4))", "model.bias = None"):
-            with self.subTest(change):
-                self.check(f"""
+        self.check_each(f"""
 with gradrail.torch.Exchange(model, lr=0.1) as exchange:
     loss().backward()
     exchange.step()
     {change}
     loss().backward()
     refused(F, "was replaced by the program", exchange.step)
-""")
+""" for change in ("model.weight = torch.nn.Parameter(torch.zeros(3, 4))", "model.bias = None"))
 
     @cluster.long("torch_changes_test and models_and_options_are_checked refuse other changes")
     def test_added_parameters_are_refused(self):
@@ -255,11 +257,7 @@ with gradrail.torch.Exchange(model, lr=0.1) as exchange:
                  ("model.head = torch.nn.Linear(3, 2)", "head.bias, head.weight"),
                  ("model.empty.bias = torch.nn.Parameter(torch.zeros(2))", "empty.bias"),
                  ("model.bias.requires_grad_()", "bias")]
-        for begin, step, changes in (("Exchange(model, lr=0.1)", "exchange.step", added),
-                                     ("MeanExchange(model)", "exchange.average", added[:1])):
-            for change, name in changes:
-                with self.subTest(begin, change=change):
-                    self.check(f"""
+        self.check_each(f"""
 model.bias.requires_grad_(False)
 model.head, model.empty = torch.nn.Linear(3, 2), torch.nn.Linear(2, 2, bias=False)
 with gradrail.torch.{begin} as exchange:
@@ -270,7 +268,8 @@ with gradrail.torch.{begin} as exchange:
     loss().backward()
     for _ in range(2):
         refused(F, "{name}: requires a gradient since the", {step})
-""")
+""" for begin, step, changes in (("Exchange(model, lr=0.1)", "exchange.step", added),
+                                 ("MeanExchange(model)", "exchange.average", added[:1])) for change, name in changes)
 
     def test_a_second_client_of_one_worker_is_refused_at_once(self):
         self.check("""
@@ -303,16 +302,13 @@ refused(F, "after leave()", mean.client.exchange)
 
     @cluster.long("torch_changes_test and models_and_options_are_checked refuse other changes")
     def test_a_moved_model_has_no_mean(self):
-        for change in ("model.double()", "model.to('meta')", "model.weight = torch.nn.Parameter(torch.zeros(3, 4))",
-                       "del model.bias"):
-            with self.subTest(change=change):
-                self.check(f"""
+        self.check_each(f"""
 with gradrail.torch.MeanExchange(model) as mean:
     loss().backward()
     mean.average()
     {change}
     refused(F, "was moved, converted or replaced: make the MeanExchange after that", mean.average)
-""")
+""" for change in ("model.double()", "model.to('meta')", "model.weight = torch.nn.Parameter(torch.zeros(3, 4))", "del model.bias"))
 
     @cluster.long("torch_changes_test and models_and_options_are_checked refuse other changes")
     def test_the_hook_and_average_are_not_mixed(self):
