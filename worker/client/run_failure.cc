@@ -53,6 +53,11 @@ absl::Status RunFailure::status() const {
   return first_;
 }
 
+bool RunFailure::has_lost_server(uint32_t ps_index) const {
+  MutexLock lock(mutex_);
+  return lost_servers_.contains(ps_index);
+}
+
 RunFailure::LostServers RunFailure::take_lost_servers() {
   MutexLock lock(mutex_);
   LostServers lost = std::exchange(lost_servers_, {});

@@ -40,6 +40,8 @@ class RunFailure {
 
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   absl::Status status() const ABSL_LOCKS_EXCLUDED(mutex_);
+  /// Whether the ps task was lost since take_lost_servers().
+  bool has_lost_server(uint32_t ps_index) const ABSL_LOCKS_EXCLUDED(mutex_);
 
   /// Begins or continues a failover: takes the lost ps tasks out, and with them the error that they caused. An empty
   /// answer ends the failover.

@@ -117,7 +117,7 @@ TEST_F(JoinLoss, BeforeTheDataConnectionsTheBackupTakesOver) {
   run(nullptr, [this] { cluster_.stop(1); });
 }
 
-/// Refuses the next `refuse` data connections.
+/// Refuses the next `refuse` data connections, and calls `on_refusal` each time.
 class RefusingNetwork : public transport::loopback::Network {
  public:
   RefusingNetwork() { transport::loopback::use_network(this); }
@@ -127,12 +127,14 @@ class RefusingNetwork : public transport::loopback::Network {
   absl::Status connect(const std::shared_ptr<transport::loopback::Link>&, TimePoint) override {
     if (refuse == 0) return absl::OkStatus();
     --refuse;
+    if (on_refusal) on_refusal();
     return absl::UnavailableError("the network is down");
   }
   TimePoint arrival(const transport::loopback::End&, const transport::loopback::End&) override { return Clock::now(); }
   bool passes(const transport::loopback::End&, const transport::loopback::End&) override { return true; }
 
   std::atomic<int> refuse = 0;
+  Hook on_refusal;
 };
 
 /// Found by the whole-system simulation: the worker left to join again, and the others applied a step without it.
@@ -164,6 +166,33 @@ TEST(Takeover, APathToTheBackupThatFailsIsTriedAgainAsTheSameMember) {
     EXPECT_EQ(client->statistics().now().takeovers, 1u);
     EXPECT_EQ(client->statistics().now().rejoins, 0u);
   }
+}
+
+/// A worker had tried for 20 s to connect to a backup that was lost after it had taken over.
+TEST(Takeover, ABackupThatIsLostBeforeItsPathEndsTheWait) {
+  const Watchdog watchdog;
+  transport::loopback::add_to_transports();
+  RefusingNetwork network;
+  Cluster cluster({.ps_count = 1, .worker_count = 1, .transports = {"loopback"}, .backups = true});
+  ClientOptions options = cluster.options(0);
+  options.transport.order = {"loopback"};
+  const std::unique_ptr<Client> client = join(options, odd_schema());
+  ASSERT_NE(client, nullptr);
+  fill_initial(*client);
+  ASSERT_TRUE(client->start().ok());
+  ASSERT_TRUE(eventually([&] { return cluster.server(0).stats()->backup() == "level"; }));
+  constexpr int kMany = 1'000'000;
+  int attempts = 0;
+  network.on_refusal = [&] {
+    if (attempts++ == 0) cluster.stop(1);
+  };
+  network.refuse = kMany;
+  cluster.stop(0);
+  fill_gradients(*client, 0, 1);
+  client->exchange();
+  EXPECT_EQ(client->wait().code(), absl::StatusCode::kUnavailable);
+  EXPECT_GT(attempts, 0);
+  EXPECT_LT(attempts, 30) << "20 s have 66 attempts";
 }
 
 }  // namespace

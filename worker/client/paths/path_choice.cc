@@ -50,7 +50,8 @@ absl::Status PathManager::connect(ShardLink& link, TimePoint deadline) {
   while (true) {
     absl::Status connected = try_candidates(link, deadline);
     const bool may_pass = absl::IsUnavailable(connected) && failure_.status().ok() && !asked_to_stop(options_);
-    if (!may_pass) return connected;
+    // During a failover, the loss of the successor is no failure of the run yet.
+    if (!may_pass || failure_.has_lost_server(link.ps_index)) return connected;
     if (Clock::now() >= last_round) {
       // A ps that was lost at the same time is another cause.
       GRADRAIL_RETURN_IF_ERROR(answers_(link.ps_index));
