@@ -22,6 +22,9 @@ import unittest
 PATIENCE = float(os.environ.get("GRADRAIL_PATIENCE", "1")) * float(os.environ.get("GRADRAIL_INSTRUMENTED_PATIENCE", "1"))
 START = 30 * PATIENCE  # until a task on a busy machine has printed something
 FINISH = 45 * PATIENCE  # until a small run has ended
+# For runs whose bits are compared: a step without the gradient of a lost worker has other bits, and a busy machine must
+# not lose one.
+ALL_STAY = ("--heartbeat-timeout", 600, "--path_timeout", 600)
 
 GOOD, FAILED, USAGE, CONFIGURATION, RETRY = 0, 1, 2, 4, 200
 

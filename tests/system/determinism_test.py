@@ -11,9 +11,8 @@ class SyncRuns(cluster.ClusterTest):
         self.data = digits.write(self.folder)
 
     def run_hash(self, *flags, workers=3, epochs=3):
-        # A step without the gradient of a lost worker has other bits: a busy machine must not lose one.
         task = self.train("--mode", "sync", "--epochs", epochs, "--data_dir", self.data, "--workers", workers,
-                          "--heartbeat-timeout", 600, "--path_timeout", 600, *flags)
+                          *cluster.ALL_STAY, *flags)
         self.assert_ends(task, cluster.GOOD)
         return cluster.hash_of(task)
 

@@ -35,7 +35,7 @@ class SyncTest(cluster.ClusterTest):
 
     def finished(self, *flags):
         task = self.train("--model", "mlp", "--mode", "sync", "--optimizer", "adam", "--data_dir", self.data, "--workers", 2,
-                          *flags)
+                          *cluster.ALL_STAY, *flags)
         self.assert_ends(task, cluster.GOOD, 4 * cluster.FINISH)
         return task
 

@@ -24,7 +24,7 @@ class ParametersOnGpus(cluster.ClusterTest):
                      "--model", "mlp", "--towers", 1]
 
     def finished(self, *flags, on=None):
-        task = self.train(*self.data, "--epochs", 1, *flags, environment=on or gpus())
+        task = self.train(*self.data, "--epochs", 1, *cluster.ALL_STAY, *flags, environment=on or gpus())
         self.assert_ends(task, cluster.GOOD, 4 * cluster.FINISH)
         return task
 
