@@ -22,8 +22,7 @@ import unittest
 PATIENCE = float(os.environ.get("GRADRAIL_PATIENCE", "1")) * float(os.environ.get("GRADRAIL_INSTRUMENTED_PATIENCE", "1"))
 START = 30 * PATIENCE  # until a task on a busy machine has printed something
 FINISH = 45 * PATIENCE  # until a small run has ended
-# For runs whose bits are compared: a step without the gradient of a lost worker has other bits, and a busy machine must
-# not lose one.
+# A busy machine must not lose a worker: a step without its gradient has other bits, and no loss may be reported.
 ALL_STAY = ("--heartbeat-timeout", 600, "--path_timeout", 600)
 
 GOOD, FAILED, USAGE, CONFIGURATION, RETRY = 0, 1, 2, 4, 200

@@ -170,7 +170,7 @@ class Stop(StoppedRun):
     def test_while_it_trains(self):
         for way, flags in zip(WAYS, itertools.cycle((["--ps", 1], ["--ps", 2, "--mode", "sync"]))):
             with self.subTest(way=way.__name__, flags=flags):
-                task = self.begin(*flags)
+                task = self.begin(*flags, *cluster.ALL_STAY)
                 task.wait_for("Step: [1-9]\\d{2}")
                 way(task)
                 self.assert_stopped(task, ps=flags[1])
@@ -180,7 +180,7 @@ class Stop(StoppedRun):
         moments = (None, "# ps/0: pid", "# ps/1: pid", "# worker/0: pid", "# worker/2: pid")
         for moment, way in zip(moments, itertools.cycle((to_group_twice, to_group, to_both))):
             with self.subTest(way=way.__name__, moment=moment):
-                task = self.begin("--ps", 2)
+                task = self.begin("--ps", 2, *cluster.ALL_STAY)
                 if moment:
                     task.wait_for(moment)
                 cluster.wait_until(lambda: takes_signals(task), cluster.START, task.transcript)
