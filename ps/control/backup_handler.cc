@@ -4,6 +4,7 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/types/span.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status.h"
@@ -215,15 +216,17 @@ absl::Status BackupHandler::take_over(const proto::JoinRequest& request, RunSetu
 /// are lost.
 absl::Status BackupHandler::check_versions(const proto::JoinRequest& request, const RunAgreement& agreement,
                                            bool is_primary_unreachable) const {
-  const auto& seen = request.take_over().versions();  // versions of the buckets of all shards, shard by shard
-  auto next = seen.begin();
-  ShardClaim claim = {.worker = request.member().task_index(),
-                      .incarnation = request.member().incarnation(),
-                      .steps = {request.take_over().steps().begin(), request.take_over().steps().end()}};
+  // Both are of the buckets of all shards, one shard after the other.
+  absl::Span<const uint64_t> versions = request.take_over().versions(), steps = request.take_over().steps();
+  const auto take = [](absl::Span<const uint64_t>& from, size_t count) {
+    const absl::Span<const uint64_t> taken = from.first(std::min(count, from.size()));
+    from.remove_prefix(taken.size());
+    return std::vector<uint64_t>(taken.begin(), taken.end());
+  };
+  ShardClaim claim = {.worker = request.member().task_index(), .incarnation = request.member().incarnation()};
   for (size_t i = 0; i < context_.shards.size(); ++i) {
-    claim.versions.clear();
-    const size_t count = agreement.bucket_count(i);
-    while (claim.versions.size() < count && next != seen.end()) claim.versions.push_back(*next++);
+    claim.versions = take(versions, agreement.bucket_count(i));
+    claim.steps = take(steps, agreement.bucket_count(i));
     if (const absl::Status may = context_.shards[i].may_take_over(claim, is_primary_unreachable); !may.ok()) {
       return absl::Status(may.code(), fmt::format("the backup of {} cannot take over: {}",
                                                   replication_.replication_peer_name(), message_of(may)));

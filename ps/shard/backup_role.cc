@@ -103,8 +103,7 @@ std::string BackupRole::what_it_lacks(const ShardClaim& seen) const {
                        seen.versions[i]);
   }
   for (uint32_t i = 0; i < partition_.bucket_count(); ++i) {
-    const uint32_t fragment = partition_.fragment(i);
-    const uint64_t steps = fragment < seen.steps.size() ? seen.steps[fragment] : 0;
+    const uint64_t steps = i < seen.steps.size() ? seen.steps[i] : 0;
     const uint64_t done = protocol.done_step(seen.worker, seen.incarnation, i).value_or(0);
     if (steps > done)
       return fmt::format("it has {} steps of worker {} in bucket {}, and the worker has made {}", done, seen.worker, i,

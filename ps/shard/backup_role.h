@@ -27,7 +27,7 @@ struct ShardClaim {
   std::vector<uint64_t> versions;  ///< versions of the buckets; empty: the control plane does not have them
   WorkerIndex worker = 0;
   uint64_t incarnation = 0;
-  std::vector<uint64_t> steps;  ///< async, ssp: of this incarnation, with all answers, by fragment; else empty
+  std::vector<uint64_t> steps;  ///< async, ssp: of this incarnation, answered by the buckets; else empty
 };
 
 /// The part of a shard that is the backup of another one: it receives the primary's buckets, and takes over after it.

@@ -513,4 +513,16 @@ std::vector<uint64_t> Exchange::versions(uint32_t shard_index) const {
   return versions;
 }
 
+std::vector<uint64_t> Exchange::answered_steps(uint32_t shard_index) const {
+  GRADRAIL_CHECK(shard_index < shards_.size());
+  std::vector<uint64_t> steps;
+  for (const Bucket& bucket : shards_[shard_index].buckets) {
+    const Fragment& fragment = fragments_[bucket.fragment];
+    const bool is_ahead =
+        fragment.under_way && fragment.kind == ps::ArrivalKind::push && bucket.pushed && !bucket.outstanding;
+    steps.push_back(is_ahead ? fragment.step : fragment.done_step);
+  }
+  return steps;
+}
+
 }  // namespace gradrail::worker

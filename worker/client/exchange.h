@@ -123,6 +123,9 @@ class Exchange final : public PathEvents {
   uint64_t global_step(Index fragment = 0) const;
   /// Number of updates applied to each bucket of a shard, as of the answers to this worker.
   std::vector<uint64_t> versions(uint32_t shard_index) const;
+  /// The last step that each bucket of a shard has answered since set_first_steps(); 0: none. A step under way may have
+  /// answers of some buckets already.
+  std::vector<uint64_t> answered_steps(uint32_t shard_index) const;
 
   // PathEvents
   void on_answer(ShardLink& link, uint64_t immediate) override;

@@ -75,7 +75,11 @@ class PathManager {
   void set_server(ShardLink& link, const ps::proto::DescribeReply& described);
   /// Errors  FAILED_PRECONDITION: another start would end in the same way. UNAVAILABLE: it might not.
   absl::Status connect_all(TimePoint deadline);
-  /// Opens the path to a server that has replaced the link's former one, and reports the former path as lost.
+  /// Closes the paths to a lost ps task. Its successor has other addresses and keys. An answer of the lost one that
+  /// arrives later must not count: the successor may not have that update.
+  void close_paths(uint32_t ps_index);
+  /// Opens the path to a server that has replaced the link's former one, after close_paths(), and reports the former
+  /// path as lost.
   absl::Status connect_again(ShardLink& link, TimePoint deadline);
   /// Marks that the run has exchanged over these paths: a way that fails later has worked before.
   void set_started() { started_ = true; }

@@ -88,12 +88,17 @@ absl::Status PathManager::replace(ShardLink& link) {
   return failure_.status();
 }
 
-/// The server that takes over has other addresses and keys: nothing of the former path can be used.
-absl::Status PathManager::connect_again(ShardLink& link, TimePoint deadline) {
-  link.path.reset();
-  link.probe.path.reset();
-  link.probe.candidate = SIZE_MAX;
+void PathManager::close_paths(uint32_t ps_index) {
+  for (const auto& link : links_) {
+    if (link->ps_index != ps_index) continue;
+    link->path.reset();
+    link->probe.path.reset();
+    link->probe.candidate = SIZE_MAX;
+  }
   close_unused_contexts();
+}
+
+absl::Status PathManager::connect_again(ShardLink& link, TimePoint deadline) {
   if (link.bucket_count == 0) return absl::OkStatus();
   GRADRAIL_RETURN_IF_ERROR(connect(link, deadline));
   GRADRAIL_CHECK(link.is_up());

@@ -72,6 +72,7 @@ absl::Status Failover::recover() {
 }
 
 absl::Status Failover::switch_to_successor(uint32_t ps_index, const absl::Status& cause) {
+  paths_.close_paths(ps_index);  // before the request, which has the steps that were answered
   GRADRAIL_ASSIGN_OR_RETURN(Successor successor, find_successor(ps_index));
   // The successor counts this worker as a member from here on, and its heartbeat must start.
   session_.switch_to(ps_index, std::move(successor.control), successor.is_at_backup_address);
@@ -135,6 +136,9 @@ ps::proto::JoinRequest Failover::takeover_request(uint32_t ps_index) const {
   for (const auto& link : links) {
     if (link->ps_index != ps_index) continue;
     for (const uint64_t version : exchange_.versions(link->shard_index)) take_over.add_versions(version);
+    // Its version may be newer although it lacks steps of this worker: other workers have continued there.
+    if (session_.sums()) continue;
+    for (const uint64_t step : exchange_.answered_steps(link->shard_index)) take_over.add_steps(step);
   }
   for (const auto& [name, generation] : session_.barrier_generations()) {
     ps::proto::JoinRequest::TakeOver::Barrier& barrier = *take_over.add_barriers();
@@ -142,9 +146,6 @@ ps::proto::JoinRequest Failover::takeover_request(uint32_t ps_index) const {
     barrier.set_generation(generation);
   }
   take_over.set_steps_are_done(session_.steps_finished());
-  // Its version may be newer although it lacks steps of this worker: other workers have continued there.
-  for (Exchange::Index fragment = 0; !session_.sums() && fragment < exchange_.fragment_count(); ++fragment)
-    take_over.add_steps(exchange_.done_step(fragment));
   return request;
 }
 
