@@ -3,6 +3,7 @@
 
 #include "base/status.h"
 #include "ps/admission/grpc_channel.h"
+#include "ps/protocol/control.pb.h"
 #include "ps/protocol/control_channel.h"
 #include "tests/base/captured_log.h"
 #include "tests/transport/loopback/context.h"
