@@ -42,16 +42,7 @@ class Bench(cluster.ClusterTest):
         return file, cluster.recorded_run(file)
 
     def assert_rows(self, run, paths):
-        measured = [row for row in run["results"] if not row["failed"]]
-        for path in paths:
-            self.assertTrue(any(row["path"].startswith(path) for row in measured), f"{path}: {run['results']}")
-        for row in measured:
-            times = row["percentiles"]
-            self.assertGreater(times["iterations"], 0, row)
-            self.assertLessEqual(times["min_us"], times["p50_us"], row)
-            self.assertLessEqual(times["p50_us"], times["p999_us"], row)
-            self.assertEqual(row["nwrong"], 0, row)
-            self.assertEqual(len(row["rounds_us"]), 2, row)
+        cluster.assert_measured(self, run["results"], paths, rounds=2)
 
     def assert_answered(self, run, suite, paths):
         self.assertLessEqual({"version", "arguments", "machine", "libraries", "config", "devices", "results"}, set(run))

@@ -384,6 +384,19 @@ def recorded_run(file):
     return run_from(pathlib.Path(file).read_text())
 
 
+def assert_measured(test, rows, paths, rounds):
+    """Asserts that rows of a recorded run have these paths, and that each row without a failure has good figures."""
+    measured = [row for row in rows if not row["failed"]]
+    for path in paths:
+        test.assertTrue(any(row["path"].startswith(path) for row in measured), f"{path}: {rows}")
+    for row in measured:
+        times = row["percentiles"]
+        test.assertGreater(times["iterations"], 0, row)
+        test.assertLessEqual(times["min_us"], times["p50_us"], row)
+        test.assertLessEqual(times["p50_us"], times["p999_us"], row)
+        test.assertEqual((row["nwrong"], len(row["rounds_us"])), (0, rounds), row)
+
+
 def retry_worthy(code):
     return code >= 128
 
