@@ -52,10 +52,8 @@ absl::Status PathManager::replace(ShardLink& link) {
   const size_t former = link.candidate;
   GRADRAIL_CHECK(former < link.candidates.size());
   // Both paths are closed first: an open path would keep its context open (invariant 3).
-  link.path.reset();
-  link.probe.path.reset();
+  link.close();
   close_unused_contexts();
-  link.probe.candidate = SIZE_MAX;  // the next probe begins with the best candidate
   link.candidates[former].refused = fmt::format("lost during the run: {}", cause);
   const std::vector<size_t> order = order_of_attempts(link, former, options_.transport.fallback);
   std::string last_error;
@@ -90,10 +88,7 @@ absl::Status PathManager::replace(ShardLink& link) {
 
 void PathManager::close_paths(uint32_t ps_index) {
   for (const auto& link : links_) {
-    if (link->ps_index != ps_index) continue;
-    link->path.reset();
-    link->probe.path.reset();
-    link->probe.candidate = SIZE_MAX;
+    if (link->ps_index == ps_index) link->close();
   }
   close_unused_contexts();
 }

@@ -75,6 +75,12 @@ struct ShardLink {
   Probe probe;
   TimePoint next_probe = TimePoint::max();  ///< max: `path` is the best there is
 
+  /// Closes the path and the tested one. The next probe begins with the best candidate.
+  void close() {
+    path.reset();
+    probe.path.reset();
+    probe.candidate = SIZE_MAX;
+  }
   bool is_up() const { return path != nullptr && path->phase() == ShardPath::Phase::active; }
 };
 

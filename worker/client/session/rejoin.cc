@@ -137,8 +137,7 @@ absl::Status Rejoin::join_once(TimePoint deadline, uint64_t former_group) {
   if (session_.has_started() && !same_servers && !session_.began_from().has_value()) {
     log_warning(
         "the parameter servers have restored no checkpoint ({}): the run continues with the chief's parameters{}, "
-        "global "
-        "steps count from 0 again, and the result may differ in bits from a run without the loss",
+        "global steps count from 0 again, and the result may differ in bits from a run without the loss",
         session_.saves_checkpoints() ? "see their logs" : "not all of them have --checkpoint_dir",
         ps::state_vectors(options_.optimizer.kind) > 0 ? ", the optimizer state is reset" : "");
   }
