@@ -112,9 +112,8 @@ class Restart(cluster.ClusterTest):
                                   "--ps", 2, "--checkpoint_dir", self.saved,
                                   environment={"GRADRAIL_FAILPOINT": f"kill:{place}:{17 if place == 'write' else 4}"})
                 self.assertNotEqual(task.code(), cluster.GOOD, task.transcript())
-                steps = self.steps()
-                whole = [step for step, shard, _ in steps if shard == 0 and (step, 1, 2) in steps]
-                self.assertTrue(whole, f"{steps}\n{task.transcript()}")
+                whole = cluster.whole_saves(self.saved, 2)
+                self.assertTrue(whole, f"{self.files()}\n{task.transcript()}")
                 self.assertLess(whole[-1], 11000)
                 again = self.run_digits("--epochs", 1, "--ps", 2, "--keep", 2)
                 self.assertTrue(again.has(rf"restored global step {whole[-1]} from"), again.transcript())

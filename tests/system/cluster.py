@@ -405,6 +405,12 @@ def hash_of(task):
     return task.wait_for(r"^Parameter-Hash: ([0-9a-f]{64})$", FINISH).group(1)
 
 
+def whole_saves(folder, shards):
+    """Returns the global steps of the saves with all their shards, in their order. Two saves of a step differ in time."""
+    saves = [path.name.rsplit("-", 3)[0] for path in folder.glob(f"gradrail-*-of-{shards}.ckpt")]
+    return [int(save.split("-")[1]) for save in sorted(set(saves)) if saves.count(save) == shards]
+
+
 def children(pid):
     """Returns the names and process ids of the tasks of a local cluster, from its output."""
     return pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()

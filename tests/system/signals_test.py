@@ -94,11 +94,9 @@ class StoppedRun(cluster.ClusterTest):
             self.assertTrue(found, task.transcript())
         if not found:
             return
-        steps = [tuple(map(int, re.match(r"gradrail-(\d{12})-\d+-(\d+)-of-(\d+)\.ckpt$", path.name).groups()))
-                 for path in self.saved.glob("*.ckpt")]
-        whole = [step for step, shard, _ in steps if shard == 0 and all((step, i, ps) in steps for i in range(ps))]
-        self.assertTrue(whole, f"{steps}\n{task.transcript()}")
-        self.assertGreaterEqual(max(whole), int(found[-1]), f"{steps}\n{task.transcript()}")
+        whole = cluster.whole_saves(self.saved, ps)
+        self.assertTrue(whole, task.transcript())
+        self.assertGreaterEqual(whole[-1], int(found[-1]), task.transcript())
         self.assertEqual(list(self.saved.glob("*.tmp")), [])
         self.assertEqual(verify(self.saved), cluster.GOOD)
 
