@@ -19,7 +19,10 @@ class FlightRecorder {
   /// `mark.at_ns` is filled in.
   void record(Mark mark, TimePoint at) {
     mark.at_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(at.time_since_epoch()).count();
-    ring_[count_++ % ring_.size()] = mark;
+    ring_[next_] = mark;
+    if (++next_ < ring_.size()) return;
+    next_ = 0;
+    is_full_ = true;
   }
   void record(Mark mark) {
     if (is_on()) record(mark, Clock::now());
@@ -28,14 +31,16 @@ class FlightRecorder {
   /// Oldest first.
   std::vector<Mark> marks() const {
     std::vector<Mark> result;
-    const uint64_t kept = count_ < ring_.size() ? count_ : ring_.size();
-    for (uint64_t i = count_ - kept; i < count_; ++i) result.push_back(ring_[i % ring_.size()]);
+    const auto next = ring_.begin() + static_cast<ptrdiff_t>(next_);
+    if (is_full_) result.assign(next, ring_.end());
+    result.insert(result.end(), ring_.begin(), next);
     return result;
   }
 
  private:
   std::vector<Mark> ring_;
-  uint64_t count_ = 0;
+  size_t next_ = 0;       ///< place of the next mark
+  bool is_full_ = false;  ///< the places from next_ on have the oldest marks
 };
 
 }  // namespace gradrail

@@ -24,6 +24,34 @@ uint64_t nanoseconds(Duration duration) {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(duration).count());
 }
 
+/// Prefetches a bucket. Another core has written header and gradient, and has read the parameters. The misses of a
+/// small bucket overlap. They would follow each other otherwise.
+void prefetch(const ShardPeer& peer, uint64_t bucket) {
+  __builtin_prefetch(&peer.slot_headers()[bucket]);
+  if (peer.lanes.empty() || peer.gradients_mapped == nullptr) return;
+  __builtin_prefetch(peer.lanes[bucket].gradient);
+  if (peer.lanes[bucket].target != nullptr) __builtin_prefetch(peer.lanes[bucket].target, 1);
+}
+
+/// A value of SlotHeader::rate. False for NaN.
+bool is_rate(float rate) {
+  return rate == kAgreedRate || (rate >= 0.0f && rate < std::numeric_limits<float>::infinity());
+}
+
+/// Whether this is the header of a push with nothing rare, as the worker of a lane sends it in each step.
+bool is_plain_push(const SlotHeader& header, const ShardPeer& peer, uint32_t bucket, PushFormat format) {
+  const SlotHeader expected = {.kind = ArrivalKind::push,
+                               .format = format.kind,
+                               .bucket = bucket,
+                               .payload_bytes = peer.lanes[bucket].payload_bytes,
+                               .step = header.step,
+                               .incarnation = peer.incarnation,
+                               .base_version = header.base_version,
+                               .rate = header.rate};
+  // base_answer is read by an encoder alone.
+  return std::memcmp(&expected, &header, offsetof(SlotHeader, base_answer)) == 0 && is_rate(header.rate);
+}
+
 }  // namespace
 
 ShardExchange::ShardExchange(ShardEnvironment& environment, Partition& partition,
@@ -44,14 +72,30 @@ void ShardExchange::start() {
   non_finite_.reset();
 }
 
+void ShardExchange::make_lanes(ShardPeer& peer) const {
+  peer.lanes.clear();
+  const bool has_plain_store = partition_.device() == nullptr && partition_.later_results() == nullptr;
+  if (!has_plain_store || peer.encoder != nullptr || partition_.mode().grace.any()) return;
+  const PushFormat format = partition_.push_format();
+  for (uint32_t bucket = 0; bucket < partition_.bucket_count(); ++bucket) {
+    const ElementRange range = partition_.bucket_range(bucket);
+    peer.lanes.push_back({.gradient = gradient(peer, bucket, format),
+                          .target = peer.parameters_mapped == nullptr ? nullptr : peer.mapped_parameter(range.first),
+                          .offset = partition_.offset(bucket),
+                          .count = range.count,
+                          .payload_bytes = static_cast<uint32_t>(packed_bytes(range.count, format))});
+  }
+}
+
 void ShardExchange::on_arrival(ShardPeer& peer, uint64_t immediate) {
   assert(peer.phase == ShardPeer::Phase::active);
   if (immediate >= partition_.bucket_count()) {
     return peers_.refuse(peer, fmt::format("no bucket {} in this shard", immediate));
   }
-  prefetch(peer, static_cast<uint32_t>(immediate));
+  prefetch(peer, immediate);
   // A copy: the worker could change its slot between check and use.
   const SlotHeader header = peer.slot_headers()[immediate];
+  if (!peer.lanes.empty() && push_alone(peer, header, static_cast<uint32_t>(immediate))) return;
   mark_arrival(peer.worker, static_cast<uint32_t>(immediate), header.step);
   // The notice arrives in host memory: it does not order the writes of the NIC into GPU memory.
   if (peer.uses_gpu()) fail_shard_on_error(partition_.device()->flush_nic_writes());
@@ -81,14 +125,53 @@ void ShardExchange::on_arrival(ShardPeer& peer, uint64_t immediate) {
   run_actions();
 }
 
-/// Prefetches a bucket. Another core has written header and gradient, and has read the parameters. The misses of a
-/// small bucket overlap. They would follow each other otherwise.
-void ShardExchange::prefetch(const ShardPeer& peer, uint32_t bucket) const {
-  __builtin_prefetch(&peer.slot_headers()[bucket]);
-  if (peer.gradients_mapped == nullptr || peer.is_on_device()) return;
-  __builtin_prefetch(gradient(peer, bucket, partition_.push_format()));
-  if (peer.parameters_mapped != nullptr)
-    __builtin_prefetch(peer.mapped_parameter(partition_.bucket_range(bucket).first), 1);
+/// The short way of a push. False: nothing was done, and the push takes the general way.
+bool ShardExchange::push_alone(ShardPeer& peer, const SlotHeader& header, uint32_t bucket) {
+  const PushFormat format = partition_.push_format();
+  if (has_failed_ || primary_.is_replicating() || !is_plain_push(header, peer, bucket, format)) return false;
+  const std::optional<ShardProtocol::LonePush> push =
+      partition_.protocol().on_lone_push({.worker = peer.worker,
+                                          .incarnation = peer.incarnation,
+                                          .kind = ArrivalKind::push,
+                                          .bucket = bucket,
+                                          .step = header.step,
+                                          .base_version = header.base_version});
+  if (!push.has_value()) return false;
+  const ShardPeer::Lane& lane = peer.lanes[bucket];
+  const TimePoint taken_at = taken_at_;
+  peer.bytes_in += header.payload_bytes + sizeof(SlotHeader);
+  peer.is_in_steps = true;
+  fail_shard_on_error(partition_.store().update(lane.offset, lane.count, absl::MakeConstSpan(&lane.gradient, 1),
+                                                absl::MakeConstSpan(&lane.target, lane.target == nullptr ? 0 : 1),
+                                                {.index = push->version, .rate = header.rate, .format = format}));
+  if (has_failed_) return true;
+  if (const bool is_finite = partition_.store().last_is_finite(); !non_finite_.stays_finite(is_finite)) {
+    const Action applied = {.kind = Action::Kind::apply,
+                            .bucket = bucket,
+                            .worker = peer.worker,
+                            .step = header.step,
+                            .version = push->version,
+                            .contributors = {peer.worker}};
+    const GradientTerm term = {peer.worker, lane.gradient};
+    non_finite_.on_updated(applied, is_finite, absl::MakeConstSpan(&term, 1));
+  }
+  ++updates_;
+  partition_.on_changed(bucket);
+  if (recorder_.is_on()) {
+    taken_at_ = Clock::now();
+    mark(Mark::Kind::noticed, peer.worker, bucket, header.step, noticed_at_);
+    mark(Mark::Kind::taken, peer.worker, bucket, header.step, taken_at);
+    mark(Mark::Kind::applying, peer.worker, bucket, header.step, taken_at);
+    mark(Mark::Kind::applied, peer.worker, bucket, header.step, taken_at_);
+  }
+  peer.return_headers()[bucket] = {.bucket = bucket,
+                                   .step = header.step,
+                                   .version = push->version,
+                                   .staleness = static_cast<uint32_t>(std::min<uint64_t>(push->staleness, UINT32_MAX)),
+                                   .incarnation = peer.incarnation};
+  peer.stored_version[bucket] = push->version;
+  post(peer, bucket);
+  return true;
 }
 
 absl::Status ShardExchange::check(const ShardPeer& peer, const SlotHeader& header, uint64_t immediate) const {
@@ -99,9 +182,7 @@ absl::Status ShardExchange::check(const ShardPeer& peer, const SlotHeader& heade
   if (header.bucket != immediate) return bad("is for another bucket");
   if (header.incarnation != peer.incarnation) return bad("of another incarnation");
   if (header.kind < ArrivalKind::push || header.kind > ArrivalKind::absent) return bad("unknown kind");
-  // false for NaN
-  if (!(header.rate == kAgreedRate || (header.rate >= 0.0f && header.rate < std::numeric_limits<float>::infinity())))
-    return bad("the learning rate is not a finite number, 0 or more");
+  if (!is_rate(header.rate)) return bad("the learning rate is not a finite number, 0 or more");
   if (!(header.weight > 0.0f && header.weight < std::numeric_limits<float>::infinity()))
     return bad("the weight is not a finite number, more than 0");
   if (header.weight != 1.0f && partition_.device() != nullptr)
@@ -359,13 +440,16 @@ void ShardExchange::complete(const Action& action) {
   } else if (peer->parameters_mapped == nullptr) {
     write_crc(*peer, action.bucket);
   }
-  if (has_failed_) return;
-  peer->bytes_out += answer_bytes(*peer, action.bucket) + sizeof(ReturnHeader);
-  peer->parameters_sent[action.bucket] = peer->parameters_mapped != nullptr || !partition_.returns_parameters();
-  // The answer waits behind a backlog, or without room: answers leave in their order.
-  if (peer->backlog.empty() && post_answer(*peer, action.bucket)) return;
-  peer->backlog.push_back(action.bucket);
-  peers_.update_unsettled(*peer);
+  if (!has_failed_) post(*peer, action.bucket);
+}
+
+/// Posts an answer that is written. It waits behind a backlog, or without room: answers leave in their order.
+void ShardExchange::post(ShardPeer& peer, uint32_t bucket) {
+  peer.bytes_out += answer_bytes(peer, bucket) + sizeof(ReturnHeader);
+  peer.parameters_sent[bucket] = peer.parameters_mapped != nullptr || !partition_.returns_parameters();
+  if (peer.backlog.empty() && post_answer(peer, bucket)) return;
+  peer.backlog.push_back(bucket);
+  peers_.update_unsettled(peer);
 }
 
 void ShardExchange::write_header(ShardPeer& peer, const Action& action) {
@@ -483,24 +567,21 @@ void ShardExchange::fail_shard_on_error(const absl::Status& stored) {
   if (environment_.options.on_failed) environment_.options.on_failed(cause);
 }
 
+void ShardExchange::mark(Mark::Kind kind, WorkerIndex worker, uint32_t bucket, uint64_t step, TimePoint at) {
+  recorder_.record({.step = step, .worker = worker, .shard = partition_.shard_index(), .bucket = bucket, .kind = kind},
+                   at);
+}
+
 void ShardExchange::mark(Mark::Kind kind, const Action& action) {
   if (!recorder_.is_on()) return;
-  for (const WorkerIndex worker : action.contributors) {
-    recorder_.record({.step = action.step,
-                      .worker = worker,
-                      .shard = partition_.shard_index(),
-                      .bucket = action.bucket,
-                      .kind = kind});
-  }
+  for (const WorkerIndex worker : action.contributors) mark(kind, worker, action.bucket, action.step, Clock::now());
 }
 
 void ShardExchange::mark_arrival(WorkerIndex worker, uint32_t bucket, uint64_t step) {
   if (!recorder_.is_on()) return;
-  Mark mark{
-      .step = step, .worker = worker, .shard = partition_.shard_index(), .bucket = bucket, .kind = Mark::Kind::noticed};
-  recorder_.record(mark, noticed_at_);
-  mark.kind = Mark::Kind::taken;
-  recorder_.record(mark);
+  taken_at_ = Clock::now();
+  mark(Mark::Kind::noticed, worker, bucket, step, noticed_at_);
+  mark(Mark::Kind::taken, worker, bucket, step, taken_at_);
 }
 
 }  // namespace gradrail::ps

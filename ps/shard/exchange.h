@@ -32,6 +32,9 @@ namespace gradrail::ps {
 ///   exchange.cc         apply() calls the store; answer() completes an answer, post_answer() posts it
 ///   ../store/host_store.cc, or device_store.cc on a GPU: updates the parameters
 ///
+/// A push that is applied alone, without any rare feature, takes a short way: push_alone() calls protocol, store and
+/// post_answer() with values that are ready before the step.
+///
 /// On a GPU, apply() only begins the update. The answers of a turn wait for one mark behind its work; advance() posts
 /// them.
 ///
@@ -48,8 +51,10 @@ class ShardExchange {
 
   /// The transport has returned completions. The flight recorder uses the time for those that are handled next.
   void on_completions() {
-    if (recorder_.is_on()) noticed_at_ = Clock::now();
+    if (recorder_.is_on()) noticed_at_ = taken_at_ = Clock::now();
   }
+  /// Makes the lanes of a peer that becomes active, unless a rare feature of the run or of the peer is on.
+  void make_lanes(ShardPeer& peer) const;
   /// The header of an active peer's bucket has arrived; the payload is there, too.
   void on_arrival(ShardPeer& peer, uint64_t immediate);
   /// Changes the membership in the protocol, and applies and answers what that completes. Without effect before set-up.
@@ -87,7 +92,7 @@ class ShardExchange {
   std::vector<Mark> marks() const { return recorder_.marks(); }
 
  private:
-  void prefetch(const ShardPeer& peer, uint32_t bucket) const;
+  bool push_alone(ShardPeer& peer, const SlotHeader& header, uint32_t bucket);
   absl::Status check(const ShardPeer& peer, const SlotHeader& header, uint64_t immediate) const;
   absl::StatusOr<uint32_t> payload_crc(const ShardPeer& peer, uint32_t bucket, PushFormat format) const;
   PushFormat format_of(ArrivalKind kind) const;
@@ -104,6 +109,7 @@ class ShardExchange {
                       absl::Span<const float> weights, absl::Span<float* const> targets);
   uint64_t answer_bytes(const ShardPeer& peer, uint32_t bucket) const;
   void complete(const Action& action);
+  void post(ShardPeer& peer, uint32_t bucket);
   bool post_answer(ShardPeer& peer, uint32_t bucket);
   const float* gradient(const ShardPeer& peer, uint32_t bucket, PushFormat format) const;
   transport::LocalSlice parameters_source(const ShardPeer& peer, uint32_t bucket) const;
@@ -112,6 +118,7 @@ class ShardExchange {
   void read_failure();
   void fail_shard_on_error(const absl::Status& stored);
   void mark_arrival(WorkerIndex worker, uint32_t bucket, uint64_t step);
+  void mark(Mark::Kind kind, WorkerIndex worker, uint32_t bucket, uint64_t step, TimePoint at);
   void mark(Mark::Kind kind, const Action& action);
 
   /// An apply, for the flight recorder, or an answer that the GPU has to finish.
@@ -132,6 +139,7 @@ class ShardExchange {
   Actions actions_;                       ///< actions of the last decision; keeps its memory between arrivals
   TimePoint decided_at_;                  ///< time of the last decision; set only in the modes in which workers wait
   TimePoint noticed_at_;                  ///< time of on_completions(), while the recorder is on
+  TimePoint taken_at_;                    ///< the latest mark of this turn: the next arrival is taken then
   GraceWindows grace_;
   NonFiniteWatch non_finite_;
   bool has_failed_ = false;  ///< the store has lost the parameters

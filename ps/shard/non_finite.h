@@ -36,10 +36,11 @@ class NonFiniteWatch {
   void reset();
   /// The initial values of a worker are in the bucket.
   void on_initialised(const Action& action, absl::Span<const float> values);
+  /// An update with this result of the store changes nothing here.
+  bool stays_finite(bool is_finite) const { return is_finite && finite_count_ == states_.size(); }
   /// An update has ended, with this result of the store. `terms` are the gradients of the action.
   void on_updated(const Action& action, bool is_finite, absl::Span<const GradientTerm> terms) {
-    if (is_finite && finite_count_ == states_.size()) return;
-    record(action, is_finite, terms);
+    if (!stays_finite(is_finite)) record(action, is_finite, terms);
   }
 
   /// Buckets with NaN or infinity in their parameters or state now.

@@ -24,8 +24,8 @@ constexpr auto kGracePeriod = std::chrono::seconds(1);
 
 }  // namespace
 
-PeerTable::PeerTable(ShardEnvironment& environment, std::function<void(const ShardPeer&)> on_inactive)
-    : environment_(environment), on_inactive_(std::move(on_inactive)) {}
+PeerTable::PeerTable(ShardEnvironment& environment, Events events)
+    : environment_(environment), events_(std::move(events)) {}
 
 PeerTable::~PeerTable() {
   for (auto& [connection, peer] : peers_) {
@@ -105,6 +105,7 @@ void PeerTable::activate(ShardPeer& peer) {
   if (active_.size() <= peer.worker) active_.resize(peer.worker + 1, nullptr);
   active_[peer.worker] = &peer;
   peer.phase = ShardPeer::Phase::active;
+  events_.on_active(peer);
   update_unsettled(peer);
 }
 
@@ -112,7 +113,7 @@ void PeerTable::activate(ShardPeer& peer) {
 void PeerTable::deactivate(ShardPeer& peer) {
   GRADRAIL_CHECK(active_[peer.worker] == &peer);  // invariant 1
   active_[peer.worker] = nullptr;
-  on_inactive_(peer);
+  events_.on_inactive(peer);
 }
 
 void PeerTable::start_closing(ShardPeer& peer, TimePoint deadline) {

@@ -32,8 +32,11 @@ struct PathTraffic {
 /// Threads  Owner thread of the shard.
 class PeerTable {
  public:
-  /// `on_inactive` is called with an active peer that becomes inactive, before its slots end.
-  PeerTable(ShardEnvironment& environment, std::function<void(const ShardPeer&)> on_inactive);
+  struct Events {
+    std::function<void(ShardPeer&)> on_active;          ///< before the first arrival
+    std::function<void(const ShardPeer&)> on_inactive;  ///< of an active peer, before its slots end
+  };
+  PeerTable(ShardEnvironment& environment, Events events);
   /// Closes all connections, without calls of on_inactive.
   ~PeerTable();
   PeerTable(const PeerTable&) = delete;
@@ -111,7 +114,7 @@ class PeerTable {
   static void add_traffic(const ShardPeer& peer, Traffic& traffic);
 
   ShardEnvironment& environment_;
-  const std::function<void(const ShardPeer&)> on_inactive_;
+  const Events events_;
   std::map<WorkerIndex, Admission> admitted_;
   bool is_ending_ = false;
   std::unordered_map<const transport::Connection*, std::unique_ptr<ShardPeer>> peers_;

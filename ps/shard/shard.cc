@@ -120,13 +120,15 @@ Shard::Shard(Options options)
     : environment_{.options = std::move(options)},
       wait_set_(environment_.options.wait),
       parameters_(environment_),
-      peers_(environment_,
-             [this](const ShardPeer& peer) {
-               // Held answers and waiting pushes refer to the memory of this connection, which ends now.
-               primary_.forget_held(peer.worker);
-               exchange_.forget(peer.worker);
-               partition_.protocol().reconnect_worker(peer.worker, peer.incarnation);
-             }),
+      peers_(environment_, {.on_active = [this](ShardPeer& peer) { exchange_.make_lanes(peer); },
+                            .on_inactive =
+                                [this](const ShardPeer& peer) {
+                                  // Held answers and waiting pushes refer to the memory of this connection, which
+                                  // ends now.
+                                  primary_.forget_held(peer.worker);
+                                  exchange_.forget(peer.worker);
+                                  partition_.protocol().reconnect_worker(peer.worker, peer.incarnation);
+                                }}),
       primary_(environment_, partition_, [this](const Action& action) { exchange_.answer(action); }),
       backup_(environment_, partition_, peers_),
       exchange_(environment_, partition_, parameters_, peers_, primary_),

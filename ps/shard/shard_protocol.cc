@@ -165,6 +165,27 @@ void ShardProtocol::on_arrival(const Arrival& arrival, Actions& actions) {
   refuse(arrival, fmt::format("unknown kind {}", static_cast<unsigned>(arrival.kind)), actions);
 }
 
+std::optional<ShardProtocol::LonePush> ShardProtocol::on_lone_push(const Arrival& push) {
+  assert(push.kind == ArrivalKind::push);
+  Member* member = find(push.worker, push.incarnation);
+  if (member == nullptr || !member->arrived || member->finished || push.bucket >= buckets_.size()) return std::nullopt;
+  Bucket& bucket = buckets_[push.bucket];
+  Exchange& exchange = member->exchanges[push.bucket];
+  if (!bucket.initialised || exchange.waiting || push.step <= exchange.done_step) return std::nullopt;
+  if (mode_.sums()) {
+    const bool is_only_one = expected_count_ == 1 && is_expected(push.worker) && bucket.waiting_count == 0;
+    if (!is_only_one || mode_.grace.any() || push.step != bucket.version + 1) return std::nullopt;
+  } else {
+    if (mode_.kind == ModeKind::ssp || push.step != exchange.done_step + 1) return std::nullopt;
+    exchange.fresh = false;
+  }
+  exchange.done_step = push.step;
+  exchange.done_staleness = staleness_of(bucket.version, push.base_version);
+  exchange.done_dropped = false;
+  ++bucket.version;
+  return LonePush{.version = bucket.version, .staleness = exchange.done_staleness};
+}
+
 void ShardProtocol::on_window_end(uint32_t bucket_index, uint64_t step, Actions& actions) {
   GRADRAIL_CHECK(bucket_index < buckets_.size());
   Bucket& bucket = buckets_[bucket_index];

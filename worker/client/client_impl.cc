@@ -211,6 +211,7 @@ absl::Status ClientImpl::advance(Duration timeout) {
 
 /// The remedy for a recorded failure is a backup or a rejoin; else the error ends the run. A rejoin drops the exchange.
 absl::Status ClientImpl::remedy_failure() {
+  if (!failure_.failed()) return absl::OkStatus();
   absl::Status failed = failover_.recover();
   return !failed.ok() && rejoin_.is_due() ? rejoin_.run() : failed;
 }

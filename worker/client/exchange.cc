@@ -94,8 +94,8 @@ void Exchange::begin(Index index, ps::ArrivalKind kind, TimePoint now) {
   GRADRAIL_CHECK(!fragment.under_way);
   // A bucket can be answered twice, as a pull and as an offer, and leave one of them behind.
   const auto is_its = [&](const Pending& p) { return p.shard->buckets[p.bucket_index].fragment == index; };
-  std::erase_if(backlog_, is_its);
-  std::erase_if(prepared_, is_its);
+  if (!backlog_.empty()) std::erase_if(backlog_, is_its);
+  if (!prepared_.empty()) std::erase_if(prepared_, is_its);
   if (!is_under_way()) telemetry_.begin_exchange(now);
   fragment.begun_at = now;
   fragment.under_way = true;
@@ -105,7 +105,7 @@ void Exchange::begin(Index index, ps::ArrivalKind kind, TimePoint now) {
     ++fragment.step;
     fragment.has_pushed = true;
   }
-  telemetry_.mark(Mark::Kind::begun, fragment.step);
+  telemetry_.mark(Mark::Kind::begun, fragment.step, now);
   fragment.waited_ns = 0;
   fragment.dropped = false;
   fragment.late_count = 0;
@@ -420,8 +420,10 @@ absl::Status Exchange::finish(Index index) {
   GRADRAIL_CHECK(fragment.under_way);
   fragment.under_way = false;
   if (!is_under_way()) telemetry_.end_exchange();
-  // All answers are here. A ps that is lost after its last answer concerns the next call, which has the remedies.
-  if (const absl::Status failed = failure_.status(); !may_be_remedied(failed)) GRADRAIL_RETURN_IF_ERROR(failed);
+  if (failure_.failed()) {
+    // All answers are here. A ps that is lost after its last answer concerns the next call, which has the remedies.
+    if (const absl::Status failed = failure_.status(); !may_be_remedied(failed)) GRADRAIL_RETURN_IF_ERROR(failed);
+  }
   GRADRAIL_CHECK(fragment.outstanding == 0);
   if (memory_.gpu() != nullptr) {
     // Kernels of the next step must read all parameters, whichever way transferred them.
@@ -430,13 +432,14 @@ absl::Status Exchange::finish(Index index) {
       return finished;
     }
   }
-  telemetry_.mark(Mark::Kind::done, fragment.step);
+  const TimePoint now = Clock::now();
+  telemetry_.mark(Mark::Kind::done, fragment.step, now);
   if (kind(index) != ps::ArrivalKind::push) {
     if (!fragment.has_pushed) raise_first_step(index);
     return absl::OkStatus();
   }
   fragment.done_step = fragment.step;
-  ended_at_ = Clock::now();
+  ended_at_ = now;
   telemetry_.count_exchange(ended_at_ - fragment.begun_at, fragment.waited_ns);
   if (fragment.dropped) catch_up(index);
   return absl::OkStatus();

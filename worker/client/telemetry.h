@@ -34,8 +34,8 @@ class Telemetry {
   // Events of an exchange.
   void begin_exchange(TimePoint at) { published_.begun(at); }
   void end_exchange() { published_.ended(); }
-  void mark(Mark::Kind kind, uint64_t step) {
-    recorder_.record({.step = step, .worker = options_.task_index, .kind = kind});
+  void mark(Mark::Kind kind, uint64_t step, TimePoint at) {
+    if (recorder_.is_on()) recorder_.record({.step = step, .worker = options_.task_index, .kind = kind}, at);
   }
   void mark(Mark::Kind kind, uint64_t step, uint32_t shard_index, uint32_t bucket_index) {
     recorder_.record(

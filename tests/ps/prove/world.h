@@ -163,6 +163,8 @@ class World {
 
   // world_shard.cc
   void deliver(const Event& event);
+  void compare_ways(const ShardProtocol& protocol, const Arrival& arrival, const Actions& actions,
+                    ShardProtocol& short_way);
   void forge(const Event& event);
   void close_port(uint8_t server, uint8_t side, WorkerIndex worker);
   void admit(WorkerIndex worker, uint8_t server, uint8_t side);

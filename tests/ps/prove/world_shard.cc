@@ -3,7 +3,9 @@
 #include <utility>
 
 #include "fmt/format.h"
+#include "tests/ps/prove/state_reader.h"
 #include "tests/ps/prove/world.h"
+#include "tests/ps/shard/lone_push.h"
 
 namespace gradrail::ps::prove {
 namespace {
@@ -68,17 +70,38 @@ void World::deliver(const Event& event) {
   }
   if (shard.ledger.is_member(event.worker, push.incarnation))
     shard.ledger.arrive(event.worker, !workers_[event.worker].servers[event.server].has_finished);
+  const Arrival arrival = {.worker = event.worker,
+                           .incarnation = push.incarnation,
+                           .kind = push.kind,
+                           .bucket = event.bucket,
+                           .step = push.step,
+                           .base_version = push.base_version};
+  std::optional<ShardProtocol> short_way;
+  if (push.kind == ArrivalKind::push) short_way = shard.protocol;
   Actions actions;
-  shard.protocol.on_arrival({.worker = event.worker,
-                             .incarnation = push.incarnation,
-                             .kind = push.kind,
-                             .bucket = event.bucket,
-                             .step = push.step,
-                             .base_version = push.base_version},
-                            actions);
+  shard.protocol.on_arrival(arrival, actions);
+  if (short_way.has_value()) compare_ways(shard.protocol, arrival, actions, *short_way);
   if (!actions.empty() && !shard.ledger.is_member(event.worker, push.incarnation))
     return fail("the push of a non-member had an effect");
   run_actions(event.server, event.side, actions);
+}
+
+/// on_lone_push() has the actions and the state of on_arrival(), or leaves the state as it was.
+void World::compare_ways(const ShardProtocol& protocol, const Arrival& arrival, const Actions& actions,
+                         ShardProtocol& short_way) {
+  const auto state_of = [&](const ShardProtocol& one) {
+    Bytes state;
+    StateReader::write_shared(one, state);
+    for (WorkerIndex worker = 0; worker < workers_.size(); ++worker) StateReader::write_worker(one, worker, state);
+    return state.text();
+  };
+  const std::string before = state_of(short_way);
+  const std::optional<ShardProtocol::LonePush> lone = short_way.on_lone_push(arrival);
+  if (!lone.has_value()) {
+    if (state_of(short_way) != before) fail("a push that is no lone one has changed the state");
+  } else if (!are_of_lone_push(actions, arrival, *lone) || state_of(short_way) != state_of(protocol)) {
+    fail("the short way of a push differs from the general way");
+  }
 }
 
 /// A push that skips a step must be refused, and its connection ends. The late join of a replaced incarnation must

@@ -65,8 +65,10 @@ class PeerTableTest : public ::testing::Test {
  protected:
   PeerTableTest() {
     environment_.contexts.push_back(std::make_unique<FakeContext>(closed_));
-    peers_ =
-        std::make_unique<PeerTable>(environment_, [this](const ShardPeer& peer) { inactive_.push_back(peer.worker); });
+    peers_ = std::make_unique<PeerTable>(
+        environment_,
+        PeerTable::Events{.on_active = [](ShardPeer&) {},
+                          .on_inactive = [this](const ShardPeer& peer) { inactive_.push_back(peer.worker); }});
   }
 
   ShardPeer& accept() { return peers_->accept(connections_.emplace_back(), 0); }

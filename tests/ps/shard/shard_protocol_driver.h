@@ -5,7 +5,9 @@
 
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "gtest/gtest.h"
 #include "ps/shard/shard_protocol.h"
+#include "tests/ps/shard/lone_push.h"
 
 namespace gradrail::ps {
 
@@ -39,8 +41,15 @@ class Driver {
       : protocol(mode, buckets, initialised, version) {}
 
   std::vector<std::string> arrive(const Arrival& arrival) {
+    ShardProtocol other = protocol;
     actions.clear();
     protocol.on_arrival(arrival, actions);
+    if (arrival.kind != ArrivalKind::push) return words();
+    if (const auto lone = other.on_lone_push(arrival); lone.has_value()) {
+      EXPECT_TRUE(are_of_lone_push(actions, arrival, *lone));
+      protocol = other;  // the calls that follow show whether its state is right
+      ++lone_pushes;
+    }
     return words();
   }
   std::vector<std::string> push(WorkerIndex worker, uint64_t step, uint32_t bucket = 0,
@@ -76,6 +85,7 @@ class Driver {
 
   ShardProtocol protocol;
   Actions actions;
+  int lone_pushes = 0;  ///< number of arrivals that on_lone_push() has taken
 
  private:
   std::vector<std::string> words() const {

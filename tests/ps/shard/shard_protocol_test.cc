@@ -231,6 +231,57 @@ TEST(Pull, LeavesASyncPushWaiting) {
   EXPECT_THAT(driver.protocol.waiting_for(0), ElementsAre(1));
 }
 
+// ---- the short way ----
+
+// Driver::arrive() compares both ways.
+TEST(LonePush, OfEachWorkerInAsync) {
+  Driver driver = async_driver(2);
+  driver.pull(0);
+  driver.push(1, 1);
+  EXPECT_EQ(driver.lone_pushes, 0) << "the first arrival of a worker";
+  EXPECT_THAT(driver.push(1, 2), ElementsAre("apply b0 v2 by 1", "answer w1 b0 s2 v2 stale 0"));
+  EXPECT_THAT(driver.push(0, 1), ElementsAre("apply b0 v3 by 0", "answer w0 b0 s1 v3 stale 2"));
+  EXPECT_EQ(driver.lone_pushes, 2);
+  driver.push(0, 1);
+  driver.push(0, 3);
+  driver.push(0, 2, 1);
+  driver.push(0, 2, 0, kSecondIncarnation);
+  EXPECT_EQ(driver.lone_pushes, 2) << "a repeated push, a gap, an unknown bucket, an unknown incarnation";
+}
+
+TEST(LonePush, OfTheOnlyWorkerThatIsExpectedInSync) {
+  Driver driver = sync_driver(2);
+  driver.push(0, 1);
+  driver.push(1, 1);
+  driver.push(0, 2);
+  driver.push(1, 2);
+  EXPECT_EQ(driver.lone_pushes, 0) << "each waits for the other";
+  driver.push(0, 3);
+  EXPECT_THAT(driver.remove(1), ElementsAre("apply b0 v3 by 0", "answer w0 b0 s3 v3 stale 0"));
+  EXPECT_THAT(driver.push(0, 4), ElementsAre("apply b0 v4 by 0", "answer w0 b0 s4 v4 stale 0"));
+  EXPECT_EQ(driver.lone_pushes, 1);
+  driver.mark_finished(0);
+  driver.push(0, 5);
+  EXPECT_EQ(driver.lone_pushes, 1) << "its steps are done";
+}
+
+TEST(LonePush, NotWhereAnAnswerMayWait) {
+  const Mode ssp = {.kind = ModeKind::ssp, .worker_count = 1, .bound = 1};
+  const Mode grace = {.kind = ModeKind::quorum, .worker_count = 1, .bound = 1, .grace = {.seconds = 0.001}};
+  for (const Mode& mode : {ssp, grace}) {
+    Driver driver(mode, 1);
+    driver.protocol.add_worker(0, kFirstIncarnation);
+    driver.push(0, 1);
+    driver.push(0, 2);
+    EXPECT_EQ(driver.protocol.version(0), 2u);
+    EXPECT_EQ(driver.lone_pushes, 0);
+  }
+  Driver empty = async_driver(1, 1, false);
+  empty.pull(0);
+  empty.push(0, 1);
+  EXPECT_EQ(empty.lone_pushes, 0) << "there are no initial values";
+}
+
 // ---- sync ----
 
 TEST(SyncProtocol, LastMissingPushAppliesOnceWithContributorsAscending) {
