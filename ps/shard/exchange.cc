@@ -28,9 +28,9 @@ uint64_t nanoseconds(Duration duration) {
 /// small bucket overlap. They would follow each other otherwise.
 void prefetch(const ShardPeer& peer, uint64_t bucket) {
   __builtin_prefetch(&peer.slot_headers()[bucket]);
-  if (peer.lanes.empty() || peer.gradients_mapped == nullptr) return;
-  __builtin_prefetch(peer.lanes[bucket].gradient);
-  if (peer.lanes[bucket].target != nullptr) __builtin_prefetch(peer.lanes[bucket].target, 1);
+  if (peer.prepared.empty() || peer.gradients_mapped == nullptr) return;
+  __builtin_prefetch(peer.prepared[bucket].gradient);
+  if (peer.prepared[bucket].target != nullptr) __builtin_prefetch(peer.prepared[bucket].target, 1);
 }
 
 /// A value of SlotHeader::rate. False for NaN.
@@ -38,12 +38,12 @@ bool is_rate(float rate) {
   return rate == kAgreedRate || (rate >= 0.0f && rate < std::numeric_limits<float>::infinity());
 }
 
-/// Whether this is the header of a push with nothing rare, as the worker of a lane sends it in each step.
+/// Whether this is the header of a push with nothing rare, as the same worker sends it in each step.
 bool is_plain_push(const SlotHeader& header, const ShardPeer& peer, uint32_t bucket, PushFormat format) {
   const SlotHeader expected = {.kind = ArrivalKind::push,
                                .format = format.kind,
                                .bucket = bucket,
-                               .payload_bytes = peer.lanes[bucket].payload_bytes,
+                               .payload_bytes = peer.prepared[bucket].payload_bytes,
                                .step = header.step,
                                .incarnation = peer.incarnation,
                                .base_version = header.base_version,
@@ -72,18 +72,18 @@ void ShardExchange::start() {
   non_finite_.reset();
 }
 
-void ShardExchange::make_lanes(ShardPeer& peer) const {
-  peer.lanes.clear();
+void ShardExchange::prepare(ShardPeer& peer) const {
+  peer.prepared.clear();
   const bool has_plain_store = partition_.device() == nullptr && partition_.later_results() == nullptr;
   if (!has_plain_store || peer.encoder != nullptr || partition_.mode().grace.any()) return;
   const PushFormat format = partition_.push_format();
   for (uint32_t bucket = 0; bucket < partition_.bucket_count(); ++bucket) {
     const ElementRange range = partition_.bucket_range(bucket);
-    peer.lanes.push_back({.gradient = gradient(peer, bucket, format),
-                          .target = peer.parameters_mapped == nullptr ? nullptr : peer.mapped_parameter(range.first),
-                          .offset = partition_.offset(bucket),
-                          .count = range.count,
-                          .payload_bytes = static_cast<uint32_t>(packed_bytes(range.count, format))});
+    peer.prepared.push_back({.gradient = gradient(peer, bucket, format),
+                             .target = peer.parameters_mapped == nullptr ? nullptr : peer.mapped_parameter(range.first),
+                             .offset = partition_.offset(bucket),
+                             .count = range.count,
+                             .payload_bytes = static_cast<uint32_t>(packed_bytes(range.count, format))});
   }
 }
 
@@ -95,7 +95,7 @@ void ShardExchange::on_arrival(ShardPeer& peer, uint64_t immediate) {
   prefetch(peer, immediate);
   // A copy: the worker could change its slot between check and use.
   const SlotHeader header = peer.slot_headers()[immediate];
-  if (!peer.lanes.empty() && push_alone(peer, header, static_cast<uint32_t>(immediate))) return;
+  if (!peer.prepared.empty() && push_alone(peer, header, static_cast<uint32_t>(immediate))) return;
   mark_arrival(peer.worker, static_cast<uint32_t>(immediate), header.step);
   // The notice arrives in host memory: it does not order the writes of the NIC into GPU memory.
   if (peer.uses_gpu()) fail_shard_on_error(partition_.device()->flush_nic_writes());
@@ -137,13 +137,14 @@ bool ShardExchange::push_alone(ShardPeer& peer, const SlotHeader& header, uint32
                                           .step = header.step,
                                           .base_version = header.base_version});
   if (!push.has_value()) return false;
-  const ShardPeer::Lane& lane = peer.lanes[bucket];
+  const ShardPeer::PreparedPush& prepared = peer.prepared[bucket];
   const TimePoint taken_at = taken_at_;
   peer.bytes_in += header.payload_bytes + sizeof(SlotHeader);
   peer.is_in_steps = true;
-  fail_shard_on_error(partition_.store().update(lane.offset, lane.count, absl::MakeConstSpan(&lane.gradient, 1),
-                                                absl::MakeConstSpan(&lane.target, lane.target == nullptr ? 0 : 1),
-                                                {.index = push->version, .rate = header.rate, .format = format}));
+  fail_shard_on_error(
+      partition_.store().update(prepared.offset, prepared.count, absl::MakeConstSpan(&prepared.gradient, 1),
+                                absl::MakeConstSpan(&prepared.target, prepared.target == nullptr ? 0 : 1),
+                                {.index = push->version, .rate = header.rate, .format = format}));
   if (has_failed_) return true;
   if (const bool is_finite = partition_.store().last_is_finite(); !non_finite_.stays_finite(is_finite)) {
     const Action applied = {.kind = Action::Kind::apply,
@@ -152,7 +153,7 @@ bool ShardExchange::push_alone(ShardPeer& peer, const SlotHeader& header, uint32
                             .step = header.step,
                             .version = push->version,
                             .contributors = {peer.worker}};
-    const GradientTerm term = {peer.worker, lane.gradient};
+    const GradientTerm term = {peer.worker, prepared.gradient};
     non_finite_.on_updated(applied, is_finite, absl::MakeConstSpan(&term, 1));
   }
   ++updates_;

@@ -53,8 +53,8 @@ class ShardExchange {
   void on_completions() {
     if (recorder_.is_on()) noticed_at_ = taken_at_ = Clock::now();
   }
-  /// Makes the lanes of a peer that becomes active, unless a rare feature of the run or of the peer is on.
-  void make_lanes(ShardPeer& peer) const;
+  /// Prepares the pushes of a peer that becomes active, unless a rare feature of the run or of the peer is on.
+  void prepare(ShardPeer& peer) const;
   /// The header of an active peer's bucket has arrived; the payload is there, too.
   void on_arrival(ShardPeer& peer, uint64_t immediate);
   /// Changes the membership in the protocol, and applies and answers what that completes. Without effect before set-up.

@@ -120,7 +120,7 @@ Shard::Shard(Options options)
     : environment_{.options = std::move(options)},
       wait_set_(environment_.options.wait),
       parameters_(environment_),
-      peers_(environment_, {.on_active = [this](ShardPeer& peer) { exchange_.make_lanes(peer); },
+      peers_(environment_, {.on_active = [this](ShardPeer& peer) { exchange_.prepare(peer); },
                             .on_inactive =
                                 [this](const ShardPeer& peer) {
                                   // Held answers and waiting pushes refer to the memory of this connection, which
