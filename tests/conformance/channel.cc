@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <utility>
@@ -12,9 +13,9 @@ namespace gradrail::conformance {
 
 Duration timeout() {
   static const Duration chosen = [] {
-    const char* const seconds = std::getenv("GRADRAIL_TEST_PATIENCE_S");
-    const int64_t number = seconds == nullptr ? 0 : std::atoll(seconds);
-    return std::chrono::seconds(number > 0 ? number : 20);
+    const char* const patience = std::getenv("GRADRAIL_PATIENCE");
+    const double factor = patience == nullptr ? 1.0 : std::max(1.0, std::atof(patience));
+    return std::chrono::duration_cast<Duration>(factor * std::chrono::seconds(20));
   }();
   return chosen;
 }

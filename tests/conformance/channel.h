@@ -16,8 +16,7 @@ struct Broken : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Longest time for any expected event on a machine with other load: 20 s, or GRADRAIL_TEST_PATIENCE_S where the
-/// processor is emulated.
+/// Time limit for any expected event: 20 s, multiplied by GRADRAIL_PATIENCE on a busy machine or an emulated processor.
 Duration timeout();
 
 /// One end of a pipe beside the transport under test: addresses, keys and "go on" travel over it, as whole strings.

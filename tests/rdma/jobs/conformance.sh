@@ -4,7 +4,7 @@
 # use them, and tests with much data or many connections are left out. FULL=1 runs all tests.
 export GRADRAIL_TEST_HOST=$MY_ADDRESS # a device listens on the address of its network device, not on 127.0.0.1
 program=$BUILD/tests/conformance_test
-[ -z "$FULL" ] || export GRADRAIL_TEST_PATIENCE_S=90 # 256 MiB over ud, which copies the data
+[ -z "$FULL" ] || export GRADRAIL_PATIENCE=4.5 # 256 MiB over ud, which copies the data
 WITH_THREADS_SECONDS=${FULL:+900}
 WITH_THREADS_SECONDS=${WITH_THREADS_SECONDS:-100}
 ONE_SECONDS=${FULL:+600} # 20,000 round trips or 256 MiB take minutes
