@@ -1,25 +1,28 @@
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <type_traits>
 
 namespace gradrail {
 
-// Wire formats and files are little endian on every machine. Compilers turn these loops into one move where they can.
+// Wire formats and files are little endian, as every supported host is: the bytes are those of the number.
+static_assert(std::endian::native == std::endian::little, "headers of exchanges are read as structures");
 
 template <typename T>
 void store_le(std::byte* to, T value) {
   static_assert(std::is_unsigned_v<T>);
-  for (size_t i = 0; i < sizeof(T); ++i) to[i] = static_cast<std::byte>(value >> (8 * i));
+  std::memcpy(to, &value, sizeof(T));
 }
 
 template <typename T>
 T load_le(const std::byte* from) {
   static_assert(std::is_unsigned_v<T>);
-  T value = 0;
-  for (size_t i = 0; i < sizeof(T); ++i) value |= static_cast<T>(static_cast<T>(from[i]) << (8 * i));
+  T value;
+  std::memcpy(&value, from, sizeof(T));
   return value;
 }
 
