@@ -73,7 +73,8 @@ enum class ArrivalKind : uint16_t {
 constexpr bool is_of_step(ArrivalKind kind) { return kind == ArrivalKind::push || kind == ArrivalKind::absent; }
 constexpr bool has_payload(ArrivalKind kind) { return kind == ArrivalKind::push || kind == ArrivalKind::initialise; }
 
-/// Announces a payload. It fills a cache line: the shard polls none that a neighbor writes.
+/// Announces a payload. It fills a cache line: the shard polls none that a neighbor writes. The short way of a push
+/// compares the fields before base_answer (ShardExchange::push_lone).
 struct alignas(64) SlotHeader {
   static constexpr uint32_t kMagic = 0x544f4c53;  // "SLOT"
   uint32_t magic = kMagic;

@@ -28,9 +28,9 @@ uint64_t nanoseconds(Duration duration) {
 /// small bucket overlap. They would follow each other otherwise.
 void prefetch(const ShardPeer& peer, uint64_t bucket) {
   __builtin_prefetch(&peer.slot_headers()[bucket]);
-  if (peer.prepared.empty() || peer.gradients_mapped == nullptr) return;
-  __builtin_prefetch(peer.prepared[bucket].gradient);
-  if (peer.prepared[bucket].target != nullptr) __builtin_prefetch(peer.prepared[bucket].target, 1);
+  if (peer.addresses.empty() || peer.gradients_mapped == nullptr) return;
+  __builtin_prefetch(peer.addresses[bucket].gradient);
+  if (peer.addresses[bucket].target != nullptr) __builtin_prefetch(peer.addresses[bucket].target, 1);
 }
 
 /// A value of SlotHeader::rate. False for NaN.
@@ -38,17 +38,18 @@ bool is_rate(float rate) {
   return rate == kAgreedRate || (rate >= 0.0f && rate < std::numeric_limits<float>::infinity());
 }
 
-/// Whether this is the header of a push with nothing rare, as the same worker sends it in each step.
-bool is_plain_push(const SlotHeader& header, const ShardPeer& peer, uint32_t bucket, PushFormat format) {
+/// Whether all fields but the step, the base version and the rate have the values of a push without rare features. An
+/// encoder alone reads base_answer.
+bool is_plain_header(const SlotHeader& header, const ShardPeer& peer, uint32_t bucket, PushFormat format) {
   const SlotHeader expected = {.kind = ArrivalKind::push,
                                .format = format.kind,
                                .bucket = bucket,
-                               .payload_bytes = peer.prepared[bucket].payload_bytes,
+                               .payload_bytes = peer.addresses[bucket].payload_bytes,
                                .step = header.step,
                                .incarnation = peer.incarnation,
                                .base_version = header.base_version,
                                .rate = header.rate};
-  // base_answer is read by an encoder alone.
+  static_assert(offsetof(SlotHeader, base_answer) == 52, "compare a new field here");
   return std::memcmp(&expected, &header, offsetof(SlotHeader, base_answer)) == 0 && is_rate(header.rate);
 }
 
@@ -73,18 +74,21 @@ void ShardExchange::start() {
 }
 
 void ShardExchange::prepare(ShardPeer& peer) const {
-  peer.prepared.clear();
-  const bool has_plain_store = partition_.device() == nullptr && partition_.later_results() == nullptr;
-  if (!has_plain_store || peer.encoder != nullptr || partition_.mode().grace.any()) return;
+  peer.addresses.clear();
+  if (partition_.device() != nullptr) return;
   const PushFormat format = partition_.push_format();
   for (uint32_t bucket = 0; bucket < partition_.bucket_count(); ++bucket) {
     const ElementRange range = partition_.bucket_range(bucket);
-    peer.prepared.push_back({.gradient = gradient(peer, bucket, format),
-                             .target = peer.parameters_mapped == nullptr ? nullptr : peer.mapped_parameter(range.first),
-                             .offset = partition_.offset(bucket),
-                             .count = range.count,
-                             .payload_bytes = static_cast<uint32_t>(packed_bytes(range.count, format))});
+    peer.addresses.push_back(
+        {.gradient = gradient(peer, bucket, format),
+         .target = peer.parameters_mapped == nullptr ? nullptr : peer.mapped_parameter(range.first),
+         .offset = partition_.offset(bucket),
+         .count = range.count,
+         .payload_bytes = static_cast<uint32_t>(packed_bytes(range.count, format))});
   }
+  const Mode& mode = partition_.mode();
+  peer.may_push_lone = partition_.later_results() == nullptr && peer.encoder == nullptr && !mode.grace.any() &&
+                       mode.kind != ModeKind::ssp;
 }
 
 void ShardExchange::on_arrival(ShardPeer& peer, uint64_t immediate) {
@@ -95,7 +99,7 @@ void ShardExchange::on_arrival(ShardPeer& peer, uint64_t immediate) {
   prefetch(peer, immediate);
   // A copy: the worker could change its slot between check and use.
   const SlotHeader header = peer.slot_headers()[immediate];
-  if (!peer.prepared.empty() && push_alone(peer, header, static_cast<uint32_t>(immediate))) return;
+  if (peer.may_push_lone && push_lone(peer, header, static_cast<uint32_t>(immediate))) return;
   mark_arrival(peer.worker, static_cast<uint32_t>(immediate), header.step);
   // The notice arrives in host memory: it does not order the writes of the NIC into GPU memory.
   if (peer.uses_gpu()) fail_shard_on_error(partition_.device()->flush_nic_writes());
@@ -125,10 +129,11 @@ void ShardExchange::on_arrival(ShardPeer& peer, uint64_t immediate) {
   run_actions();
 }
 
-/// The short way of a push. False: nothing was done, and the push takes the general way.
-bool ShardExchange::push_alone(ShardPeer& peer, const SlotHeader& header, uint32_t bucket) {
+/// The short way of a push, for a peer with may_push_lone. False: nothing was done, and the push takes the general way.
+bool ShardExchange::push_lone(ShardPeer& peer, const SlotHeader& header, uint32_t bucket) {
   const PushFormat format = partition_.push_format();
-  if (has_failed_ || primary_.is_replicating() || !is_plain_push(header, peer, bucket, format)) return false;
+  const TimePoint taken_at = recorder_.is_on() ? Clock::now() : TimePoint();
+  if (has_failed_ || primary_.is_replicating() || !is_plain_header(header, peer, bucket, format)) return false;
   const std::optional<ShardProtocol::LonePush> push =
       partition_.protocol().on_lone_push({.worker = peer.worker,
                                           .incarnation = peer.incarnation,
@@ -137,14 +142,12 @@ bool ShardExchange::push_alone(ShardPeer& peer, const SlotHeader& header, uint32
                                           .step = header.step,
                                           .base_version = header.base_version});
   if (!push.has_value()) return false;
-  const ShardPeer::PreparedPush& prepared = peer.prepared[bucket];
-  const TimePoint taken_at = taken_at_;
+  const ShardPeer::PushAddresses& at = peer.addresses[bucket];
   peer.bytes_in += header.payload_bytes + sizeof(SlotHeader);
   peer.is_in_steps = true;
-  fail_shard_on_error(
-      partition_.store().update(prepared.offset, prepared.count, absl::MakeConstSpan(&prepared.gradient, 1),
-                                absl::MakeConstSpan(&prepared.target, prepared.target == nullptr ? 0 : 1),
-                                {.index = push->version, .rate = header.rate, .format = format}));
+  fail_shard_on_error(partition_.store().update(at.offset, at.count, absl::MakeConstSpan(&at.gradient, 1),
+                                                absl::MakeConstSpan(&at.target, at.target == nullptr ? 0 : 1),
+                                                {.index = push->version, .rate = header.rate, .format = format}));
   if (has_failed_) return true;
   if (const bool is_finite = partition_.store().last_is_finite(); !non_finite_.stays_finite(is_finite)) {
     const Action applied = {.kind = Action::Kind::apply,
@@ -153,17 +156,17 @@ bool ShardExchange::push_alone(ShardPeer& peer, const SlotHeader& header, uint32
                             .step = header.step,
                             .version = push->version,
                             .contributors = {peer.worker}};
-    const GradientTerm term = {peer.worker, prepared.gradient};
+    const GradientTerm term = {peer.worker, at.gradient};
     non_finite_.on_updated(applied, is_finite, absl::MakeConstSpan(&term, 1));
   }
   ++updates_;
   partition_.on_changed(bucket);
   if (recorder_.is_on()) {
-    taken_at_ = Clock::now();
     mark(Mark::Kind::noticed, peer.worker, bucket, header.step, noticed_at_);
+    // No other gradient is expected: the step has all of them when this one is taken.
     mark(Mark::Kind::taken, peer.worker, bucket, header.step, taken_at);
     mark(Mark::Kind::applying, peer.worker, bucket, header.step, taken_at);
-    mark(Mark::Kind::applied, peer.worker, bucket, header.step, taken_at_);
+    mark(Mark::Kind::applied, peer.worker, bucket, header.step, Clock::now());
   }
   peer.return_headers()[bucket] = {.bucket = bucket,
                                    .step = header.step,
@@ -580,9 +583,8 @@ void ShardExchange::mark(Mark::Kind kind, const Action& action) {
 
 void ShardExchange::mark_arrival(WorkerIndex worker, uint32_t bucket, uint64_t step) {
   if (!recorder_.is_on()) return;
-  taken_at_ = Clock::now();
   mark(Mark::Kind::noticed, worker, bucket, step, noticed_at_);
-  mark(Mark::Kind::taken, worker, bucket, step, taken_at_);
+  mark(Mark::Kind::taken, worker, bucket, step, Clock::now());
 }
 
 }  // namespace gradrail::ps

@@ -32,8 +32,8 @@ namespace gradrail::ps {
 ///   exchange.cc         apply() calls the store; answer() completes an answer, post_answer() posts it
 ///   ../store/host_store.cc, or device_store.cc on a GPU: updates the parameters
 ///
-/// A push that is applied alone, without any rare feature, takes a short way: push_alone() calls protocol, store and
-/// post_answer() with values that are ready before the step.
+/// A lone push takes a short way: push_lone() calls protocol, store and post_answer() with addresses that are ready
+/// before the step.
 ///
 /// On a GPU, apply() only begins the update. The answers of a turn wait for one mark behind its work; advance() posts
 /// them.
@@ -51,9 +51,9 @@ class ShardExchange {
 
   /// The transport has returned completions. The flight recorder uses the time for those that are handled next.
   void on_completions() {
-    if (recorder_.is_on()) noticed_at_ = taken_at_ = Clock::now();
+    if (recorder_.is_on()) noticed_at_ = Clock::now();
   }
-  /// Prepares the pushes of a peer that becomes active, unless a rare feature of the run or of the peer is on.
+  /// Computes the addresses of a peer that becomes active, and whether its pushes may take the short way.
   void prepare(ShardPeer& peer) const;
   /// The header of an active peer's bucket has arrived; the payload is there, too.
   void on_arrival(ShardPeer& peer, uint64_t immediate);
@@ -92,7 +92,7 @@ class ShardExchange {
   std::vector<Mark> marks() const { return recorder_.marks(); }
 
  private:
-  bool push_alone(ShardPeer& peer, const SlotHeader& header, uint32_t bucket);
+  bool push_lone(ShardPeer& peer, const SlotHeader& header, uint32_t bucket);
   absl::Status check(const ShardPeer& peer, const SlotHeader& header, uint64_t immediate) const;
   absl::StatusOr<uint32_t> payload_crc(const ShardPeer& peer, uint32_t bucket, PushFormat format) const;
   PushFormat format_of(ArrivalKind kind) const;
@@ -139,7 +139,6 @@ class ShardExchange {
   Actions actions_;                       ///< actions of the last decision; keeps its memory between arrivals
   TimePoint decided_at_;                  ///< time of the last decision; set only in the modes in which workers wait
   TimePoint noticed_at_;                  ///< time of on_completions(), while the recorder is on
-  TimePoint taken_at_;                    ///< the latest mark of this turn: the next arrival is taken then
   GraceWindows grace_;
   NonFiniteWatch non_finite_;
   bool has_failed_ = false;  ///< the store has lost the parameters

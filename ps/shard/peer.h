@@ -72,15 +72,16 @@ struct ShardPeer {
 
   std::unique_ptr<ReturnEncoder> encoder;  ///< packs answers into `slots`; null: they are fp32
 
-  /// The part of a push that is the same in each step (ShardExchange::push_alone).
-  struct PreparedPush {
+  /// Places and sizes of a bucket, which are the same in each step.
+  struct PushAddresses {
     const float* gradient = nullptr;
     float* target = nullptr;  ///< in the worker's memory; null: the parameters are put
     size_t offset = 0;        ///< of the bucket in the shard
     size_t count = 0;
     uint32_t payload_bytes = 0;
   };
-  std::vector<PreparedPush> prepared;  ///< indexed by bucket; empty: a rare feature of the run or of this peer is on
+  std::vector<PushAddresses> addresses;  ///< indexed by bucket; empty: the parameters are on a GPU
+  bool may_push_lone = false;            ///< no rare feature of the run or of this peer is on
 
   std::vector<uint64_t> stored_version;  ///< version stored into parameters_mapped since the last request, per bucket
   std::vector<TimePoint> arrived_at;     ///< arrival of the last push of each bucket; empty in a mode without waiting

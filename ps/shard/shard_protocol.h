@@ -127,14 +127,14 @@ class ShardProtocol {
   /// Appends what follows from one arrival.
   void on_arrival(const Arrival& arrival, Actions& actions);
 
-  /// The update of a push that waits for no other worker, and its answer.
+  /// The update of a lone push, and its answer.
   struct LonePush {
     uint64_t version = 0;
     uint64_t staleness = 0;
   };
   /// The short way of a push that is applied alone and answered at once: in async, and in sync and quorum without
   /// grace if its worker is the only expected one. It has the effect of on_arrival() with the actions apply and answer.
-  /// nullopt: the push is another one, and nothing has changed.
+  /// nullopt: the push needs on_arrival(), and nothing has changed.
   std::optional<LonePush> on_lone_push(const Arrival& push);
 
   /// The grace window of this step has ended: the step is applied with the pushes that it has. Ignored if the step is

@@ -113,6 +113,57 @@ TEST_P(ClientExchange, MoreShardsThanElements) { train(5, {{"w", {1}}, {"b", {2}
 
 TEST_P(ClientExchange, OneElement) { train(5, {{"b", {1}}}); }
 
+/// The result of a run of one worker, whose pushes are applied alone, at another learning rate in each step.
+struct LoneRun {
+  std::vector<float> parameters;
+  uint64_t global_step = 0, staleness = 0, pushed = 0, returned = 0;
+  bool operator==(const LoneRun&) const = default;
+};
+
+LoneRun train_alone(ClientOptions options, float weight) {
+  LoneRun run;
+  options.mode.worker_count = 1;
+  options.optimizer = {.kind = OptimizerKind::momentum, .learning_rate = 0.5f, .momentum = 0.5f};
+  options.bucket_bytes = 4096;
+  const std::unique_ptr<Client> client = join(options, odd_schema());
+  if (client == nullptr) return run;
+  fill_initial(*client);
+  EXPECT_TRUE(client->start().ok());
+  for (uint64_t step = 1; step <= 6; ++step) {
+    fill_gradients(*client, 0, step);
+    EXPECT_TRUE(client->set_learning_rate(1.0f / static_cast<float>(step)).ok());
+    EXPECT_TRUE(client->set_weight(weight).ok());
+    client->exchange();
+    EXPECT_TRUE(client->wait().ok());
+  }
+  run.parameters = flatten(*client);
+  run.global_step = client->global_step();
+  const ClientStats stats = client->statistics().now();
+  run.staleness = stats.staleness_sum;
+  run.pushed = stats.bytes_pushed;
+  run.returned = stats.bytes_returned;
+  EXPECT_TRUE(client->leave().ok());
+  return run;
+}
+
+/// A push with a weight takes the general way at the shard. The weight of a lone gradient changes no mean.
+TEST(ClientLonePush, HasTheResultOfTheGeneralWay) {
+  const Watchdog watchdog;
+  for (const std::string transport : {"shm", "tcp"}) {
+    for (const ModeKind mode : {ModeKind::async, ModeKind::sync}) {
+      SCOPED_TRACE(fmt::format("{} {}", transport, static_cast<int>(mode)));
+      std::vector<LoneRun> runs;
+      for (const float weight : {1.0f, 2.0f}) {
+        Cluster cluster({.worker_count = 1, .transports = {transport}});
+        runs.push_back(train_alone(cluster.options(0, mode), weight));
+      }
+      EXPECT_EQ(runs[0].global_step, 6u);
+      EXPECT_FALSE(runs[0].parameters.empty());
+      EXPECT_TRUE(runs[0] == runs[1]);
+    }
+  }
+}
+
 TEST_P(ClientExchange, TensorsBecomeReadyInAnyOrder) {
   const Watchdog watchdog;
   constexpr uint64_t kSteps = 12;

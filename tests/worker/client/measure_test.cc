@@ -32,12 +32,12 @@ struct Training {
   }
 
   /// Returns the final parameters of worker 0. All gradients of worker w are w + 1.
-  std::vector<float> train(size_t marks) {
+  std::vector<float> train(size_t marks, ModeKind mode = ModeKind::sync) {
     std::vector<float> values;
     in_parallel(2, [&](uint32_t task) {
       const std::unique_ptr<Client> client = join({.cluster = spec,
                                                    .task_index = task,
-                                                   .mode = {.kind = ModeKind::sync},
+                                                   .mode = {.kind = mode},
                                                    .optimizer = {.kind = OptimizerKind::sgd, .learning_rate = 1.0f},
                                                    .bucket_bytes = 4096,
                                                    .transport = {.order = {transport_}},
@@ -73,11 +73,14 @@ struct Training {
   std::vector<Mark> marks_;
 };
 
-class Measurements : public ::testing::TestWithParam<const char*> {};
+class Measurements : public ::testing::TestWithParam<const char*> {
+ protected:
+  void expect_marks_of_each_bucket(ModeKind mode);
+};
 
-TEST_P(Measurements, MarksFollowEachBucketThroughBothEnds) {
+void Measurements::expect_marks_of_each_bucket(ModeKind mode) {
   Training run(GetParam(), 4096, {});
-  run.train(4096);
+  run.train(4096, mode);
   std::map<std::pair<uint64_t, uint32_t>, std::map<Kind, int64_t>> moments;  // by step and bucket, of worker 0
   for (const std::vector<Mark>& marks : {run.worker_marks(), run.server->marks()})
     for (const Mark& mark : marks)
@@ -99,6 +102,11 @@ TEST_P(Measurements, MarksFollowEachBucketThroughBothEnds) {
     }
   }
 }
+
+TEST_P(Measurements, MarksFollowEachBucketThroughBothEnds) { expect_marks_of_each_bucket(ModeKind::sync); }
+
+/// In async, each push but the first one of a worker is a lone one.
+TEST_P(Measurements, MarksFollowALonePush) { expect_marks_of_each_bucket(ModeKind::async); }
 
 TEST_P(Measurements, WithoutRoomThereAreNoMarks) {
   Training run(GetParam(), 0, {});
