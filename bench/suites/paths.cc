@@ -11,11 +11,11 @@ namespace gradrail::bench {
 namespace {
 
 struct PathsOptions : DistributedOptions {
-  std::string on = "gpu:0";
+  std::string on;  ///< "": GPU 0, if there is one
 
   void add_flags(CLI::App& app) {
     DistributedOptions::add_flags(app);
-    add_on_flag(app, on, "GPU of the rows in GPU memory, gpu:N", false);
+    add_on_flag(app, on, "GPU of the rows in GPU memory, gpu:N; default: gpu:0, if it can be used", false);
   }
 };
 
@@ -24,6 +24,9 @@ absl::StatusOr<int> run_paths_suite(const Options& options, const PathsOptions& 
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> list, sizes(options, "318040", "318040", sizeof(float)));
   GRADRAIL_RETURN_IF_ERROR(check_memory_of_sizes(load, list));
   GRADRAIL_ASSIGN_OR_RETURN(const auto ways, all_ways(options, own.exchange.encrypt_data));
+  const std::string on = own.on.empty() ? "gpu:0" : own.on;
+  const absl::Status opened = can_open(on);
+  if (!own.on.empty()) GRADRAIL_RETURN_IF_ERROR(opened);
   Report report(options, fmt::format("gradrail bench paths: {}", describe(load)));
   report.note(
       "one exchange over each path; a row without a figure states the cause. gpu:N: gradients and parameters in GPU");
@@ -33,7 +36,7 @@ absl::StatusOr<int> run_paths_suite(const Options& options, const PathsOptions& 
   report.begin(Layout::sweep);
   std::vector<Contestant> contestants;
   for (const auto& [name, choice] : ways) contestants.push_back(way_contestant(name, load, choice));
-  for (Contestant& row : gpu_contestants(load, own.on, can_open(own.on), ways)) contestants.push_back(std::move(row));
+  for (Contestant& row : gpu_contestants(load, on, opened, ways)) contestants.push_back(std::move(row));
   take_turns(options, list, contestants, report);
   // Failed rows are the normal case of this suite: no host has all paths.
   return report.finish(false);

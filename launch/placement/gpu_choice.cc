@@ -49,11 +49,9 @@ std::string unsupported_gpus(const topology::Machine& machine) {
 }
 
 absl::StatusOr<GpuChoice> none(const TaskOptions& options, std::string why) {
+  const std::string flag = gpu_demand(options);
   // A ps uses no towers, so that these flags do not concern it.
-  const bool must = options.task.job != "ps" && (options.no_soft_placement || !options.gpus.empty());
-  if (!must) return GpuChoice{.why_none = std::move(why)};
-  const std::string flag =
-      options.no_soft_placement ? "--no-soft-placement" : fmt::format("--gpu {}", fmt::join(options.gpus, ","));
+  if (flag.empty() || options.task.job == "ps") return GpuChoice{.why_none = std::move(why)};
   return absl::FailedPreconditionError(
       fmt::format("{}: no GPU can be used: {}; without it towers compute on CPUs", flag, why));
 }
@@ -79,6 +77,11 @@ void give(const topology::Machine& machine, int gpu, topology::TowerPlace& tower
 }
 
 }  // namespace
+
+std::string gpu_demand(const TaskOptions& options) {
+  if (options.no_soft_placement) return "--no-soft-placement";
+  return options.gpus.empty() ? "" : fmt::format("--gpu {}", fmt::join(options.gpus, ","));
+}
 
 ProbedGpus probe_for(const TaskOptions& options) {
   if (options.why_no_gpu.empty()) return probe_gpus();

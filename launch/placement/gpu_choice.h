@@ -17,6 +17,9 @@ struct GpuChoice {
   int own_count = 0;     ///< > 0: CUDA_VISIBLE_DEVICES shows those of this task alone, no other task's plan has them
 };
 
+/// The flag that forbids towers on CPUs, as it was given: "--no-soft-placement", "--gpu 0,1"; "": none does.
+std::string gpu_demand(const TaskOptions& options);
+
 /// The GPUs that the driver shows, unless the towers have no use for them. Call before any other use of the driver.
 ProbedGpus probe_for(const TaskOptions& options);
 

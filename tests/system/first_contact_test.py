@@ -1,6 +1,7 @@
 """Rehearses tools/dev/first_contact on the simulated driver, with the bundle that tools/dev/device_bundle makes of this
 build. The bundle also runs in a root folder that has the C library alone."""
 import argparse
+import gzip
 import importlib.machinery
 import importlib.util
 import json
@@ -313,9 +314,27 @@ class Script(unittest.TestCase):
                 self.environment["GRADRAIL_SIMULATED_GPU"] = on
                 self.ends(1, rf"part b: .*{words}", "b", out=self.folder / on)
                 rows = json.loads((self.folder / on / "b.json").read_text())["rows"]
-                self.assertEqual([(row["step"], row["good"]) for row in rows], [("GPU", False)])
+                self.assertEqual([(row["step"], row["good"]) for row in rows], [("clocks", True), ("GPU", False)])
+        self.environment["GRADRAIL_SIMULATED_GPU"] = "devices=0"
+        self.ends(1, "part a: .*no GPU 0", "a", out=self.folder / "facts")
+        rows = json.loads((self.folder / "facts/a.json").read_text())["rows"]
+        self.assertEqual([row["step"] for row in rows][-3:], ["info", "doctor", "GPU"])
+        self.assertFalse(rows[-2]["good"], rows)
+
+    def test_a_damaged_archive_is_named(self):
         (self.bundle / "mnist/t10k-labels-idx1-ubyte").unlink()
-        self.ends(1, "part c: .*/mnist has no t10k-labels-idx1-ubyte: unpack the archive again", "c")
+        self.ends(1, "part c: .*/t10k-labels-idx1-ubyte: No such file or directory: copy and unpack the archive again", "c")
+        (self.bundle / "mnist/t10k-labels-idx1-ubyte.gz").write_bytes(gzip.compress(bytes(1000))[:20])
+        self.ends(1, "part c: .*/t10k-labels-idx1-ubyte.gz: .*: copy and unpack the archive again", "c", out=self.folder / "cut")
+        write_program(self.program, "#!/bin/sh\nkill -SEGV $$\n")
+        self.ends(1, "part b: killed by SIGSEGV", "b", out=self.folder / "crash")
+        (self.bundle / "bundle.json").write_text("{")
+        self.ends(2, "/bundle.json: .*: copy and unpack the archive again", "a", out=self.folder / "manifest")
+
+    def test_clocks_are_not_needed(self):
+        write_program(self.folder / "tools/nvidia-smi", "no program")
+        self.environment = {**self.with_tools, "GRADRAIL_SIMULATED_GPU": "devices=0"}
+        self.ends(1, "clocks +ok .*not recorded: nvidia-smi: Exec format error", "b")
 
     def test_a_signal_stops_the_children_and_leaves_the_table(self):
         write_program(self.program, STUB.format(folder=self.folder))
@@ -418,7 +437,7 @@ class Script(unittest.TestCase):
         self.assertEqual(module.equality([None, None]), (False, "not compared: no run ended"))
         rows = [{"path": "gpu:0 ipc", "size": 4, "failed": "no GPU 0", "alg_bw": 0, "bus_bw": 0}]
         goals = [("shm staged", lambda row: row["alg_bw"], 0, "GB/s")]
-        self.assertEqual(module.judge_figures(rows, goals, 4, False), (False, "shm staged: not measured"))
+        self.assertEqual(module.judge_figures(rows, goals, 4, False), (False, "shm staged: not measured: no row"))
         rows.append({"path": "shm staged, gpu:0", "size": 4, "failed": "", "alg_bw": 3, "bus_bw": 6})
         self.assertEqual(module.judge_figures(rows, goals, 4, False), (True, "shm staged: 3 GB/s, 6 GB/s"))
 

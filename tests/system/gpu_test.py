@@ -111,8 +111,9 @@ class Gpu(cluster.ClusterTest):
         task = self.finished(*flags, "--epochs", 1, on=gpus("image=refuse"))
         self.assert_says(task, r"tower 0 computes on CPUs: GPU 0 .*NO_BINARY_FOR_GPU.*(update the driver|built without nvcc)",
                          r"^Towers: 0 on CPUs \(GPU 0 ")
-        self.refused(cluster.CONFIGURATION, [r"--no-soft-placement: tower 0: GPU 0 .*NO_BINARY_FOR_GPU"], *flags,
-                     "--no-soft-placement", environment=gpus("image=refuse"))
+        for demand in (["--no-soft-placement"], ["--gpu", 0]):
+            self.refused(cluster.CONFIGURATION, [rf"{' '.join(map(str, demand))}: tower 0: GPU 0 .*NO_BINARY_FOR_GPU"],
+                         *flags, *demand, environment=gpus("image=refuse"))
 
     def test_a_variable_that_changes_products_is_named(self):
         variables = {"CUBLAS_EMULATE_SINGLE_PRECISION": "1", "CUBLAS_EMULATION_STRATEGY": "performant", "NVIDIA_TF32_OVERRIDE": "1"}

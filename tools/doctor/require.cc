@@ -18,12 +18,13 @@ struct Rule {
   std::function<bool(const Proof&)> about;  ///< the transfers that could show it; null: no transfer does
   bool by_rdma = false;                     ///< the transfer must have used an RDMA device
   bool needs_transfer = false;              ///< nothing else shows it
+  bool is_strict = false;                   ///< `present` must be ok: a warning about it says that nothing works
 };
 
 std::vector<Rule> rules() {
   std::vector<Rule> all = {
       {"rdma", {topic::kRdma}, "rdma-ports", [](const Proof& proof) { return !proof.gpu; }, true},
-      {"gpu", {"gpu-cublas"}, "gpu-driver", nullptr},
+      {"gpu", {"gpu-cublas"}, "gpu-driver", nullptr, false, false, true},
       // Without cuBLAS: the GPU of a ps multiplies nothing.
       {"gpu-direct",
        {topic::kRdma, "gpu-driver"},
@@ -65,6 +66,7 @@ std::string objection(const Rule& rule, const std::vector<Check>& checks, const 
                         });
     if (counts && !holds_up(check.state)) return describe(check);
     if (is_named && check.state == State::not_applicable) return describe(check);
+    if (is_named && rule.is_strict && check.state != State::ok) return describe(check);
   }
   // An empty function means that no transfer shows the feature: then the checks alone decide.
   return rule.about && proven ? objection_of_proofs(rule, proofs) : "";

@@ -210,8 +210,10 @@ CheckTable gpu_driver() {
       topic::kGpu,
       "gpu-driver",
       {{kGpus,
-        // Only CUDA's list has a GPU without a PCI function: a container can hide /sys of the device.
-        {{lacks("folder"), State::ok, "GPU {name} by libcuda.so.1"},
+        {{has("open_error"), State::broken, "GPU {name}: {open_error}", "no tower and no ps can use this GPU",
+          "nvidia-smi: another process may use it, or its memory; dmesg | grep -i nvrm"},
+         // Only CUDA's list has a GPU without a PCI function: a container can hide /sys of the device.
+         {lacks("folder"), State::ok, "GPU {name} by libcuda.so.1"},
          {is("driver", "nvidia"), State::ok, "GPU {name} in {folder}"},
          {is("driver", "nouveau"), State::broken, unbound, lost,
           "echo blacklist nouveau | sudo tee /etc/modprobe.d/nouveau.conf && sudo update-initramfs -u, then reboot"},
@@ -222,11 +224,12 @@ CheckTable gpu_driver() {
           "no NVIDIA GPU in /sys/bus/pci/devices"},
          {no_trace, State::warning, "libcuda.so.1 is here: {cuda_error}",
           "if this host has a GPU, towers run on CPUs all the same", "nvidia-smi; dmesg | grep -i nvrm"},
-         {has("cuda_version"), State::ok, "CUDA {cuda_version} by libcuda.so.1; " + file + ": {module_version}"},
+         {has("cuda_version") && has("module_version"), State::ok,
+          "CUDA {cuda_version} by libcuda.so.1; " + file + ": {module_version}"},
+         {has("cuda_version"), State::ok, "CUDA {cuda_version} by libcuda.so.1"},
          {lacks("module_line"), State::missing, "no " + file, "CUDA sees no GPU; towers run on CPUs",
           "sudo apt install nvidia-open (or cuda-drivers), then sudo modprobe nvidia"},
-         {always(), State::broken, file + ": {module_version}, but {cuda_error}",
-          "CUDA sees no GPU; towers run on CPUs",
+         {always(), State::broken, file + ": {module_line}; {cuda_error}", "CUDA sees no GPU; towers run on CPUs",
           "reboot after an upgrade of the driver: library and kernel module have one version; nvidia-smi; dmesg | grep "
           "-i nvrm"}}}}};
 }

@@ -14,6 +14,7 @@
 #include "gpu/driver/module.h"
 #include "gpu/kernels/image.h"
 #include "gpu/reduce/nccl.h"
+#include "launch/placement/gpu_probe.h"
 #include "ps/optimizer/optimizer.h"
 #include "ps/protocol/training.h"
 #include "transport/registry.h"
@@ -86,12 +87,14 @@ void print_devices() {
 }
 
 /// Whatever is only found when the program runs is looked for here as a run would.
-void print_gpus() {
+void print_gpus(const launch::ProbedGpus& probed) {
   const auto words = [](const auto& found, const auto& name) {
     return found.ok() ? name(*found) : fmt::format("NOT usable: {}", message_of(found.status()));
   };
+  fmt::print("GPUs:\n");
+  if (probed.driver_failed) return fmt::print("  {:9} NOT usable: {}\n", "driver", probed.why_none);
   const absl::StatusOr<const gpu::Driver*> driver = gpu::Driver::get();
-  fmt::print("GPUs:\n  {:9} {}\n", "driver",
+  fmt::print("  {:9} {}\n", "driver",
              words(driver, [](const gpu::Driver* found) { return "CUDA " + found->version_text(); }));
   if (driver.ok()) print_devices();
   const int version = gpu::kernel_image_version();
@@ -117,6 +120,8 @@ std::string version_line() {
 }
 
 int run_info() {
+  // Before this process has threads, and in another one with a time limit: a driver may hang or crash.
+  const launch::ProbedGpus probed = launch::probe_gpus();
   fmt::print("{}\n", version_line());
   fmt::print("kernels: {}\n", ps::apply_isa());
   fmt::print("transports, in order of preference:\n");
@@ -127,7 +132,7 @@ int run_info() {
     fmt::print("  {:9} {}\n", "", try_rdma(transport));
     if (const std::string gpu = try_gpu_memory(transport); !gpu.empty()) fmt::print("  {:9} {}\n", "", gpu);
   }
-  print_gpus();
+  print_gpus(probed);
   const absl::StatusOr<std::string> data = worker::default_mnist_folder();
   fmt::print("data: {}\n", data.ok() ? *data : std::string(message_of(data.status())));
   fmt::print("host: {}\n", transport::host_id());

@@ -7,12 +7,13 @@
 #include "base/status.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
+#include "launch/placement/gpu_choice.h"
 #include "worker/models/workload.h"
 
 namespace gradrail::tools {
 
 TowerDevices::TowerDevices(const launch::HostPlan& plan, const TrainOptions& options)
-    : soft_(!options.start.no_soft_placement), direct_(options.gpu_direct), checksums_(options.checksums) {
+    : demand_(launch::gpu_demand(options.start)), direct_(options.gpu_direct), checksums_(options.checksums) {
   for (const launch::UnitPlace& place : places_of(plan, options.start)) {
     towers_.push_back({.ordinal = place.gpu_ordinal, .why_cpu = plan.why_no_gpu});
     if (place.gpu_ordinal < 0 && plan.why_no_gpu.empty()) towers_.back().why_cpu = "no GPU remains for it";
@@ -55,9 +56,8 @@ absl::Status TowerDevices::instead_of(size_t index, const absl::Status& why) {
   Tower& tower = towers_[index];
   tower.label.clear();
   // As TensorFlow's allow_soft_placement=False: a missing device is an error.
-  if (!soft_) {
-    return absl::Status(why.code(), fmt::format("--no-soft-placement: tower {}: {}", index, message_of(why)));
-  }
+  if (!demand_.empty())
+    return absl::Status(why.code(), fmt::format("{}: tower {}: {}", demand_, index, message_of(why)));
   tower.why_cpu = message_of(why);
   log_warning("tower {} computes on CPUs: {}", index, tower.why_cpu);
   return absl::OkStatus();

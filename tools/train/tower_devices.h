@@ -19,11 +19,11 @@ class TowerDevices {
   TowerDevices(const launch::HostPlan& plan, const TrainOptions& options);
 
   /// The GPU that the plan gives a tower; null: CPUs. One that cannot be opened is replaced by CPUs, with a warning.
-  /// Errors   --no-soft-placement: as gpu::open_device.
+  /// Errors   With --no-soft-placement or --gpu those of gpu::open_device().
   /// Threads  The tower's own.
   absl::StatusOr<std::unique_ptr<gpu::Compute>> open(size_t tower);
 
-  /// CPUs then, with a warning. Errors  --no-soft-placement: `why`.
+  /// CPUs then, with a warning. Errors  With --no-soft-placement or --gpu: `why`.
   absl::Status instead_of(size_t tower, const absl::Status& why);
 
   /// Where a client finds the variables; empty where they are at home in the host's memory.
@@ -48,7 +48,7 @@ class TowerDevices {
   };
 
   // Set once.
-  const bool soft_;
+  const std::string demand_;  ///< result of launch::gpu_demand()
   const std::string direct_;  ///< --gpu-direct
   const bool checksums_;
 

@@ -138,8 +138,14 @@ const BrokenHost kHosts[] = {
      [](RecordedHost& host) {
        host.write("/observed/cuda", "failed: the NVIDIA driver does not start: CUDA_ERROR_SYSTEM_DRIVER_MISMATCH");
      },
-     "gpu-driver", State::broken, "/proc/driver/nvidia/version: 580.65.06, but the NVIDIA driver does not start",
-     "reboot"},
+     "gpu-driver", State::broken, "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH", "reboot"},
+    {"AGpuOfAnotherProcess",
+     [](RecordedHost& host) {
+       host.write("/observed/cuda",
+                  "version 13.0\ngpu 0000:19:00.0 dma_buf\ngpu 0000:1b:00.0 dma_buf\n"
+                  "not-opened 0000:1b:00.0 GPU 1: opening it: CUDA_ERROR_DEVICE_UNAVAILABLE\ncublas libcublas.so.13");
+     },
+     "gpu-driver", State::broken, "GPU 0000:1b:00.0: GPU 1: opening it: CUDA_ERROR_DEVICE_UNAVAILABLE", "nvidia-smi"},
     {"NoCublas", without_cublas, "gpu-cublas", State::missing,
      "no cuBLAS (libcublas.so.13: cannot open shared object file; searched /usr/local/cuda*/lib64, "
      "/usr/bin/../lib/python3*/site-packages/nvidia/*/lib)",
@@ -244,6 +250,11 @@ TEST(Requirements, WhatIsNotThereDoesNotHold) {
   EXPECT_THAT(report.requirements[0].why, HasSubstr("rdma-devices is missing"));
   RecordedHost without_gpu;
   ASSERT_FALSE(without_gpu.write("/proc/version", "Linux").examine({"gpu"}).all_required_hold());
+  RecordedHost without_driver;
+  without_driver.write("/observed/cuda", "failed: the NVIDIA driver does not start: CUDA_ERROR_UNKNOWN");
+  const Report unusable = without_driver.examine({"gpu"});
+  ASSERT_FALSE(unusable.all_required_hold());
+  EXPECT_THAT(unusable.requirements[0].why, HasSubstr("gpu-driver is warning"));
 }
 
 TEST(Requirements, OneWayToGpuMemoryIsEnough) {

@@ -1,18 +1,24 @@
 // NVIDIA GPUs, their kernel module, the driver library, and how NICs reach GPU memory.
 #include <algorithm>
+#include <chrono>
 
 #include "base/status.h"
 #include "fmt/format.h"
 #include "gpu/compute/blas.h"
+#include "gpu/compute/compute.h"
 #include "gpu/direct/peer_memory.h"
 #include "gpu/driver/device.h"
 #include "gpu/driver/driver.h"
+#include "gradrail/clock.h"
 #include "tools/doctor/facts/read.h"
 
 namespace gradrail::tools::doctor {
 namespace {
 
 constexpr std::string_view kNoCublas = "no-cublas ";
+constexpr std::string_view kNotOpened = "not-opened ";
+/// Time for opening the GPUs. Without a program that uses the driver, each takes up to seconds.
+constexpr auto kOpenFor = std::chrono::seconds(10);
 
 absl::StatusOr<std::string> probe_cuda() {
   const absl::StatusOr<const gpu::Driver*> driver = gpu::Driver::get();
@@ -20,8 +26,14 @@ absl::StatusOr<std::string> probe_cuda() {
   if (!driver.ok()) return driver.status();
   std::string text = fmt::format("version {}\n", (*driver)->version_text());
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<gpu::DeviceInfo> devices, gpu::list_devices(**driver));
-  for (const gpu::DeviceInfo& each : devices)
+  const TimePoint end = Clock::now() + kOpenFor;
+  for (const gpu::DeviceInfo& each : devices) {
     text += fmt::format("gpu {} {}\n", each.pci_address, each.dma_buf ? "dma_buf" : "-");
+    if (Clock::now() > end) continue;
+    // As a tower does: it also loads the kernels.
+    if (const absl::Status opened = gpu::open_device(each.ordinal).status(); !opened.ok())
+      text += fmt::format("{}{} {}\n", kNotOpened, each.pci_address, message_of(opened));
+  }
   if (devices.empty()) return text;
   const absl::StatusOr<const gpu::BlasLibrary*> blas = gpu::blas_library();
   return text + (blas.ok() ? fmt::format("cublas {}\n", (*blas)->name)
@@ -47,6 +59,9 @@ void read_cuda(const System& system, Machine& machine) {
     if (words.size() == 2 && words[0] == "cublas") machine.host.set("cublas", printable(words[1]));
     // Not printable(), which cuts a long line: the searched folders are at its end.
     if (line.starts_with(kNoCublas)) machine.host.set("cublas_error", clean(line.substr(kNoCublas.size())));
+    if (line.starts_with(kNotOpened) && words.size() > 2)
+      gpu_at(machine, printable(words[1]))
+          .set("open_error", clean(line.substr(kNotOpened.size() + words[1].size() + 1)));
     if (words.size() == 3 && words[0] == "gpu") {
       Facts& gpu = gpu_at(machine, printable(words[1]));
       gpu.set("by_cuda", "yes");
