@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/check.h"
+#include "base/status.h"
 #include "base/utf8.h"
 #include "fmt/format.h"
 #include "fmt/ranges.h"
