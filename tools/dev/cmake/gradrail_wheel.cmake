@@ -7,7 +7,8 @@ set(GRADRAIL_FMT fmt::fmt-header-only)
 # The package is the prefix of an installation: the program and the library find plug-ins and MNIST relative to their
 # own files. A wheel has no symbolic links.
 function(gradrail_install_wheel)
-  set_target_properties(gradrail_shared PROPERTIES VERSION 0)
+  get_target_property(soversion gradrail_shared SOVERSION)
+  set_target_properties(gradrail_shared PROPERTIES VERSION ${soversion}) # else the wheel holds the library twice
   install(TARGETS gradrail_shared LIBRARY DESTINATION gradrail/lib NAMELINK_SKIP COMPONENT wheel)
   get_property(plugins GLOBAL PROPERTY GRADRAIL_PLUGINS)
   foreach(plugin IN LISTS plugins)
