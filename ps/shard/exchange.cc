@@ -53,6 +53,15 @@ bool is_plain_header(const SlotHeader& header, const ShardPeer& peer, uint32_t b
   return std::memcmp(&expected, &header, offsetof(SlotHeader, base_answer)) == 0 && is_rate(header.rate);
 }
 
+Arrival arrival_of(const ShardPeer& peer, const SlotHeader& header) {
+  return {.worker = peer.worker,
+          .incarnation = peer.incarnation,
+          .kind = header.kind,
+          .bucket = header.bucket,
+          .step = header.step,
+          .base_version = header.base_version};
+}
+
 }  // namespace
 
 ShardExchange::ShardExchange(ShardEnvironment& environment, Partition& partition,
@@ -119,13 +128,7 @@ void ShardExchange::on_arrival(ShardPeer& peer, uint64_t immediate) {
   if (!peer.arrived_at.empty()) peer.arrived_at[immediate] = decided_at_ = Clock::now();
   if (is_of_step(header.kind)) grace_.on_arrival(peer.worker, header.bucket, header.step, decided_at_);
   actions_.clear();
-  partition_.protocol().on_arrival({.worker = peer.worker,
-                                    .incarnation = peer.incarnation,
-                                    .kind = header.kind,
-                                    .bucket = header.bucket,
-                                    .step = header.step,
-                                    .base_version = header.base_version},
-                                   actions_);
+  partition_.protocol().on_arrival(arrival_of(peer, header), actions_);
   run_actions();
 }
 
@@ -134,13 +137,7 @@ bool ShardExchange::push_lone(ShardPeer& peer, const SlotHeader& header, uint32_
   const PushFormat format = partition_.push_format();
   const TimePoint taken_at = recorder_.is_on() ? Clock::now() : TimePoint();
   if (has_failed_ || primary_.is_replicating() || !is_plain_header(header, peer, bucket, format)) return false;
-  const std::optional<ShardProtocol::LonePush> push =
-      partition_.protocol().on_lone_push({.worker = peer.worker,
-                                          .incarnation = peer.incarnation,
-                                          .kind = ArrivalKind::push,
-                                          .bucket = bucket,
-                                          .step = header.step,
-                                          .base_version = header.base_version});
+  const std::optional<ShardProtocol::LonePush> push = partition_.protocol().on_lone_push(arrival_of(peer, header));
   if (!push.has_value()) return false;
   const ShardPeer::PushAddresses& at = peer.addresses[bucket];
   peer.bytes_in += header.payload_bytes + sizeof(SlotHeader);

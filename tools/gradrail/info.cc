@@ -92,8 +92,8 @@ void print_gpus(const launch::ProbedGpus& probed) {
     return found.ok() ? name(*found) : fmt::format("NOT usable: {}", message_of(found.status()));
   };
   fmt::print("GPUs:\n");
-  if (probed.driver_failed) return fmt::print("  {:9} NOT usable: {}\n", "driver", probed.why_none);
-  const absl::StatusOr<const gpu::Driver*> driver = gpu::Driver::get();
+  const absl::StatusOr<const gpu::Driver*> driver =
+      probed.driver_failed ? absl::FailedPreconditionError(probed.why_none) : gpu::Driver::get();
   fmt::print("  {:9} {}\n", "driver",
              words(driver, [](const gpu::Driver* found) { return "CUDA " + found->version_text(); }));
   if (driver.ok()) print_devices();
@@ -104,8 +104,10 @@ void print_gpus(const launch::ProbedGpus& probed) {
     if (const absl::Status fits = gpu::check_kernels(**driver); !fits.ok())
       fmt::print("  {:9} NOT usable: {}\n", "", message_of(fits));
   }
-  fmt::print("  {:9} {}\n", "cuBLAS",
-             words(gpu::blas_library(), [](const gpu::BlasLibrary* library) { return library->name; }));
+  // The version of the driver selects the library.
+  if (!probed.driver_failed)
+    fmt::print("  {:9} {}\n", "cuBLAS",
+               words(gpu::blas_library(), [](const gpu::BlasLibrary* library) { return library->name; }));
   fmt::print("  {:9} {}\n", "NCCL",
              words(gpu::nccl_library(), [](const gpu::NcclLibrary* library) { return library->version; }));
   fmt::print("  {:9} {}\n", "peer mem",

@@ -420,10 +420,8 @@ absl::Status Exchange::finish(Index index) {
   GRADRAIL_CHECK(fragment.under_way);
   fragment.under_way = false;
   if (!is_under_way()) telemetry_.end_exchange();
-  if (failure_.failed()) {
-    // All answers are here. A ps that is lost after its last answer concerns the next call, which has the remedies.
-    if (const absl::Status failed = failure_.status(); !may_be_remedied(failed)) GRADRAIL_RETURN_IF_ERROR(failed);
-  }
+  // All answers are here. A ps that is lost after its last answer concerns the next call, which has the remedies.
+  if (const absl::Status failed = failure_.status(); !failed.ok() && !may_be_remedied(failed)) return failed;
   GRADRAIL_CHECK(fragment.outstanding == 0);
   if (memory_.gpu() != nullptr) {
     // Kernels of the next step must read all parameters, whichever way transferred them.
