@@ -71,10 +71,11 @@ class Restarted(cluster.ClusterTest):
 
     def test_a_local_cluster_replaces_both_tasks_of_a_pair_in_turn(self):
         """A backup starts before its primary, and learns its port from it. Without it the run had one takeover only."""
-        flags = ["--mode", "sync", "--optimizer", "adam", "--data_dir", self.data, "--epochs", 150, "--log_every", 10,
+        flags = ["--mode", "sync", "--optimizer", "adam", "--data_dir", self.data, "--epochs", 250, "--log_every", 10,
                  "--ps", 2, "--backup-ps", 1, "--workers", 2]
         whole = cluster.hash_of(self.train(*flags))
         run = self.train(*flags, "--restarts", 2)
+        run.wait_for(r"^Step: \d+")  # a worker that joins after the loss reports no takeover
         for killed, other in ((0, 1), (1, 0)):
             run.wait_for(rf"\[ps/{killed}\] the backup at .* has everything", cluster.START)
             pid = int(re.findall(rf"^# ps/{killed}: pid (\d+)", run.text(), re.MULTILINE)[-1])
