@@ -2,10 +2,8 @@
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import time
 import unittest
 
 import cluster
@@ -108,36 +106,6 @@ class BenchCluster(cluster.ClusterTest):
             self.assertEqual(self.text(worker), "")
         self.assertRegex(said, r"gradrail bench: slow: tcp at 4096 B: (link|NIC) ")
 
-    def test_connections_of_other_programs_are_ignored(self):
-        server = self.start("ps", 0)
-        host, port = self.meet.rsplit(":", 1)
-        deadline = time.monotonic() + cluster.START
-        while True:
-            try:
-                foreign = socket.create_connection((host, int(port)), timeout=1)
-                break
-            except OSError:
-                self.assertLess(time.monotonic(), deadline)
-                time.sleep(0.05)
-        foreign.sendall(b"GET / HTTP/1.0\r\n\r\n" * 100)
-        for noise in (b"", b"\0\0\0\x16" + b'{"gradrail bench": 5}', b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\xff" * 100):
-            with socket.create_connection((host, int(port)), timeout=1) as other:
-                other.sendall(noise)
-        for i in range(2):
-            self.start("worker", i)
-        self.assertIn("# Out of bounds values : 0 OK", self.text(server))
-        foreign.close()
-
-    def test_two_of_the_same(self):
-        server = self.start("ps", 0)
-        twins = [self.start("worker", 0) for _ in range(2)]
-        cluster.wait_until(lambda: any(twin.poll() is not None for twin in twins), cluster.START, lambda: "both wait")
-        self.start("worker", 1)
-        self.assertIn("there is another rank 1", self.text(server))
-        refused, joined = sorted(twins, key=lambda twin: twin.wait(cluster.FINISH) == 0)
-        self.assertIn("there is another rank 1", self.text(refused, cluster.CONFIGURATION))
-        self.assertEqual(joined.returncode, 0)
-
     def test_a_worker_that_fails_is_named(self):
         server = self.start("ps", 0, "-n", 50_000_000)
         workers = [self.start("worker", i) for i in range(2)]
@@ -164,15 +132,6 @@ class BenchCluster(cluster.ClusterTest):
                                  timeout=cluster.FINISH)
         self.assertEqual(process.returncode, cluster.USAGE)
         self.assertIn("start one per host with --cluster", process.stderr)
-
-    def test_flags_that_make_no_cluster(self):
-        for words, flags in ((r"2 workers", ["--job_name", "worker", "--task_index", "2"]),
-                             (r"job", ["--job_name", "boss", "--task_index", "0"])):
-            with self.subTest(words=words):
-                process = subprocess.run([cluster.binary(), "bench", "exchange", *QUICK, *SIZE, *self.hosts, *flags],
-                                         capture_output=True, text=True, timeout=cluster.FINISH)
-                self.assertEqual(process.returncode, cluster.USAGE, process.stderr)
-                self.assertRegex(process.stderr, words)
 
 
 if __name__ == "__main__":

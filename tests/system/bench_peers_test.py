@@ -69,7 +69,7 @@ class Peers(BenchTest):
                 self.assertRegex(row["failed"], r"was not built \(apt install libopenmpi-dev")
         self.assertFalse([path for path, _ in rows if "fi_" in path or "ucx" in path])
 
-    @cluster.long("every_way_that_there_is")
+    @cluster.long("two_hosts starts the same programs; no test of `make test` compares their figures")
     def test_puts_beside_the_libraries_they_go_through(self):
         rows = self.rows("peers", "--part", "put", "-b", 64, "-e", 64, *QUICK, "--transport", "ofi")
         self.assertEqual({(path, what) for path, what in rows if path.startswith("ofi-tcp")},
@@ -93,7 +93,7 @@ class Peers(BenchTest):
         if built:
             self.assertFalse(rows["ofi-tcp: bare fi_writedata", "latency"]["failed"], rows)
 
-    @cluster.long("every_way_that_there_is")
+    @cluster.long("two_hosts has the programs; no test of `make test` lacks one")
     def test_programs_that_are_not_there_keep_their_rows(self):
         path = self.folder / "bin"
         path.mkdir()

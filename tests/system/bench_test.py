@@ -124,7 +124,7 @@ class Bench(cluster.ClusterTest):
                          [("latency", 8), ("latency", 64), ("bandwidth", 8), ("bandwidth", 64)])
         self.assertEqual(said, file.read_text())
 
-    @cluster.long("every_question_is_answered runs the suites")
+    @cluster.long("conformance.tcp_encrypted; no test of `make test` measures an encrypted path")
     def test_encryption_adds_a_row(self):
         for suite in ("paths", "exchange", "incast", "replay"):
             with self.subTest(suite=suite):
@@ -139,7 +139,7 @@ class Bench(cluster.ClusterTest):
         for row in run["results"]:
             self.assertEqual(row["percentiles"]["iterations"], 2 * 2 * 7)  # rounds, workers
 
-    @cluster.long("every_question_is_answered runs the suites")
+    @cluster.long("it measures time; every_question_is_answered has three workers")
     def test_many_workers_take_the_time_that_is_asked_for(self):
         # Their first exchanges are short: the others have not started, or wait for a core.
         for _ in range(3):
@@ -156,15 +156,6 @@ class Bench(cluster.ClusterTest):
                                         "--format", "json", *flags))
             for row in run["results"]:
                 self.assertEqual(row["bus_bytes"], ways * row["alg_bytes"])
-
-    @cluster.long("every_question_is_answered runs the suites")
-    def test_puts_in_both_directions(self):
-        text = self.bench("put", *SUITES["put"], *QUICK, "--bidirectional")
-        self.assertIn("# bidirectional: both processes write at the same time; algbw is the sum of both directions", text)
-        _, run = self.recorded("put", "--bidirectional")
-        self.assert_rows(run, ["shm", "tcp"])
-        self.assertEqual({row["what"] for row in run["results"]}, {"latency", "bandwidth"})
-        self.assertTrue(run["config"]["bidirectional"])
 
     def matrix(self, text):
         file = self.folder / "matrix.csv"

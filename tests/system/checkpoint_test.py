@@ -55,25 +55,6 @@ class Restart(cluster.ClusterTest):
         # A worker that has ended before the others have joined is the last member for a moment, and saves too.
         self.assertEqual((self.steps()[0], self.steps()[-1]), ((300, 0, 1), (600, 0, 1)))
 
-    def test_other_servers_and_shards_restore_the_same_values(self):
-        for optimizer, *constants in (["sgd"], ["adam"], ["delayed_nesterov", "--momentum_every", 4]):
-            with self.subTest(optimizer=optimizer):
-                hashes = set()
-                for cut in (["--ps", 1], ["--ps", 2], ["--ps", 2, "--shards", 2]):
-                    self.saved = self.folder / f"checkpoints-{optimizer}-{len(hashes)}-{'-'.join(map(str, cut))}"
-                    self.run_digits("--epochs", 1, "--optimizer", optimizer, *constants, *cut)
-                    second = self.run_digits("--epochs", 1, "--optimizer", optimizer, *constants, "--ps", 1, "--shards", 3)
-                    self.assertTrue(second.has(r"^Global-Step: 22$"), second.transcript())
-                    hashes.add(cluster.hash_of(second))
-                self.assertEqual(len(hashes), 1)
-
-    def test_saves_while_it_trains(self):
-        self.run_digits("--epochs", 60, "--save_steps", 5, "--keep", 0)
-        # A save that is due while the previous save is in progress is delayed until its end.
-        steps = [step for step, _, _ in self.steps()]
-        self.assertEqual((steps[0], steps[-1]), (5, 660))
-        self.assertGreater(len(steps), 2)
-
     def test_keeps_the_last_few_and_no_halves(self):
         for every in (2, 22):  # 22: the last step is saved twice, by --save_steps and at the end
             self.saved = self.folder / f"every-{every}"
@@ -103,47 +84,6 @@ class Restart(cluster.ClusterTest):
         self.assertTrue(again.has(rf"restored global step {newest} from"), again.transcript())
         self.assertGreater(int(again.wait_for(r"Step: (\d+)").group(1)), newest)
 
-    @cluster.long("CheckpointKill kills the writer at each place")
-    def test_a_server_killed_on_a_checkpoints_way_to_the_disk_loses_none(self):
-        for place in ("write", "written", "synced", "closed", "renamed", "committed", "remove", "removed"):
-            with self.subTest(place=place):
-                self.saved = self.folder / place
-                task = self.train("--data_dir", self.data, "--mode", "sync", "--epochs", 1000, "--save_steps", 2, "--keep", 2,
-                                  "--ps", 2, "--checkpoint_dir", self.saved,
-                                  environment={"GRADRAIL_FAILPOINT": f"kill:{place}:{17 if place == 'write' else 4}"})
-                self.assertNotEqual(task.code(), cluster.GOOD, task.transcript())
-                whole = cluster.whole_saves(self.saved, 2)
-                self.assertTrue(whole, f"{self.files()}\n{task.transcript()}")
-                self.assertLess(whole[-1], 11000)
-                again = self.run_digits("--epochs", 1, "--ps", 2, "--keep", 2)
-                self.assertTrue(again.has(rf"restored global step {whole[-1]} from"), again.transcript())
-                self.assertTrue(again.has(rf"^Global-Step: {whole[-1] + 11}$"), again.transcript())
-                self.assertEqual([step for step, _, _ in self.steps()],
-                                 [whole[-1], whole[-1], whole[-1] + 11, whole[-1] + 11])
-                self.assertEqual(list(self.saved.glob("*.tmp")), [])
-
-    def test_names_the_cause_when_it_cannot_restore(self):
-        self.run_once()
-        path = self.saved / self.files()[0]
-        good = path.read_bytes()
-        damages = {"truncated": good[:-7], "empty": b"", "flipped": good[:-3] + bytes([good[-3] ^ 4]) + good[-2:],
-                   "header": b"X" + good[1:]}
-        for name, content in damages.items():
-            with self.subTest(damage=name):
-                path.write_bytes(content)
-                task = self.refused(cluster.CONFIGURATION, [path.name, "no older one"], "--model", "linear", "--epochs", 1,
-                                    "--checkpoint_dir", self.saved, within=15 * cluster.PATIENCE)
-                self.assertFalse(task.has(r"^Step: "), "the run trained without a restored checkpoint")
-
-    def test_a_checkpoint_of_another_model_or_optimizer(self):
-        self.run_once()
-        self.refused(cluster.CONFIGURATION, ["is of another model: .*'?w'?", str(self.saved)], "--data_dir", self.data,
-                     "--checkpoint_dir", self.saved, within=15 * cluster.PATIENCE)
-        self.refused(cluster.CONFIGURATION, ["was trained with optimizer sgd, this run uses adam"], "--model",
-                     "linear", "--optimizer", "adam", "--checkpoint_dir", self.saved, within=15 * cluster.PATIENCE)
-        self.refused(cluster.CONFIGURATION, ["was trained with optimizer sgd, this run uses delayed_nesterov"], "--model", "linear",
-                     "--optimizer", "delayed_nesterov", "--checkpoint_dir", self.saved, within=15 * cluster.PATIENCE)
-
     def test_a_folder_with_nothing_but_half_a_set_is_no_place_to_begin_anew(self):
         self.run_digits("--epochs", 1, "--ps", 2)
         self.assertEqual(len(self.files()), 2)
@@ -152,14 +92,6 @@ class Restart(cluster.ClusterTest):
                                                     "one shared folder", str(self.saved)], "--data_dir", self.data,
                             "--mode", "sync", "--checkpoint_dir", self.saved, within=15 * cluster.PATIENCE)
         self.assertFalse(task.has(r"^Step: "), task.transcript())
-
-    def test_half_a_set_is_passed_over_for_a_whole_one_and_said(self):
-        self.run_digits("--epochs", 1, "--ps", 2)
-        self.run_digits("--epochs", 1, "--ps", 2)
-        (self.saved / self.files()[3]).unlink()
-        task = self.run_digits("--epochs", 1, "--ps", 2)
-        self.assertTrue(task.has(r"step 22 is incomplete: .*missing 1: going back to step 11"), task.transcript())
-        self.assertTrue(task.has(r"restored global step 11 "), task.transcript())
 
     def test_a_damaged_set_is_named_and_the_one_before_it_is_used_by_all_tasks(self):
         for _ in range(2):

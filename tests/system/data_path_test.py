@@ -78,7 +78,7 @@ class DataPath(four_hosts.FourHosts):
         self.assert_steps(first)
         return second
 
-    @cluster.long("a_large_join_says_it_as_well; TcpConnect and JoinLoss in one process")
+    @cluster.long("SyncProtocol.AWorkerWithoutADataPathHoldsUpNoStep; only namespaces have a firewall")
     def test_a_firewall_on_the_data_port_holds_up_no_other_worker(self):
         ps, first = self.run_of_one("--data-port", DATA_PORT)
         self.assertIn((four_hosts.address_of(0), DATA_PORT), cluster.tcp_listeners(ps.pid))
@@ -90,7 +90,7 @@ class DataPath(four_hosts.FourHosts):
         third.wait_for(STEP)
         self.assert_steps(first)
 
-    @cluster.long("a_large_join_says_it_as_well; TcpConnect and JoinLoss in one process")
+    @cluster.long("SyncProtocol.AWorkerWithoutADataPathHoldsUpNoStep; only here a ps lacks memory for a worker")
     def test_a_ps_without_memory_for_a_worker_holds_up_no_other_one(self):
         ps, first = self.run_of_one(model=LARGE)
         size = 1024 * int(re.search(r"VmSize:\s+(\d+)", pathlib.Path(f"/proc/{ps.pid}/status").read_text())[1])
@@ -149,7 +149,7 @@ class LargePackets(four_hosts.FourHosts):
                        "10.79.1.2:2222", "--model", "linear", "--epochs", 1, "--insecure", "--job_name", job, "--task_index", 0,
                        *flags)
 
-    @cluster.long("a_large_join_says_it_as_well; TcpConnect and JoinLoss in one process")
+    @cluster.long("a_large_join_says_it_as_well has the control connection; here the data path and doctor")
     def test_worker_and_doctor_say_that_large_packets_are_lost(self):
         ps = self.start(0, "ps")
         ps.wait_for("listens on")
@@ -197,7 +197,7 @@ class Causes(four_hosts.FourHosts):
         self.assert_ends(worker, cluster.RETRY,
                          says=[rf"parameter server 0 \(node7:2222\).*Connection refused \(at {four_hosts.address_of(0)}\)"])
 
-    @cluster.long("ClientTransports keeps each reason")
+    @cluster.long("ClientTransports keeps each reason; the libraries read their variables here alone")
     def test_variables_that_exclude_a_transport(self):
         for transport, variable in (("ucx", "UCX_TLS=self"), ("ofi", "FI_PROVIDER=shm")):
             name, value = variable.split("=")

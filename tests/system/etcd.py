@@ -1,4 +1,4 @@
-"""Starts an etcd server for the tests and reads its keys. A proxy in front of the server can send faulty answers."""
+"""Starts an etcd server for the tests and reads its keys. Also has a server that is no etcd."""
 import base64
 import contextlib
 import json
@@ -91,56 +91,31 @@ class Etcd:
         self.ask("kv/put", {"key": encoded(f"/gradrail/{job}/{key}"), "value": encoded(value)})
 
 
-class Proxy:
-    """Forwards all bytes until a test calls say(). Then each connection receives the bytes of say() and is closed."""
+class Impostor:
+    """A server that is no etcd: each connection receives the bytes of say() and is closed."""
 
-    def __init__(self, etcd):
-        self.etcd, self.answer, self.asked, self.sockets = etcd, None, 0, set()
+    def __init__(self):
+        self.answer = b""
         self.server = socket.create_server(("127.0.0.1", 0))
         self.url = f"etcd://127.0.0.1:{self.server.getsockname()[1]}/job"
         threading.Thread(target=self.accept, daemon=True).start()
 
     def say(self, answer):
-        """Sets the answer to all connections. None: the proxy forwards bytes again."""
         self.answer = answer
-        self.cut()
-
-    def cut(self):
-        for each in list(self.sockets):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
 
     def accept(self):
         with contextlib.suppress(OSError):  # close() ends it
             while True:
                 client = self.server.accept()[0]
-                self.asked += 1
                 threading.Thread(target=self.serve, args=(client,), daemon=True).start()
 
     def serve(self, client):
         with client, contextlib.suppress(OSError):
-            if self.answer is not None:
-                client.sendall(self.answer)
-                client.recv(1)  # without a read, close() resets the connection, and the client may lose the bytes
-                return
-            with socket.create_connection(("127.0.0.1", self.etcd.port), 5) as server:
-                server.settimeout(None)
-                back = threading.Thread(target=self.copy, args=(server, client), daemon=True)
-                back.start()
-                self.copy(client, server)
-                back.join()
-
-    def copy(self, source, target):
-        self.sockets.add(source)
-        with contextlib.suppress(OSError):
-            while part := source.recv(1 << 16):
-                target.sendall(part)
-            target.shutdown(socket.SHUT_RDWR)
-        self.sockets.discard(source)
+            client.sendall(self.answer)
+            client.recv(1)  # without a read, close() resets the connection, and the client may lose the bytes
 
     def close(self):
         self.server.close()
-        self.cut()
 
 
 class EtcdTest(cluster.ClusterTest):
@@ -160,9 +135,9 @@ class EtcdTest(cluster.ClusterTest):
         places = [f"ps/{i}" for i in range(ps)] + [f"worker/{i}" for i in range(workers)]
         return [self.task(place, *flags, ps=ps, workers=workers, **options) for place in places]
 
-    def wait_for_registered(self, *names, within=cluster.START):
+    def wait_for_registered(self, *names):
         """Waits until exactly these ps tasks are registered with their ports."""
         def there():
             found = self.etcd.registered()
             return set(found) == set(names) and all(":" in address for address in found.values())
-        cluster.wait_until(there, within, lambda: f"{self.etcd.registered()} instead of {names}")
+        cluster.wait_until(there, cluster.START, lambda: f"{self.etcd.registered()} instead of {names}")

@@ -155,11 +155,11 @@ class FirstContact(Rehearsal):
             self.assertIn(step, steps)
         self.assertRegex(said, r"part a: \d+ steps, 0 failed, \d+ s, simulated driver")
 
-    @cluster.long("gpu_parameters_test and gpu_direct_test run the same programs")
+    @cluster.long("system.bench.*_on_a_simulated_gpu run the same suites; the other tests of this file start the script")
     def test_figures(self):
         self.figures()
 
-    @cluster.long("gpu_parameters_test and gpu_direct_test run the same programs")
+    @cluster.long("gpu_parameters_test and gpu_direct_test have the same paths of gradients")
     def test_training(self):
         _, record = self.part("c")
         steps = [row["step"] for row in record["rows"]]
@@ -182,7 +182,7 @@ class FirstContact(Rehearsal):
         self.assertFalse(found["good"], said)
         self.assertIn("libnone", found["note"])
 
-    @cluster.long("gpu_parameters_test and gpu_direct_test run the same programs")
+    @cluster.long("doctor_test.a_driver_without_cublas; a_missing_library_is_a_failure has a step that fails")
     def test_a_gpu_without_cublas_is_a_failure(self):
         alone = self.folder / "alone"
         alone.mkdir()

@@ -34,9 +34,9 @@ class LaunchTest(cluster.ClusterTest):
         return self.launch(name, ["mpirun", "-n", str(count), "--oversubscribe", *options, cluster.binary(), "train", *SMALL,
                                   *flags], AS_ROOT)
 
-    def ranks(self, count, *flags, port, environment=None):
+    def ranks(self, count, *flags, port):
         """Starts tasks with the environment of torchrun."""
-        common = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), **(environment or {})}
+        common = {"WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
         return [self.train(*SMALL, *flags, name=f"rank {rank}", environment={**common, "RANK": str(rank)})
                 for rank in range(count)]
 
@@ -62,12 +62,6 @@ class Launchers(LaunchTest):
         self.whole(task.text(), ps=1, workers=3)
         self.assertRegex(task.text(), r"worker/2 of 3, with 1 ps: rank 3 of 4 of PMIx job \w+")
 
-    def test_two_mpiruns_at_a_time(self):
-        tasks = [self.under_mpirun(3, name=f"mpirun {i}") for i in range(2)]
-        for task in tasks:
-            self.assert_ends(task, cluster.GOOD)
-            self.whole(task.text(), ps=1, workers=2)
-
     def test_one_process_under_mpirun_is_a_local_cluster(self):
         task = self.under_mpirun(1, "--workers", "2")
         self.assert_ends(task, cluster.GOOD)
@@ -92,12 +86,6 @@ class Launchers(LaunchTest):
         step = int(re.search(r"^Global-Step: (\d+)", said, re.M).group(1))
         listed = self.launch("ls", [cluster.binary(), "checkpoint", "ls", saved])
         self.assert_ends(listed, cluster.GOOD, says=[rf"(?m)^ *{step} "])
-
-    def test_torchruns_own_port_is_left_alone(self):
-        [port] = cluster.free_ports(1)
-        agent = cluster.socket.create_server(("127.0.0.1", port))
-        self.addCleanup(agent.close)
-        self.whole(self.all_good(self.ranks(2, port=port, environment={"TORCHELASTIC_USE_AGENT_STORE": "True"})), 1, 1)
 
     def test_metrics_of_tasks_on_one_host_have_ports_of_their_own(self):
         [port] = cluster.free_ports(1)
@@ -137,17 +125,6 @@ class Launchers(LaunchTest):
         self.assert_ends(other, cluster.retry_worthy, says=[r"the first task of .* did not admit this task in time: .*Connection refused"])
         self.assertLess(len(other.lines()), 4, other.transcript())
 
-    def test_tasks_of_different_flags_and_of_another_job_are_named(self):
-        [port] = cluster.free_ports(1)
-        address = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        first = self.train(*SMALL, environment={**address, "RANK": "0"})
-        foreign = self.train(*SMALL, environment={**address, "RANK": "1", "TORCHELASTIC_RUN_ID": "other"})
-        self.assert_ends(foreign, lambda code: code != 0, says=[r"this rendezvous belongs to torchrun \d", r"--rendezvous tcp://"])
-        self.assertTrue(first.running(), first.transcript())
-        odd = self.train(*SMALL, "--ps", "2", environment={**address, "RANK": "2"})
-        self.assert_ends(odd, lambda code: code != 0, says=[r"--ps 2 there, --ps 1 here"])
-        self.assert_ends(first, lambda code: code != 0, says=[r"rank 2: --ps 2 there, --ps 1 here"])
-
 
 class Backups(LaunchTest):
     """Tests --backup-ps 1 under launchers. They do not start a lost task again: the backup serves until the end."""
@@ -167,7 +144,7 @@ class Backups(LaunchTest):
     def assert_takes_over(self, worker, ps=0):
         worker.wait_for(rf"parameter server {ps} .* its backup .* has taken over at step \d+, no step of this worker lost", cluster.START)
 
-    @cluster.long("each_of_two_ps_has_its_backup; backup_test")
+    @cluster.long("each_of_two_ps_has_its_backup; here Open MPI goes on after the loss of a task")
     def test_a_backup_replaces_the_ps_that_is_killed_under_mpirun(self):
         undisturbed = self.under_mpirun(4, "--ps", "2", *self.flags)
         self.assert_ends(undisturbed, cluster.GOOD)

@@ -69,7 +69,7 @@ class Tasks(four_hosts.FourHosts):
         # The gradient that was under way at the cut may not have arrived. It is not sent again: it could count twice.
         self.assert_ends(ps, cluster.GOOD, says=[r"global step (5999|6000), "])
 
-    @cluster.long("TcpVanished and MembershipTest; cut_cable and recovery_test.a_host_that_vanishes_is_noticed with namespaces")
+    @cluster.long("cut_cable sees the loss; the descriptors of the ps are counted here alone")
     def test_a_host_that_vanishes_leaves_nothing_open(self):
         flags = ["--epochs", 100000, "--heartbeat-timeout", 3, "--rejoin-timeout", 0]
         ps, first = (self.train_on(0, "ps", 0, *flags), self.train_on(1, "worker", 0, *flags))
@@ -102,7 +102,7 @@ class ManyMembers(four_hosts.FourHosts):
     MEMBERS = 1200  # a ping each 6 s: silence alone is noticed after 9.5 s
     INTERVAL = 6  # s
 
-    @cluster.long("TcpVanished and MembershipTest; cut_cable and recovery_test.a_host_that_vanishes_is_noticed with namespaces")
+    @cluster.long("Gate.TheKernelLooksForAVanishedHost has the options; what the kernel does is seen here alone")
     def test_a_host_that_vanishes_is_lost_before_its_next_heartbeat(self):
         workers = ",".join(f"10.78.{i // 250}.{i % 250 + 1}" for i in range(self.MEMBERS))
         address = f"{four_hosts.address_of(0)}:2222"
@@ -125,7 +125,7 @@ class Backups(four_hosts.FourHosts):
     PS = (0, 1)
     WORKERS = (2, 3)
 
-    @cluster.long("prove has all splits of a pair; Built/ClientBackup")
+    @cluster.long("Pair refuses takeovers in one process; no other test isolates a primary that runs on")
     def test_a_primary_that_was_isolated_asks_its_backup(self):
         """It took a worker back while its backup served the other one: the steps of this worker were lost later."""
         flags = ("--epochs", 100000, "--heartbeat-timeout", 3, "--backup-ps", 1, "--log_every", 1000)
@@ -195,12 +195,12 @@ class Backups(four_hosts.FourHosts):
         for worker in workers:
             self.assert_goes_on(worker)
 
-    @cluster.long("prove has all splits of a pair; Built/ClientBackup")
+    @cluster.long("Pair refuses takeovers in one process; no other test has workers in both halves of a split")
     def test_async_repeats_the_steps_that_a_split_has_lost(self):
         """They were lost, and the log had 0 repeated steps."""
         self.assert_split_repeats_steps(slow=1)
 
-    @cluster.long("prove has all splits of a pair; Built/ClientBackup")
+    @cluster.long("Pair refuses takeovers in one process; no other test has workers in both halves of a split")
     def test_async_repeats_them_also_if_the_backup_has_more_updates(self):
         """The version of the backup was newer: the worker went on there, and was then refused for its step."""
         self.assert_split_repeats_steps(slow=0)

@@ -157,7 +157,7 @@ class Placement(cluster.ClusterTest):
         self.assert_everywhere(worker, [cpu])
         self.assertNotRegex(task.text(), "warning|not bound")
 
-    @cluster.long("topology_plan_test; worker_and_shard_have_cores_of_their_own")
+    @cluster.long("PlanCores has the plan; the line with the way of waiting is seen here alone")
     def test_crowded_tasks_share_and_adapt(self):
         two = ALLOWED[:2]
         task, ps, workers = self.train_until_seen("--workers", 3, "--log_device_placement", taskset=two)
@@ -202,7 +202,7 @@ class Placement(cluster.ClusterTest):
         late.wait_for(r"^Step: \d+")
         self.assertEqual(owner_cpus(late.pid), set(ALLOWED))
 
-    @cluster.long("topology_plan_test; worker_and_shard_have_cores_of_their_own")
+    @cluster.long("no other test compares the bits of bound and unbound runs")
     def test_sync_results_do_not_depend_on_it(self):
         flags = ["--model", "mlp", "--epochs", 1, "--mode", "sync"]
         for workers in (1, 2):

@@ -3,7 +3,6 @@ import copy
 import json
 import math
 import os
-import pathlib
 import re
 import struct
 import subprocess
@@ -292,7 +291,7 @@ class Plot(cluster.ClusterTest):
         self.assert_refused("no matplotlib.*package python3-matplotlib; tools/setup", self.recorded(peers()),
                             code=NO_MATPLOTLIB, environment=dict(os.environ, PYTHONPATH=str(self.folder)))
 
-    @cluster.long("the other tests of this file draw recorded runs")
+    @cluster.long("the other tests draw written runs; bench_test compares a recorded one")
     def test_real_runs_are_drawn(self):
         for question, kinds in (("put", {"latency", "bandwidth", "cdf"}), ("exchange", {"latency", "bandwidth", "cdf"})):
             file = self.folder / f"{question}.json"

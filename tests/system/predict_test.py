@@ -26,7 +26,7 @@ class Predict(cluster.ClusterTest):
         self.assertIn(f"\nstep           {row['step_time_s']['median'] * 1e3:.3f} ms", said)
         self.assertIn(f"\nbottleneck     {row['bottleneck']}\n", said)
 
-    @cluster.long("PredictSimulation.WorkOfALargeClusterIsBounded counts the events of this run")
+    @cluster.long("PredictSimulation.WorkOfALargeClusterIsBounded counts the events of this run; its JSON is seen here alone")
     def test_the_largest_cluster_is_answered(self):
         row = json.loads(self.predict("--workers", 4096, "--ps", 256, "--json"))
         self.assertEqual((row["cluster"]["workers"], row["simulated_workers"]), (4096, 256))

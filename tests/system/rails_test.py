@@ -75,7 +75,7 @@ class TwoHosts(cluster.ClusterTest):
 
 
 class Rates(TwoHosts):
-    @cluster.long("Rails and LaneChoice in one process; each_rail_has_the_share_of_its_interface with two interfaces")
+    @cluster.long("each_rail_has_the_share_of_its_interface counts bytes; rates are measured here alone")
     def test_two_and_four_rails_carry_their_sum(self):
         self.shape("root", "tbf", "rate", f"{RATE}mbit", "burst", "64k", "latency", "50ms")
         one, path = self.rate("--rails", self.rails(1))
@@ -104,7 +104,7 @@ class Rates(TwoHosts):
                           f"{2 * (CLASSES - 1):#06x} flowid 1:{i + 1:x}"]
             subprocess.run(["tc", "-n", name, "-batch", "-"], input="\n".join(lines), text=True, check=True)
 
-    @cluster.long("Rails and LaneChoice in one process; each_rail_has_the_share_of_its_interface with two interfaces")
+    @cluster.long("each_rail_has_the_share_of_its_interface counts bytes; rates are measured here alone")
     def test_four_streams_carry_more_than_one(self):
         self.limit_each_flow()
         one, path = self.rate("--rails", "off", "--streams", 1)
@@ -141,7 +141,7 @@ class Loss(TwoHosts):
         self.assert_ends(task, cluster.GOOD, 4 * cluster.FINISH)
         return cluster.hash_of(task)
 
-    @cluster.long("Rails and LaneChoice in one process; each_rail_has_the_share_of_its_interface with two interfaces")
+    @cluster.long("Rails loses a lane in one process; no other test cuts the link of a rail")
     def test_a_cut_link_is_left_out_and_taken_back(self):
         # The run must be longer than the loss and the return, on a fast machine as well.
         self.shape("root", "tbf", "rate", f"{self.STEP_RATE}mbit", "burst", "64k", "latency", "50ms")
@@ -156,7 +156,7 @@ class Loss(TwoHosts):
         self.assert_says(worker, rf"Path: shard 0 at .*: tcp 2 rails × 2 streams \({address(0, 0)}, {address(1, 0)}\)")
         self.assertEqual(cluster.hash_of(worker), self.undisturbed())
 
-    @cluster.long("Rails and LaneChoice in one process; each_rail_has_the_share_of_its_interface with two interfaces")
+    @cluster.long("Rails.ARailThatCannotBeReachedIsLeftOut; what a run says of it is seen here alone")
     def test_a_rail_without_its_link_is_left_out_from_the_start(self):
         four_hosts.ip("-n", self.hosts[1], "link", "set", "nic1", "down")
         self.start_on_rails("ps", 0)

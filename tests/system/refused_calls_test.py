@@ -19,8 +19,6 @@ import cluster
 
 LIMIT = 15 * cluster.PATIENCE
 RUN = ("train", "--local", "--workers", "2", "--model", "linear", "--epochs", "1", "--mode", "sync")
-KINDS = ("fork", "thread", "pipe", "socket", "bind", "listen", "accept", "memfd", "ftruncate", "mmap", "eventfd", "epoll",
-         "timerfd", "signalfd", "dup", "open")
 SAMPLE = 6 if os.environ.get("GRADRAIL_LEVEL") == "all" else 3  # of a kind
 
 Ran = collections.namedtuple("Ran", "code calls caller output")

@@ -1,4 +1,4 @@
-"""Tests parameters that return in bf16 and delta: equal bits over all paths, accuracy, and the flags."""
+"""Tests parameters that return in bf16 and delta: accuracy, what top shows, and the flags."""
 import unittest
 
 import cluster
@@ -11,13 +11,6 @@ class Returns(digits.SyncTest):
     def returned(self, task):
         """Returns the bytes of the summary, and those that fp32 would have."""
         return tuple(map(int, task.wait_for(r"^Formats: .*; return \w+, (\d+) bytes, (\d+) in fp32$").groups()))
-
-    def test_transports_shards_and_buckets_agree(self):
-        expected = self.run_hash("--return", "bf16", "--transport", "shm", "--no-fallback")
-        self.assertNotEqual(expected, self.run_hash())
-        for flags in (["--transport", "shm"], ["--transport", "tcp", "--checksums"], ["--ps", 2, "--shards", 2, "--bucket_kib", 4],
-                      ["--transport", "tcp", "--secret-file", self.secret_file(), "--encrypt-data"]):
-            self.assertEqual(expected, self.run_hash("--return", "delta", *flags), flags)
 
     def test_a_short_format_learns_as_well(self):
         accuracy, bytes_of = {}, {}

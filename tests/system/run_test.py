@@ -116,15 +116,6 @@ class Run(cluster.ClusterTest):
         self.assertGreaterEqual(found[0], 16 << 20)
         self.assertTrue(4 << 20 <= found[4] < 6 << 20, found)
 
-    def test_ranks_of_mpirun(self):
-        if shutil.which("mpirun") is None:
-            cluster.skip("no mpirun (openmpi-bin)")
-        task = self.run_program("--ps", 2, launcher=["mpirun", "-n", "4", "--oversubscribe"],
-                                variables={"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"})
-        self.assert_ends(task, cluster.GOOD)
-        self.assert_says(task, r"# ps/1 of 2, with 2 workers", r"task 0 step 300 w 3\.000 b 1\.000",
-                         r"task 1 step 300 w 3\.000 b 1\.000")
-
     def test_ranks_of_torchrun_with_a_secret(self):
         secret = self.secret_file()
         common = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(cluster.free_ports(1)[0])}
@@ -192,7 +183,7 @@ class Run(cluster.ClusterTest):
         self.assert_ends(task, cluster.GOOD, says=[r"worker/1 is started again \(1 of 1 restarts\)"])
         self.assert_says(task, r"\[worker/1\] task 1 step")
 
-    @cluster.long("MembershipTest has the limits; a_killed_worker_is_started_again")
+    @cluster.long("TasksOfARun has the end of the servers; the supervisor stops a late worker here alone")
     def test_a_worker_that_is_started_again_too_late_is_stopped(self):
         for death, code in (("os._exit(7)", 7), ("os.kill(os.getpid(), 9)", 137)):
             with self.subTest(code=code):
@@ -269,7 +260,7 @@ class Run(cluster.ClusterTest):
         os.kill(pid, signal.SIGKILL)
         self.assert_ends(task, cluster.RETRY, says=[r"ps/0 is not started again: 0 of 0 restarts are used \(--restarts\)"])
 
-    @cluster.long("MembershipTest has the limits; a_killed_worker_is_started_again")
+    @cluster.long("no other test loses both tasks of a pair of a local cluster")
     def test_a_lost_pair_of_servers_asks_for_a_restart(self):
         task = self.run_program("--workers", 2, "--ps", 2, "--backup-ps", 1, steps=10 ** 9, each=BEGUN)
         pids = [int(task.wait_for(rf"^# ps/{i}: pid (\d+)", cluster.START).group(1)) for i in range(2)]

@@ -59,11 +59,11 @@ class Flood(cluster.ClusterTest):
         self.assert_ends(task, cluster.GOOD, says=["Stopped after"])
         self.assertGreater(count, 100)
 
-    @cluster.long("while_it_trains and while_it_starts")
+    @cluster.long("no other test floods a thread within oneDNN with signals")
     def test_cnn_computes_through_a_flood_of_signals(self):
         self.flood("cnn", 5)
 
-    @cluster.long("while_it_trains and while_it_starts")
+    @cluster.long("no other test floods a thread within oneDNN with signals")
     def test_mlp_computes_through_a_flood_of_signals(self):
         self.flood("mlp", 5)
 
@@ -218,13 +218,6 @@ class Stop(StoppedRun):
                 self.wait_until_awaited("worker/1", [f"{host}:{port}" for host, port in cluster.tcp_listeners(ps)])
                 way(task)
                 self.assert_stopped(task)
-
-    @cluster.long("while_it_trains and while_it_starts")
-    def test_timeout_of_coreutils(self):
-        # timeout signals its child and then its process group.
-        for _ in range(2):
-            task = self.begin(within=["timeout", "--preserve-status", str(3 * cluster.PATIENCE)])
-            self.assert_stopped(task)
 
     def test_a_closed_terminal_stops_and_nohup_goes_on(self):
         for end in ("default", "ignore"):

@@ -55,16 +55,6 @@ class ByHand(cluster.ClusterTest):
                          cluster.GOOD)
         self.assert_ends(ps, cluster.GOOD)
 
-    @cluster.long("a_ps_says_for_which_worker_it_waits; sigterm_while_waiting_for_the_ps")
-    def test_sync_workers_name_the_tasks_they_wait_for(self):
-        flags = ["--mode", "sync", "--cluster", self.write_json(self.spec(2))]
-        self.train(*RUN, *flags, "--job_name", "ps", "--task_index", 0, name="ps/0")
-        worker = self.train(*RUN, *flags, "--job_name", "worker", "--task_index", 0, name="worker/0")
-        worker.wait_for(r"waiting for worker 1", 12 + cluster.START)
-        self.assert_ends(self.train(*RUN, *flags, "--job_name", "worker", "--task_index", 1, name="worker/1"),
-                         cluster.GOOD)
-        self.assert_ends(worker, cluster.GOOD)
-
     def test_host_lists_with_underscores_and_with_dashes(self):
         spec = self.spec(2)
         order = [("worker", 1), ("ps", 0), ("worker", 0)]
@@ -104,27 +94,6 @@ class ByHand(cluster.ClusterTest):
                 task = self.train(*flags, environment=environment)
                 self.assert_ends(task, cluster.GOOD, says=[r"^# evaluator: no evaluation job is needed"])
 
-    def test_chief_job_is_worker_0(self):
-        spec = self.spec(2)
-        spec = {"ps": spec["ps"], "chief": spec["worker"][:1], "worker": spec["worker"][1:]}
-        chief, worker, _ = self.run_tasks([("chief", 0), ("worker", 0), ("ps", 0)],
-                                          ["--cluster", self.write_json(spec)])
-        self.assertTrue(chief.has(r"^Parameter-Hash"), chief.transcript())
-        self.assertFalse(worker.has(r"^Parameter-Hash"), worker.transcript())
-
-    def test_two_ps_tasks(self):
-        spec = self.spec(2)
-        spec["ps"].append(f"127.0.0.1:{cluster.free_ports(4)[3]}")
-        tasks = self.run_tasks([("ps", 1), ("worker", 0), ("worker", 1), ("ps", 0)],
-                               ["--cluster", self.write_json(spec)])
-        self.assertRegex(tasks[1].text(), r"Path: shard 1 at|shard 0 at")
-
-    def test_a_flag_given_twice_means_the_last_one(self):
-        # A wrapper puts its defaults first and the flags of the user last.
-        task = self.train(*RUN, "--workers", 3, "--workers", 1)
-        self.assert_ends(task, cluster.GOOD)
-        self.assertFalse(task.has(r"^# worker/1"), task.transcript())
-
 
 class Stop(cluster.ClusterTest):
     def test_sigterm_while_waiting_for_the_ps(self):
@@ -134,13 +103,6 @@ class Stop(cluster.ClusterTest):
         worker.signal(signal.SIGTERM)
         self.assert_ends(worker, cluster.GOOD, 5 * cluster.PATIENCE,
                          says=["Stopped before the first step: nothing was trained"])
-
-    @cluster.long("a_ps_says_for_which_worker_it_waits; sigterm_while_waiting_for_the_ps")
-    def test_sigterm_ends_a_waiting_ps(self):
-        ps = self.train(*RUN, *self.addresses(1), "--job_name", "ps", "--task_index", 0, name="ps/0")
-        ps.wait_for(r"waiting for worker 0", 12 + cluster.START)
-        ps.signal(signal.SIGTERM)
-        self.assert_ends(ps, cluster.GOOD, 5 * cluster.PATIENCE)
 
     def test_a_ps_that_ends_reports_no_member_as_unknown(self):
         for transport in ("tcp", "shm"):
@@ -163,25 +125,6 @@ class Stop(cluster.ClusterTest):
         self.assert_goes_on(workers[0])
         self.assert_goes_on(workers[2])
         self.assertFalse(ps.has("lost"), ps.transcript())
-
-    def test_sigterm_of_a_local_cluster_at_any_time(self):
-        # A task has no signal handlers directly after the fork. It must not lose the signal.
-        for moment in ("# ps/0: pid", "# worker/0: pid", "# worker/2: pid"):
-            with self.subTest(moment=moment):
-                task = self.train("--model", "linear", "--epochs", 100000)
-                task.wait_for(moment)
-                task.signal(signal.SIGTERM)
-                self.assert_ends(task, cluster.GOOD, 6 * cluster.PATIENCE)
-                self.assertFalse(task.has("lost|killed"), task.transcript())
-
-    def test_ctrl_c_of_a_local_cluster(self):
-        task = self.train("--model", "linear", "--epochs", 100000)
-        task.wait_for(r"Step: \d+")
-        tasks = cluster.children(task.pid)
-        self.assertEqual(len(tasks), 4)
-        task.signal(signal.SIGINT)
-        self.assert_ends(task, cluster.GOOD, 10 * cluster.PATIENCE, says=[r"^Total Time: |\nTotal Time: "])
-        self.assertFalse(task.has("lost|killed"), task.transcript())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 """Tests `gradrail topo`: the drawing and the plan of recorded machines, and the errors of invalid input."""
 import json
 import os
-import re
 import tempfile
 import unittest
 import xml.etree.ElementTree as xml
@@ -141,12 +140,6 @@ class Topo(cluster.ClusterTest):
             self.topo("--topology", saved, *flags, code=cluster.USAGE, says=[says])
         self.topo("--topology", "", code=cluster.USAGE, says=[r"--topology: '' is an empty value"])
         self.topo("--svg", "/nowhere/picture.svg", code=cluster.CONFIGURATION, says=[r"--svg /nowhere/picture\.svg"])
-
-    def test_what_is_no_machine_is_refused(self):
-        for text in ("", "{}", "<html></html>", TWO_OF_EACH[:700], "\0\1\2" * 100):
-            path = self.saved(text)
-            self.topo("--topology", path, code=cluster.CONFIGURATION, says=[re.escape(path)])
-        self.topo("--topology", "/nowhere.xml", code=cluster.CONFIGURATION, says=[r"/nowhere\.xml"])
 
 
 if __name__ == "__main__":
