@@ -36,57 +36,6 @@ def thread_states(pid):
 
 
 class Exchanges(package.PackageTest):
-    def test_sync_steps_equal_those_of_numpy(self):
-        program = GRADIENTS + """
-optimizer, rate, momentum = os.environ["OPTIMIZER"], np.float32(0.05), np.float32(0.8)
-values = {name: np.full(shape, 0.5, np.float32) for name, shape in SHAPES.items()}
-velocity = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}
-client = gradrail.join(values, optimizer=optimizer, learning_rate=rate, momentum=momentum, mode="sync",
-                       bucket_bytes=1024)
-client.start()
-for step in range(STEPS):
-    for name in SHAPES:
-        client.gradients[name] = gradient(client.task_index, step, name)
-    if step % 2:
-        client.ready("b", "one")  # the others leave in exchange() or step()
-    if step % 3:
-        client.step()
-    else:
-        client.exchange()
-        client.wait()
-    for name, value in values.items():
-        mean = sum(gradient(worker, step, name) for worker in range(WORKERS)) / np.float32(WORKERS)
-        velocity[name] = (0 if optimizer == "sgd" else momentum) * velocity[name] + mean
-        value -= rate * (mean + momentum * velocity[name] if optimizer == "nesterov" else velocity[name])
-        assert client.parameters[name].dtype == np.float32 and client.parameters[name].shape == SHAPES[name]
-        np.testing.assert_allclose(client.parameters[name], value, rtol=0, atol=2e-6)
-assert client.global_step == client.position == STEPS
-client.leave()
-"""
-        for optimizer in ("sgd", "momentum", "nesterov"):
-            with self.subTest(optimizer=optimizer):
-                self.good_run(program, "--ps", 2, environment={"OPTIMIZER": optimizer})
-
-    def test_gradients_begin_with_zeros_and_stay_as_written(self):
-        for mode in ("sync", "async"):
-            with self.subTest(mode=mode):
-                self.good_run("""
-with gradrail.join({"a": np.ones(1), "b": np.full(3, 5.0), "c": np.full(2, -1.0)}, learning_rate=0.5,
-                   mode=os.environ["MODE"]) as client:
-    client.start()
-    assert all((client.gradients[name] == 0).all() for name in "abc"), client.gradients
-    client.barrier("started")
-    for step in range(1, 4):
-        client.gradients["c"] += 1
-        client.step()
-        assert (client.gradients["c"] == step).all(), client.gradients["c"]
-    client.barrier("done")
-    client.pull()
-    assert (client.parameters["a"] == 1).all() and (client.parameters["b"] == 5).all(), client.parameters
-    total = 1 + 2 + 3 if os.environ["MODE"] == "sync" else 2 * (1 + 2 + 3)
-    assert (client.parameters["c"] == -1 - total / 2).all(), client.parameters["c"]
-""", environment={"MODE": mode})
-
     def test_async_steps_apply_each_gradient_once(self):
         self.good_run(GRADIENTS + """
 with gradrail.join(SHAPES, learning_rate=0.01, mode="async", bucket_bytes=1024) as client:
@@ -169,17 +118,6 @@ while not os.path.exists(os.environ["FLAG"]):  # this process ends after the ste
     assert time.monotonic() < deadline, "the other worker waits for the dropped client"
     time.sleep(0.01)
 """, environment={"FLAG": str(self.folder / "flag")})
-
-    def test_values_of_arrays_are_the_initial_ones(self):
-        self.good_run("""
-first = int(os.environ["GRADRAIL_TASK_INDEX"]) == 0
-client = gradrail.join({"w": np.arange(6.0).reshape(2, 3) if first else (2, 3), "b": np.ones((2, 2), np.float16).T})
-client.start()
-assert client.parameters["w"].tolist() == [[0, 1, 2], [3, 4, 5]]
-assert client.parameters["b"].tolist() == [[1, 1], [1, 1]]
-client.barrier("seen")
-client.leave()
-""")
 
     def test_two_workers_may_save_at_once(self):
         """A chief that is started again returns while the chief of the meantime saves."""
@@ -345,13 +283,6 @@ client.leave()
         task = self.start_program("", {"GRADRAIL_LIBRARY": "/nowhere/libgradrail.so.1"})
         self.assert_ends(task, 1, says=["/nowhere/libgradrail.so.1.*GRADRAIL_LIBRARY"])
 
-    def test_a_server_that_does_not_start_is_named(self):
-        port, = cluster.free_ports(1)
-        task = self.start_program(
-            f'refused(gradrail.DeadlineExceeded, "{port}", gradrail.join, {{"w": 1}}, ps_hosts="127.0.0.1:{port}", '
-            'worker_hosts="localhost:1", join_timeout=0.5)')
-        self.assert_ends(task, cluster.GOOD)
-
     def test_a_join_after_the_end_of_the_run_says_so(self):
         # The server answers as long as its process exists.
         self.good_run("""
@@ -452,10 +383,6 @@ client.start()
     def test_in_a_request_to_a_suspended_server(self):
         """The client notices after six seconds that the server does not answer."""
         self.assert_interrupted_with_suspended_server("client.barrier('x')")
-
-    @cluster.long("in_a_request_to_a_suspended_server: both requests wait in the same call")
-    def test_in_leave_with_a_suspended_server(self):
-        self.assert_interrupted_with_suspended_server("client.leave()")
 
     def test_later_calls_are_cancelled(self):
         server, environment = self.start_server()

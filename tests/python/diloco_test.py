@@ -394,20 +394,20 @@ class DiLoCoTest(torch_test.TorchTest):
         self.same_steps(outer_with_momentum={"OUTER": "delayed"}, delay={"OUTER": "nesterov", "DELAY": "3"},
                         delayed_fragments={"OUTER": "nesterov", "DELAY": "3", "FRAGMENTS": "2"})
 
-    @cluster.long("the_steps_are_those_of_the_reference; optimizer_test has the formulae")
+    @cluster.long("optimizer_test has the formulae; no other test has these outer optimizers")
     def test_the_steps_of_the_other_outer_optimizers_are_those_of_the_reference(self):
         self.same_steps(**{outer: {"OUTER": outer} for outer in ("nesterov", "sgd", "adam", "schedule")})
 
-    @cluster.long("the_steps_are_those_of_the_reference; Over/ClientFragments and Every/ClientReturns in one process")
+    @cluster.long("Over/ClientFragments counts the steps of each; no other test has a schedule there")
     def test_each_fragment_has_its_own_schedule_and_momentum(self):
         self.same_steps(**{outer: {"OUTER": outer, "FRAGMENTS": "2"} for outer in ("schedule", "delayed")})
 
-    @cluster.long("wrong_arguments_and_models_are_refused; ClientWatch counts values that are not finite")
+    @cluster.long("wrong_arguments_and_models_are_refused has the limits of clip; no other test clips")
     def test_each_difference_is_clipped_before_the_mean(self):
         self.same_steps(whole={"OUTER": "nesterov", "CLIP": "0.5"},
                         fragments={"OUTER": "nesterov", "CLIP": "0.5", "FRAGMENTS": "2"})
 
-    @cluster.long("the_steps_are_those_of_the_reference; Over/ClientFragments and Every/ClientReturns in one process")
+    @cluster.long("TrainingOptions and optimizer_test have the rule; no other DiLoCo is in async")
     def test_merges_of_single_learners_update_the_momentum_in_turns(self):
         self.assertEqual(self.good_run(ASYNC).text().count("agrees"), 2)
         nesterov = ASYNC.replace("T.DelayedNesterov(0.7, 0.9)", "T.Nesterov(0.01, 0.9)").partition("\ncommon = ")[0]
@@ -415,7 +415,7 @@ class DiLoCoTest(torch_test.TorchTest):
             alone = nesterov.replace('mode="async"', f'mode="{mode}"')
             self.assertIn(f"DiLoCo in mode {mode} with outer=Nesterov", self.good_run(alone).text())
 
-    @cluster.long("wrong_arguments_and_models_are_refused; ClientWatch counts values that are not finite")
+    @cluster.long("NonFinite finds what was sent; no other test has such a learner")
     def test_a_diverged_learner_sends_nothing(self):
         for push in ("fp32", "int4"):
             task = self.good_run(DIVERGED, "--restarts", 1,
@@ -424,13 +424,13 @@ class DiLoCoTest(torch_test.TorchTest):
             self.assertIn("weight: the difference has values that are not finite: this learner has diverged after 15 inner "
                           "steps, and has sent nothing", task.text())
 
-    @cluster.long("the_steps_are_those_of_the_reference; Over/ClientFragments and Every/ClientReturns in one process")
+    @cluster.long("a_killed_learner_joins_again has one fragment")
     def test_a_later_learner_takes_the_fragments_in_the_order_of_the_others(self):
         task = self.good_run(KILLED, "--restarts", 1, environment={"MARKER": str(self.folder / "killed"), "FRAGMENTS": "5"})
         self.assertEqual(task.text().count("] ended"), 2)
         self.assertIn("is started again", task.text())
 
-    @cluster.long("the_steps_are_those_of_the_reference; Over/ClientFragments and Every/ClientReturns in one process")
+    @cluster.long("Every/ClientFormats has the bits; no other test has the warning and the costs of DiLoCo")
     def test_formats_train_as_well(self):
         figures = {}
         for push in ("fp32", "bf16", "int8", "int4", "topk:10"):
@@ -449,7 +449,7 @@ class DiLoCoTest(torch_test.TorchTest):
                 self.assertLess(other_cost, cost * most, push)
             self.assertGreater(pushed["fp32"] / pushed[push], least, push)
 
-    @cluster.long("the_steps_are_those_of_the_reference; Over/ClientFragments and Every/ClientReturns in one process")
+    @cluster.long("Every/ClientReturns has the bits; no other DiLoCo has return_format")
     def test_parameters_return_in_short_formats(self):
         costs = {}
         for format, least, most in (("fp32", 1.0, 1.0), ("bf16", 0.45, 0.65), ("delta", 0.1, 0.65)):
@@ -465,7 +465,7 @@ class DiLoCoTest(torch_test.TorchTest):
     def test_schedulers_and_closures_of_the_inner_optimizer(self):
         self.good_run(SCHEDULED)
 
-    @cluster.long("wrong_arguments_and_models_are_refused; ClientWatch counts values that are not finite")
+    @cluster.long("torch_test has an Exchange in bfloat16; no other DiLoCo has it")
     def test_a_model_in_bfloat16_has_common_parameters_in_float32(self):
         self.good_run(HALF)
         self.good_run(QUARTERS, workers=1)

@@ -31,12 +31,12 @@ class ExampleTest(package.PackageTest):
 class Examples(ExampleTest):
     MODULES = ("numpy", "torch")
 
-    @cluster.long("mnist_has_the_splits_of_the_tutorial_and_of_the_trainer starts it; torch_test has the results")
+    @cluster.long("mnist_has_the_splits_of_the_tutorial_and_of_the_trainer reads its data; no other test starts it")
     def test_mnist_learns(self):
         task = self.example("mnist_torch.py", "--optimizer", "adam", "--epochs", 1)
         self.assertEqual(self.assert_learned(task), 2 * BATCHES)
 
-    @cluster.long("mnist_has_the_splits_of_the_tutorial_and_of_the_trainer starts it; torch_test has the results")
+    @cluster.long("mnist_has_the_splits_of_the_tutorial_and_of_the_trainer reads its data; no other test starts it")
     def test_mnist_names_a_missing_folder(self):
         for arguments, environment in ((("--data_dir", "/nowhere"), None), ((), {"GRADRAIL_DATA_DIR": "/nowhere"})):
             with self.subTest(arguments=arguments):
@@ -63,7 +63,7 @@ for folder in (mnist_data.find_folder(""), mnist_data.find_folder(sys.argv[2])):
 """] + [str(EXAMPLES), str(dotted)], self.environment({}))
         self.assert_ends(task, cluster.GOOD)
 
-    @cluster.long("mnist_has_the_splits_of_the_tutorial_and_of_the_trainer starts it; torch_test has the results")
+    @cluster.long("torch_test has the results of an Exchange; no other test starts this example")
     def test_a_transformer_learns_with_equal_parameters(self):
         # Small batches: the BLAS of Debian's torch is slow.
         task = self.example("text_torch.py", "--steps", 31, "--batch", 4, "--context", 16)

@@ -3,33 +3,6 @@ import unittest
 
 import package
 
-STEPS = """
-SHAPES = {"a": (20, 3), "b": (7,), "c": (100,)}
-rank = int(os.environ["GRADRAIL_TASK_INDEX"])
-client = gradrail.join({name: np.ones(shape) for name, shape in SHAPES.items()}, fragments={"x": ["a", "c"], "y": "b"},
-                       mode="sync", learning_rate=1.0)
-client.start()
-for name in SHAPES:
-    client.gradients[name][:] = rank + 1
-for _ in range(3):
-    client.step("y")
-assert (client.parameters["b"] == 1 - 3 * 1.5).all() and (client.parameters["a"] == 1).all()
-assert client.fragment_step("y") == 3 and client.fragment_step("x") == 0 and client.global_step == 0
-# The second worker has three times the weight. One fragment is under way while the other one is sent.
-client.set_weight(1 + 2 * rank)
-client.exchange("x")
-client.exchange("y")
-client.wait("y")
-client.wait()
-assert (client.parameters["a"] == 1 - 1.75).all() and (client.parameters["c"] == 1 - 1.75).all()
-assert (client.parameters["b"] == 1 - 3 * 1.5 - 1.75).all()
-assert client.fragment_step("x") == 1 and client.fragment_step("y") == 4
-client.step()
-assert client.fragment_step("x") == 2 and client.fragment_step("y") == 5
-client.leave()
-print("ended", flush=True)
-"""
-
 MISUSE = """
 SHAPES = {"a": 3, "b": 4}
 
@@ -71,10 +44,6 @@ print("ended", flush=True)
 
 
 class FragmentsTest(package.PackageTest):
-    def test_fragments_have_their_own_steps(self):
-        task = self.good_run(STEPS)
-        self.assertEqual(task.text().count("ended"), 2)
-
     def test_wrong_fragments_and_weights_are_refused(self):
         self.assertIn("ended", self.good_run(MISUSE, workers=1).text())
 

@@ -95,7 +95,7 @@ print(f"{kind}: difference {apart:.2e}, moved by {moved:.2e}, {clipped} clipped"
 
 
 class MeanGradients(torch_test.TorchTest):
-    @cluster.long("the_mean_hook_equals_all_reduce")
+    @cluster.long("the_mean_hook_equals_all_reduce begins with equal workers and does not clip")
     def test_clipped_means_equal_one_process(self):
         for kind in ("momentum", "amsgrad"):
             with self.subTest(kind=kind):

@@ -165,7 +165,7 @@ refused(I, "no parameter that requires a gradient", gradrail.torch.Exchange, mod
 gradrail.join({"w": 1}).leave()  # the run ends
 """)
 
-    @cluster.long("torch_changes_test and models_and_options_are_checked refuse other changes")
+    @cluster.long("no other test has complex numbers")
     def test_complex_parameters_are_refused(self):
         # The copy to float32 dropped the imaginary part.
         self.check("""
@@ -180,7 +180,7 @@ with gradrail.torch.Exchange(model, lr=0.1) as exchange:
     exchange.step()
 """)
 
-    @cluster.long("torch_changes_test and models_and_options_are_checked refuse other changes")
+    @cluster.long("no other test has complex numbers")
     def test_the_hook_refuses_complex_gradients(self):
         # gloo has no complex numbers, and NCCL has: this bucket is that of a model converted before DDP was made.
         self.check("""
@@ -201,18 +201,7 @@ loss().backward()  # an exception in backward could block the end of the process
 refused(F, "a second gradient of", exchange.step)
 """)
 
-    def test_changed_gradients_are_refused(self):
-        self.check("""
-exchange = gradrail.torch.Exchange(model, lr=0.1)
-loss().backward()
-exchange.step()
-loss().backward()
-refused(F, "between backward() and step()", exchange.zero_grad)
-torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
-refused(F, "exchange.accumulate()", exchange.step)  # the servers have the gradients before the clip
-""")
-
-    @cluster.long("torch_changes_test and models_and_options_are_checked refuse other changes")
+    @cluster.long("torch_changes_test changes the shape of a parameter; no other test changes its dtype")
     def test_a_converted_model_is_refused(self):
         self.check("""
 exchange = gradrail.torch.Exchange(model, lr=0.1)
@@ -224,22 +213,7 @@ x = x.double()
 loss().backward()  # the model is an ordinary one again
 """)
 
-    @cluster.long("torch_changes_test and models_and_options_are_checked refuse other changes")
-    def test_changed_parameters_are_refused(self):
-        self.check_each(f"""
-with gradrail.torch.Exchange(model, lr=0.1) as exchange:
-    for _ in range(3):
-        loss().backward()
-        exchange.step()
-    {change}
-    exchange.zero_grad()  # does not hide the change
-    loss().backward()
-    for _ in range(2):
-        refused(F, "make the Exchange after load_state_dict", exchange.step)
-        loss().backward()
-""" for change in ("model.load_state_dict(torch.nn.Linear(4, 3).state_dict())", "torch.nn.init.zeros_(model.bias)"))
-
-    @cluster.long("torch_changes_test and models_and_options_are_checked refuse other changes")
+    @cluster.long("diloco_test.wrong_arguments_and_models_are_refused replaces a parameter of a DiLoCo")
     def test_replaced_parameters_are_refused(self):
         # The servers updated the former parameter, and the model kept the new one.
         self.check_each(f"""
@@ -251,7 +225,7 @@ with gradrail.torch.Exchange(model, lr=0.1) as exchange:
     refused(F, "was replaced by the program", exchange.step)
 """ for change in ("model.weight = torch.nn.Parameter(torch.zeros(3, 4))", "model.bias = None"))
 
-    @cluster.long("torch_changes_test and models_and_options_are_checked refuse other changes")
+    @cluster.long("no other test adds parameters")
     def test_added_parameters_are_refused(self):
         added = [("model.extra = torch.nn.Linear(2, 2)", "extra.bias, extra.weight"),
                  ("model.head = torch.nn.Linear(3, 2)", "head.bias, head.weight"),
@@ -283,7 +257,7 @@ with gradrail.torch.Exchange(model, lr=0.1) as exchange:
     exchange.step()
 """)
 
-    @cluster.long("torch_changes_test and models_and_options_are_checked refuse other changes")
+    @cluster.long("no other test averages the same gradients twice")
     def test_a_second_average_is_refused(self):
         self.check("""
 with gradrail.torch.MeanExchange(model) as mean:
@@ -300,7 +274,7 @@ with gradrail.torch.MeanExchange(model) as mean:
 refused(F, "after leave()", mean.client.exchange)
 """)
 
-    @cluster.long("torch_changes_test and models_and_options_are_checked refuse other changes")
+    @cluster.long("no other test moves the model of a MeanExchange")
     def test_a_moved_model_has_no_mean(self):
         self.check_each(f"""
 with gradrail.torch.MeanExchange(model) as mean:
@@ -310,7 +284,7 @@ with gradrail.torch.MeanExchange(model) as mean:
     refused(F, "was moved, converted or replaced: make the MeanExchange after that", mean.average)
 """ for change in ("model.double()", "model.to('meta')", "model.weight = torch.nn.Parameter(torch.zeros(3, 4))", "del model.bias"))
 
-    @cluster.long("torch_changes_test and models_and_options_are_checked refuse other changes")
+    @cluster.long("no other test calls both")
     def test_the_hook_and_average_are_not_mixed(self):
         for first in ("hook", "average"):
             with self.subTest(first=first):
@@ -335,7 +309,7 @@ mean.leave()
 os._exit(0)  # an exception in backward could block the end of the process
 """, FIRST=first, STORE=str(self.folder / f"store-{first}"))
 
-    @cluster.long("ClientChief in one process")
+    @cluster.long("no other test joins a MeanExchange late")
     def test_a_late_worker_has_no_parameters_of_the_chief(self):
         self.check("""
 mean = gradrail.torch.MeanExchange(model)

@@ -56,7 +56,7 @@ client.wait()
 client.leave()
 """, environment={"FLAG": str(self.folder / "flag")})
 
-    @cluster.long("a_daemon_thread_in_join_ends_with_the_program")
+    @cluster.long("a_daemon_thread_in_join_ends_with_the_program has no client yet")
     def test_a_daemon_thread_in_a_call_ends_with_the_program(self):
         # The process aborted: Python ended the thread in a callback of the library.
         for call, other in (("step()", "pass"), ("barrier('b')", "pass"), ("step()", "client.step()")):
@@ -120,7 +120,7 @@ client = gradrail.join({"w": (2,)})
 client.start()
 """, workers=1).wait_for("refused at the end", cluster.FINISH)
 
-    @cluster.long("a_daemon_thread_in_join_ends_with_the_program")
+    @cluster.long("MembershipTest has the rule; no other test makes these calls after a silence")
     def test_calls_after_a_suspension_find_a_member_again(self):
         saved = self.folder / "saved"
         server, environment = self.start_server(1, "--heartbeat-timeout", 1, "--checkpoint_dir", saved)
@@ -150,7 +150,7 @@ client.leave()
         self.assert_ends(server, cluster.GOOD, 20 * cluster.PATIENCE)
         self.assertEqual(len(list(saved.glob("*.ckpt"))), 2, program.transcript())
 
-    @cluster.long("programs_without_errors_are_silent")
+    @cluster.long("no other test has a handler of logging; its warning comes after ten seconds")
     def test_the_log_arrives_in_logging(self):
         self.good_run("""
 import logging

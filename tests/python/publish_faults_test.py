@@ -8,7 +8,7 @@ from publishing import MODEL, PublishTest
 
 
 class PublishFaults(PublishTest):
-    @cluster.long("PublishedVersions has the queue")
+    @cluster.long("PublishedVersions has the queue; no other test has a reader that does not read")
     def test_a_suspended_reader_delays_no_one(self):
         publisher = self.start_program(MODEL + """
 LARGE = {"w": (4000, 4000)}
@@ -50,7 +50,7 @@ assert subscriber.stats()["connections"] == 2, subscriber.stats()
         self.assert_ends(reader, cluster.GOOD)
         self.assert_ends(publisher, cluster.GOOD)
 
-    @cluster.long("PublishMessage and Gate in one process")
+    @cluster.long("PublishMessage refuses such headers; no other test has a reader that receives them")
     def test_damaged_bytes_are_detected(self):
         self.good_program("""
 # A proxy that inverts a byte at some offsets of the bytes to the reader, or ends a connection there.
@@ -222,7 +222,7 @@ with gradrail.Publisher(values(0)) as publisher:  # a publisher without the secr
     refused(gradrail.FailedPrecondition, "secret", gradrail.Subscriber, publisher.address, secret_file=secret)
 """, {"SECRET": str(secret), "OTHER": str(other)})
 
-    @cluster.long("PublishMessage and Gate in one process")
+    @cluster.long("no other test has connections without a request, or too many readers")
     def test_unauthenticated_connections_do_not_disturb_readers(self):
         self.good_program("""
 with gradrail.Publisher(values(0), max_readers=3) as publisher:

@@ -125,7 +125,7 @@ class SlowLinkTest(four_hosts.FourHosts, package.PackageTest):
     def times(task):
         return [float(seconds) for seconds in re.findall(r"^took ([0-9.]+) s", task.text(), re.M)]
 
-    @cluster.long("it compares times over a link of limited rate; TcpDatapath has full queues")
+    @cluster.long("TcpDatapath has full queues; no other test has a link of limited rate")
     def test_a_worker_behind_a_full_queue_is_not_lost(self):
         self.lay_out(LONG_QUEUE)
         self.assertEqual(len(self.exchange(2_500_000, 1)), 1)

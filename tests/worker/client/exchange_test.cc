@@ -88,10 +88,6 @@ TEST_P(ClientExchange, WithChecksums) {
   train(5, odd_schema(), [](ClientOptions& options) { options.transport.checksums = true; });
 }
 
-TEST_P(ClientExchange, PushesInBf16) {
-  train(20, odd_schema(), [](ClientOptions& options) { options.compression.push = PushFormat::bf16; });
-}
-
 TEST_P(ClientExchange, PushesInBf16WithChecksumsAndBucketsOf64Bytes) {
   train(5, odd_schema(), [](ClientOptions& options) {
     options.compression.push = PushFormat::bf16;
@@ -110,8 +106,6 @@ TEST_P(ClientExchange, WithChecksumsOfLargeBuckets) {
 }
 
 TEST_P(ClientExchange, MoreShardsThanElements) { train(5, {{"w", {1}}, {"b", {2}}}); }
-
-TEST_P(ClientExchange, OneElement) { train(5, {{"b", {1}}}); }
 
 /// The result of a run of one worker, whose pushes are applied alone, at another learning rate in each step.
 struct LoneRun {
@@ -250,25 +244,6 @@ TEST_P(ClientExchange, AnIndexBeyondTheLastTensorStopsTheProcess) {
   EXPECT_DEATH(client->wait(1).IgnoreError(), "broken invariant: fragment < ");
 }
 
-TEST_P(ClientExchange, AnotherWorkersUpdatesAreSeenByPull) {
-  if (GetParam().mode == ModeKind::sync) return;  // there a pull between steps has nothing new to show
-  const Watchdog watchdog;
-  const std::unique_ptr<Client> chief = join(options(0), odd_schema());
-  const std::unique_ptr<Client> other = join(options(1), odd_schema());
-  ASSERT_TRUE(chief != nullptr && other != nullptr);
-  fill_initial(*chief);
-  ASSERT_TRUE(chief->start().ok());
-  ASSERT_TRUE(other->start().ok());
-  EXPECT_EQ(flatten(*other), flatten(*chief));
-  fill_gradients(*other, 1, 1);
-  other->exchange();
-  ASSERT_TRUE(other->wait().ok());
-  EXPECT_EQ(chief->global_step(), 0u);
-  ASSERT_TRUE(chief->pull().ok());
-  EXPECT_EQ(chief->global_step(), 1u);
-  EXPECT_EQ(flatten(*other), flatten(*chief));
-}
-
 TEST_P(ClientExchange, PathsNameTheTransport) {
   const Watchdog watchdog;
   ClientOptions mine = options(0);
@@ -350,16 +325,6 @@ TEST(ClientPush, WhatTheRoundingLeavesOutFollowsInLaterSteps) {
     const uint64_t pull = sizeof(ps::SlotHeader), initial = 1000 * sizeof(float);
     EXPECT_LE(client->statistics().now().bytes_pushed, kSteps * 1000 * 2 + headers + pull + initial);
   }
-}
-
-TEST(ClientPush, AnotherFormatIsADifferenceOfTheRun) {
-  Cluster cluster({.worker_count = 2});
-  const std::unique_ptr<Client> first = join(cluster.options(0), {{"w", {4}}});
-  ASSERT_NE(first, nullptr);
-  ClientOptions options = cluster.options(1);
-  options.compression.push = PushFormat::bf16;
-  EXPECT_THAT(std::string(Client::join(options, {{"w", {4}}}).status().message()),
-              ::testing::HasSubstr("push fp32 in the run, bf16 at worker 1"));
 }
 
 std::vector<Case> cases() {

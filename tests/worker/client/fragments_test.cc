@@ -193,18 +193,6 @@ TEST_P(ClientFragments, ABackupContinuesEach) {
   expect_steps(*client, {1, 5, 0}, 1, 1.0f);
 }
 
-TEST_P(ClientFragments, OtherFragmentsOfAWorkerAreRefused) {
-  Cluster cluster({.worker_count = 2, .transports = {GetParam()}});
-  const std::unique_ptr<Client> client = join(options_of(cluster, 0, ModeKind::async), kFragments);
-  ASSERT_NE(client, nullptr);
-  Schema other = kFragments;
-  other[3].fragment = "b";
-  const absl::Status refused = Client::join(options_of(cluster, 1, ModeKind::async), other).status();
-  EXPECT_TRUE(absl::IsFailedPrecondition(refused)) << refused;
-  EXPECT_THAT(std::string(message_of(refused)),
-              HasSubstr("tensor 3: 'rest' [100] in the run, 'rest' [100] of fragment 'b' at worker 1"));
-}
-
 TEST_P(ClientFragments, AMeanHasTheWeightsOfItsGradients) {
   for (const PushFormat push : {PushFormat::fp32, PushFormat::bf16}) {
     Cluster cluster({.shards_per_ps = 2, .worker_count = 2, .transports = {GetParam()}});

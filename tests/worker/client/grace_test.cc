@@ -104,23 +104,6 @@ TEST_P(ClientGrace, ATakeoverDuringAWindowAppliesTheStepOnce) {
   run.expect_all_gradients(1);
 }
 
-TEST_P(ClientGrace, AGradientBehindTheWindowIsPartOfTheNextStep) {
-  for (const double seconds : {0.0, 0.01}) {
-    GraceRun run(GetParam(), {.seconds = seconds});
-    ASSERT_TRUE(run.is_ready);
-    std::thread other([&] { run.step(1, 1); });
-    run.step(0, 1);
-    other.join();
-    EXPECT_EQ(run.dropped(), 0u);
-    // The late gradient waits in step 2 then. One more is enough.
-    std::thread late([&] { run.step(2, 1); });
-    run.step(0, 2);
-    late.join();
-    EXPECT_EQ(run.clients[2]->position(), 2u);
-    EXPECT_GE(run.clients[2]->statistics().now().dropped, 1u);
-  }
-}
-
 /// The 64 buckets of each shard share one place: with a window for each of them a step would take 32 s. Over shm no
 /// bucket waits for a place.
 TEST(SharedPlace, AStepHasOneWindow) {

@@ -27,33 +27,6 @@ absl::Status step(Client& client, uint32_t worker, uint64_t number) {
   return client.wait();
 }
 
-TEST(ClientMembership, SyncGoesOnWithoutTheOneThatLeft) {
-  const Watchdog watchdog;
-  Cluster cluster({.worker_count = 2});
-  in_parallel(2, [&](uint32_t task) {
-    ClientOptions options = cluster.options(task);
-    options.mode.kind = ModeKind::sync;
-    const std::unique_ptr<Client> client = join(options, kSmall);
-    ASSERT_NE(client, nullptr);
-    fill_initial(*client);
-    ASSERT_TRUE(client->start().ok());
-    const uint64_t steps = task == 0 ? 6 : 2;
-    for (uint64_t i = 1; i <= steps; ++i) ASSERT_TRUE(step(*client, task, i).ok());
-    if (task == 0) {
-      std::vector<float> expected(43);
-      for (size_t i = 0; i < expected.size(); ++i) {
-        expected[i] = initial_of(i);
-        for (uint64_t k = 1; k <= 2; ++k) expected[i] -= 0.5f * (gradient_of(0, k, i) + gradient_of(1, k, i));
-        for (uint64_t k = 3; k <= 6; ++k) expected[i] -= gradient_of(0, k, i);
-      }
-      EXPECT_EQ(flatten(*client), expected);
-      EXPECT_EQ(client->global_step(), 6u);
-    }
-    EXPECT_TRUE(client->leave().ok());
-  });
-  EXPECT_TRUE(cluster.outcome(0).ok());
-}
-
 TEST(ClientMembership, AsyncTakesAWorkerThatJoinsInTheMiddle) {
   const Watchdog watchdog;
   Cluster cluster({.ps_count = 2, .worker_count = 1});
@@ -252,24 +225,6 @@ TEST(ClientLoss, WithMinWorkersTheLostWorkerIsNamedBeforeItIsSilentForTooLong) {
   }
 }
 
-TEST(ClientLoss, AsyncGoesOnWithoutTheLostWorker) {
-  const Watchdog watchdog;
-  Cluster cluster({.worker_count = 2});
-  const std::unique_ptr<Client> client = join(cluster.options(0), kSmall);
-  ASSERT_NE(client, nullptr);
-  fill_initial(*client);
-  ASSERT_TRUE(client->start().ok());
-  RawWorker lost(cluster.options(1), kSmall);
-  ASSERT_TRUE(lost.join().ok());
-  std::thread killer([&] { lost.vanish(); });
-  EXPECT_TRUE(client->barriers().wait("without the lost").ok());
-  killer.join();
-  EXPECT_TRUE(step(*client, 0, 1).ok());
-  EXPECT_EQ(flatten(*client), descended({{0, 1}}, 43));
-  // The place is free again.
-  EXPECT_NE(join(cluster.options(1), kSmall), nullptr);
-}
-
 TEST(ClientLoss, SilentWorkerIsDeclaredLost) {
   const Watchdog watchdog;
   Cluster cluster({.worker_count = 1, .heartbeat_timeout = 1s, .return_limit = 300ms});
@@ -358,12 +313,6 @@ TEST_F(ClientRefusal, OtherModeAndAnIndexThatModeHasNoPlaceFor) {
   ClientOptions options = cluster_.options(5);
   options.mode.kind = ModeKind::sync;
   expect(options, kSmall, absl::StatusCode::kFailedPrecondition, "mode async in the run, sync at worker 5");
-}
-
-TEST_F(ClientRefusal, OtherBucketBytes) {
-  ClientOptions options = cluster_.options(1);
-  options.bucket_bytes = 64;
-  expect(options, kSmall, absl::StatusCode::kFailedPrecondition, "bucket_bytes 4096 in the run, 64 at worker 1");
 }
 
 TEST_F(ClientRefusal, OtherListOfServers) {

@@ -160,13 +160,6 @@ TEST(CnnStep, TwoThreadsMatchTheReferenceToo) {
   expect_matches_reference(p, step(*cnn, p), 3e-4);
 }
 
-TEST(CnnStep, ASecondBatchOwesNothingToTheFirst) {
-  const std::unique_ptr<Cnn> cnn = make(kBlocks);
-  step(*cnn, Problem(kBlocks, fresh_seed()));
-  const Problem p(kBlocks, stable_seed(kBlocks));
-  expect_matches_reference(p, step(*cnn, p), 3e-4);
-}
-
 /// The two stages alone: what goes in between them and the layers behind is not averaged away by those.
 TEST(CnnStep, ConvolutionsMatchReference) {
   const Problem p(kBlocks, stable_seed(kBlocks));

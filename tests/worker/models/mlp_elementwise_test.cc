@@ -73,26 +73,6 @@ TEST(MlpElementwise, SigmoidSaturatesWithoutSubnormals) {
   EXPECT_TRUE(std::isnan(values[3]));
 }
 
-TEST(MlpElementwise, SigmoidBackwardAndItsSums) {
-  Random random(11);
-  const size_t rows = 7, columns = 37;
-  std::vector<float> hidden(rows * columns), gradient(rows * columns), sums(columns, kNaN);
-  for (float& value : hidden) value = static_cast<float>(random.uniform());
-  for (float& value : gradient) value = static_cast<float>(random.normal());
-  const std::vector<float> before = gradient;
-  sigmoid_backward(hidden.data(), gradient.data(), rows, columns, sums.data());
-  for (size_t j = 0; j < columns; ++j) {
-    double sum = 0.0;
-    for (size_t row = 0; row < rows; ++row) {
-      const double h = hidden[row * columns + j];
-      const double expected = before[row * columns + j] * h * (1.0 - h);
-      EXPECT_NEAR(gradient[row * columns + j], expected, 1e-6);
-      sum += expected;
-    }
-    EXPECT_NEAR(sums[j], sum, 1e-6);
-  }
-}
-
 TEST(MlpElementwise, EqualLogitsCostTheLogarithmOfTheClasses) {
   for (const float level : {0.0f, 1e4f, -1e4f}) {
     std::vector<float> logits(30, level);

@@ -1,13 +1,12 @@
 // Pushes in each format: the bits of a run do not depend on transports, checksums, encryption or cuts.
 #include <algorithm>
 #include <cmath>
-#include <optional>
 
 #include "base/random.h"
 #include "fmt/format.h"
+#include "ps/protocol/exchange_layout.h"
 #include "ps/protocol/push_format.h"
 #include "tests/worker/client/cluster.h"
-#include "tests/worker/client/raw_worker.h"
 
 namespace gradrail::worker {
 namespace {
@@ -116,31 +115,6 @@ TEST_P(ClientFormats, SmallModels) {
         EXPECT_NEAR(client->parameters(0)[i], initial_of(i) - kManySteps * 0.1f * (i % 7 + 1), 0.06f + waits) << i;
     }
   }
-}
-
-/// The refusal of one push of 100 elements in a run of the format.
-std::string refusal_of(PushFormat run, PushFormat header_format, uint64_t payload_bytes) {
-  Cluster cluster({.worker_count = 1, .transports = {"tcp"}});
-  ClientOptions options = cluster.options(0);
-  set_push(options, run);
-  RawWorker hostile(options, {{"w", {100}}});
-  EXPECT_TRUE(hostile.join().ok());
-  EXPECT_EQ(hostile.start_handshake({.transport = "tcp"}).value(), "");
-  ps::SlotHeader header = hostile.header(0, payload_bytes);
-  header.format = header_format.kind;
-  hostile.push(header, 0);
-  return hostile.refusal_reason();
-}
-
-TEST_P(ClientFormats, APayloadOfAnotherLengthIsRefused) {
-  const uint64_t packed = ps::packed_bytes(100, GetParam());
-  for (const uint64_t bytes : {uint64_t{0}, packed - 1, packed + 1, packed * 2})
-    EXPECT_THAT(refusal_of(GetParam(), GetParam(), bytes), HasSubstr("payload length is not the bucket's")) << bytes;
-}
-
-TEST_P(ClientFormats, AHeaderInAnotherFormatIsRefused) {
-  EXPECT_THAT(refusal_of(GetParam(), static_cast<PushFormat::Kind>(5), 400),
-              HasSubstr("the format is not the one of the run"));
 }
 
 TEST_P(ClientFormats, ABucketThatCutsABlockIsRefused) {
