@@ -2,9 +2,7 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -42,17 +40,6 @@ TEST(SharedMemory, size_is_sealed) {
   EXPECT_EQ(ftruncate(fd, 16'384), -1);
   EXPECT_EQ(errno, EPERM);
   EXPECT_EQ(fcntl(fd, F_ADD_SEALS, F_SEAL_WRITE), -1) << "the set of seals is sealed too";
-}
-
-TEST(SharedMemory, can_be_mapped_twice) {
-  const SharedMemory memory = create(4096);
-  auto* again = static_cast<std::byte*>(mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED, memory.span().fd, 0));
-  ASSERT_NE(again, MAP_FAILED);
-  memory.data()[17] = std::byte{42};
-  EXPECT_EQ(again[17], std::byte{42});
-  again[18] = std::byte{43};
-  EXPECT_EQ(memory.data()[18], std::byte{43});
-  munmap(again, 4096);
 }
 
 TEST(SharedMemory, is_not_inherited_by_programs_we_start) {

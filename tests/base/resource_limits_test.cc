@@ -154,13 +154,5 @@ TEST(KernelRefusal, NamesTheLimitAndItsValue) {
   EXPECT_EQ(limit_text(EACCES), "");
 }
 
-TEST(StartThread, RunsTheFunction) {
-  bool ran = false;
-  absl::StatusOr<std::thread> thread = start_thread("of a test", [&] { ran = true; });
-  ASSERT_TRUE(thread.ok()) << thread.status();
-  thread->join();
-  EXPECT_TRUE(ran);
-}
-
 }  // namespace
 }  // namespace gradrail

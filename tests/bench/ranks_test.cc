@@ -58,13 +58,6 @@ TEST_F(Ranks, OfMpirun) {
   EXPECT_EQ(place_of(options_)->rendezvous, "n7:4000");
 }
 
-TEST_F(Ranks, OfTorchrun) {
-  set("WORLD_SIZE", "2");
-  set("RANK", "0");
-  set("MASTER_ADDR", "n9");
-  EXPECT_THAT(place_of(options_)->rendezvous, HasSubstr("n9:"));
-}
-
 TEST_F(Ranks, TheInnermostLauncherCounts) {
   set("SLURM_STEP_NUM_TASKS", "2");
   set("SLURM_PROCID", "0");

@@ -1,8 +1,5 @@
 #include <dirent.h>
 
-#include <algorithm>
-
-#include "conformance/pattern.h"
 #include "conformance/peer.h"
 #include "fmt/format.h"
 
@@ -56,29 +53,6 @@ TEST_P(Conformance, connects_and_accepts) {
   EXPECT_EQ(hello.message, "hello");
   EXPECT_FALSE(connection->describe().empty());
   side.send(connection, "welcome");
-  peer->channel().send("end");
-  peer->join();
-}
-
-TEST_P(Conformance, posts_may_be_made_right_after_connect) {
-  const auto peer = start_peer(GetParam(), [](Side& side, Channel& channel) {
-    const std::string address = channel.receive();
-    const std::string key = channel.receive();
-    Buffer& source = side.buffer(8, Access::local);
-    fill_pattern({source.data(), 8}, 1);
-    Connection* connection = side.connect(address);
-    const auto target = connection->import(key);
-    ASSERT_TRUE(target.ok()) << target.status();
-    side.put(connection, source.all(), {*target, 0}, {.immediate = 7});
-    side.serve_until_stopped(channel);
-  });
-  Side side(*GetParam().transport);
-  Buffer& target = side.buffer(8, Access::remote_write);
-  peer->channel().send(side.listen());
-  peer->channel().send(target.key());
-  const Event arrived = side.await(Kind::put_arrived);
-  EXPECT_EQ(arrived.immediate, 7u);
-  EXPECT_TRUE(has_pattern({target.data(), 8}, 1));
   peer->channel().send("end");
   peer->join();
 }

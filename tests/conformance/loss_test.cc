@@ -1,9 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <csignal>
-#include <cstring>
 
-#include "conformance/pattern.h"
 #include "conformance/target.h"
 
 namespace gradrail::conformance {
@@ -55,42 +53,6 @@ TEST_P(Conformance, peer_that_closes_is_lost) {
   expect_lost(side, connection);
   expect_unusable(side, connection, *region);
   peer->channel().send("end");
-  peer->join();
-}
-
-TEST_P(Conformance, peer_of_a_closed_context_is_lost) {
-  const auto peer = start_peer(GetParam(), [](Side& side, Channel& channel) {
-    Connection* connection = side.connect(channel.receive());
-    side.send(connection, "hello");
-    side.serve_until_stopped(channel);
-  });
-  Side side(*GetParam().transport);
-  peer->channel().send(side.listen());
-  Connection* connection = side.await(Kind::message).connection;
-  peer->channel().send("end");
-  expect_lost(side, connection);
-  peer->join();
-}
-
-TEST_P(Conformance, context_serves_others_after_a_loss) {
-  const auto peer = start_peer(GetParam(), [](Side& side, Channel& channel) {
-    const std::string address = channel.receive();
-    for (int i = 0; i < 3; ++i) {
-      Connection* connection = side.connect(address);
-      side.send(connection, std::to_string(i));
-      EXPECT_EQ(side.await(Kind::message, connection).message, "seen");
-      side.close(connection);
-    }
-  });
-  Side side(*GetParam().transport);
-  peer->channel().send(side.listen());
-  for (int i = 0; i < 3; ++i) {
-    Connection* connection = side.accept();
-    EXPECT_EQ(side.await(Kind::message, connection).message, std::to_string(i));
-    side.send(connection, "seen");
-    expect_lost(side, connection);
-    side.close(connection);
-  }
   peer->join();
 }
 

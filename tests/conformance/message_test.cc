@@ -56,24 +56,6 @@ TEST_P(Conformance, too_large_message_is_invalid_and_harms_nothing) {
   peer->join();
 }
 
-TEST_P(Conformance, sender_may_reuse_its_message_at_once) {
-  const auto peer = start_peer(GetParam(), [](Side& side, Channel& channel) {
-    Connection* connection = side.connect(channel.receive());
-    std::string text(60, ' ');
-    for (char c = 'a'; c <= 'z'; ++c) {
-      text.assign(text.size(), c);
-      side.send(connection, text);
-    }
-    text.assign(text.size(), '!');
-    side.serve_until_stopped(channel);
-  });
-  Side side(*GetParam().transport);
-  peer->channel().send(side.listen());
-  for (char c = 'a'; c <= 'z'; ++c) EXPECT_EQ(side.await(Kind::message).message, std::string(60, c));
-  peer->channel().send("end");
-  peer->join();
-}
-
 // A poll with room for one completion must neither lose nor reorder, nor hand out a message that it overwrites.
 TEST_P(Conformance, polling_one_completion_at_a_time_loses_nothing) {
   constexpr uint64_t kCount = 300;

@@ -89,26 +89,6 @@ TEST_P(Conformance, waiting_ends_when_another_thread_wakes) {
   EXPECT_LT(Clock::now(), deadline) << "the wake-up was missed";
 }
 
-TEST_P(Conformance, waiting_ends_when_something_arrives) {
-  const auto peer = start_peer(GetParam(), hello_then([](Side& side, Connection* connection, Channel& channel) {
-                                 side.serve_until_stopped(channel);
-                                 std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the other blocks first
-                                 side.send(connection, "now");
-                                 side.serve_until_stopped(channel);
-                               }));
-  Side side(*GetParam().transport);
-  WaitSet waits({});
-  waits.add(&side.context());
-  peer->channel().send(side.listen());
-  wait_for(waits, Kind::connected);
-  wait_for(waits, Kind::message);
-  peer->channel().send("go");
-  const Completion message = wait_for(waits, Kind::message);
-  EXPECT_EQ(message.message.size(), 3u);
-  peer->channel().send("end");
-  peer->join();
-}
-
 TEST_P(Conformance, waiting_ends_when_the_peer_is_lost) {
   const auto peer = start_peer(GetParam(), hello_then([](Side& side, Connection*, Channel& channel) {
                                  side.serve_until_stopped(channel);

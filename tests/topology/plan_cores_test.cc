@@ -330,15 +330,5 @@ TEST(PlanCores, CpuTowersThatFitIntoANodeDoNotCrossNodes) {
   EXPECT_EQ(two.towers[1].numa_node, 2) << "on the other package";
 }
 
-TEST(PlanCores, TwoHundredAndFiftySixCores) {
-  MachineBuilder builder({.packages = 2, .nodes_per_package = 4, .cores_per_node = 32, .smt = 2});
-  const Placement placement = placed(builder.machine(), host(8, 8, 2));
-  EXPECT_EQ(placement.wait, SpinMode::spin);
-  for (const TowerPlace& tower : placement.towers) {
-    EXPECT_EQ(tower.compute.count(), (256 - 16 - 8) / 8);
-    EXPECT_EQ(tower.numa_node, tower.task_index);
-  }
-}
-
 }  // namespace
 }  // namespace gradrail::topology

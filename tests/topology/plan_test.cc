@@ -23,54 +23,10 @@ Request workers(int count, int units = 0) {
   return request;
 }
 
-/// Two packages, four GPUs each; NICs as the test wants them.
-MachineBuilder eight_gpus(bool own_nics) {
-  MachineBuilder builder({.packages = 2, .cores_per_node = 16, .smt = 2});
-  for (int package = 0; package < 2; ++package) {
-    const int root = builder.root(package, package);
-    for (int i = 0; i < 4; ++i) {
-      const int port = builder.bridge(root);
-      builder.gpu(port);
-      if (own_nics) builder.nic(port);
-    }
-  }
-  return builder;
-}
-
 std::vector<int> nics_of(const Placement& placement) {
   std::vector<int> nics;
   for (const TowerPlace& tower : placement.towers) nics.push_back(tower.nic);
   return nics;
-}
-
-TEST(Plan, EightGpusWithANicEach) {
-  const Placement placement = placed(eight_gpus(true).machine(), workers(1));
-  EXPECT_EQ(nics_of(placement), (std::vector<int>{0, 1, 2, 3, 4, 5, 6, 7}));
-  for (const TowerPlace& tower : placement.towers) {
-    EXPECT_EQ(tower.path, PathClass::same_switch);
-    EXPECT_EQ(tower.numa_node, tower.gpu / 4);
-    EXPECT_EQ(tower.compute.count(), 3);  // 16 cores for four towers: three to compute, one for progress
-  }
-  EXPECT_EQ(placement.towers[5].compute, (CpuSet{20, 21, 22}));
-  EXPECT_EQ(placement.towers[5].progress, CpuSet{23});
-}
-
-TEST(Plan, EightGpusShareTheOnlyNic) {
-  MachineBuilder builder = eight_gpus(false);
-  builder.nic(builder.root(1, 1));
-  const Placement placement = placed(builder.machine(), workers(2));
-  EXPECT_EQ(nics_of(placement), std::vector<int>(8, 0));
-  EXPECT_EQ(placement.towers[0].path, PathClass::across);
-  EXPECT_EQ(placement.towers[7].path, PathClass::same_numa_node);
-  EXPECT_EQ(towers_of(placement, 1).size(), 4U);
-}
-
-TEST(Plan, FourGpusWithTwoNicsEquallyNear) {
-  MachineBuilder builder({.cores_per_node = 16});
-  const int root = builder.root(0, 0);
-  for (int i = 0; i < 4; ++i) builder.gpu(builder.bridge(root));
-  for (int i = 0; i < 2; ++i) builder.nic(builder.bridge(root));
-  EXPECT_EQ(nics_of(placed(builder.machine(), workers(1))), (std::vector<int>{0, 1, 0, 1}));
 }
 
 TEST(Plan, PortsOfOneCardComeAfterOtherCards) {
@@ -81,17 +37,6 @@ TEST(Plan, PortsOfOneCardComeAfterOtherCards) {
   builder.nic_port();
   builder.nic(builder.bridge(root));
   EXPECT_EQ(nics_of(placed(builder.machine(), workers(1))), (std::vector<int>{0, 2, 1}));
-}
-
-TEST(Plan, ATowerWithOneNearNicKeepsIt) {
-  MachineBuilder builder({.cores_per_node = 16});
-  const int root = builder.root(0, 0);
-  builder.gpu(builder.bridge(root));  // as near to both NICs
-  const int port = builder.bridge(root);
-  builder.gpu(port);
-  builder.nic(port);  // beside the second GPU
-  builder.nic(builder.bridge(root));
-  EXPECT_EQ(nics_of(placed(builder.machine(), workers(1))), (std::vector<int>{1, 0}));
 }
 
 TEST(Plan, EquallyNearNicsThatOverlapAreStillShared) {
@@ -105,19 +50,6 @@ TEST(Plan, EquallyNearNicsThatOverlapAreStillShared) {
   builder.gpu(right);
   builder.gpu(right);
   EXPECT_EQ(nics_of(placed(builder.machine(), workers(1))), (std::vector<int>{1, 2, 0}));
-}
-
-TEST(Plan, NicOnTheFarSocketOnly) {
-  MachineBuilder builder({.packages = 2, .cores_per_node = 4});
-  builder.gpu(builder.root(0, 0));
-  builder.nic(builder.root(1, 1));
-  Request request = workers(1);
-  request.processes.push_back({Job::ps, 0, 1});
-  const Placement placement = placed(builder.machine(), request);
-  EXPECT_EQ(placement.towers[0].nic, 0);
-  EXPECT_EQ(placement.towers[0].path, PathClass::across);
-  EXPECT_EQ(placement.towers[0].numa_node, 0);
-  EXPECT_EQ(placement.shards[0].numa_node, 1) << "a shard runs beside its NIC";
 }
 
 TEST(Plan, NicThatIsDownOrPlainComesLast) {
@@ -175,12 +107,6 @@ TEST(Plan, ASlowPortIsALastResort) {
   EXPECT_THAT(placement.shards[0].decisions[0].rejected[0].reason, HasSubstr(reason));
 }
 
-TEST(Plan, TheOnlyPortIsTakenHoweverSlow) {
-  Request request = workers(1);
-  request.nics = {"eth0"};
-  EXPECT_EQ(placed(slingshot().machine(), request).towers[0].nic, 0);
-}
-
 TEST(Plan, BandwidthIsTheSmallerOneOfPortAndPciLink) {
   MachineBuilder builder({.cores_per_node = 16});
   const int root = builder.root(0, 0);
@@ -192,15 +118,6 @@ TEST(Plan, BandwidthIsTheSmallerOneOfPortAndPciLink) {
   const Placement placement = placed(builder.machine(), workers(2));
   EXPECT_EQ(nics_of(placement), (std::vector<int>{1, 1})) << "bandwidth before load";
   EXPECT_THAT(placement.towers[0].decisions[1].rejected[0].reason, HasSubstr("slower: 63 Gb/s; mlx5_1 has 100 Gb/s"));
-}
-
-TEST(Plan, NearnessComesBeforeBandwidth) {
-  MachineBuilder builder({.packages = 2, .cores_per_node = 16});
-  builder.gpu(builder.root(0, 0));
-  builder.nic(builder.root(1, 1));
-  builder.nic(builder.root(0, 0));
-  builder.machine().nics[0].ports[0].gbit_per_s = 400;
-  EXPECT_EQ(placed(builder.machine(), workers(1)).towers[0].nic, 1);
 }
 
 TEST(Plan, TheReasonForANicCountsOtherTowersOnly) {

@@ -113,30 +113,6 @@ TEST_F(SavedMachines, JuwelsBoosterGivesEachGpuItsOwnHca) {
   EXPECT_EQ(booster.cores[3].cpus, (std::vector<int>{3, 51}));
 }
 
-TEST_F(SavedMachines, JurecaHasTwoPortsDown) {
-  const Machine jureca = machine("jrc0386.xml");
-  expect_cores(jureca, 2, 8, 128, 2);
-  expect_gpus(jureca, {{"gpu0", "0000:03:00.0", 3, "48-63,176-191", "mlx5_1", PathClass::same_switch},
-                       {"gpu1", "0000:44:00.0", 1, "16-31,144-159", "mlx5_0", PathClass::same_switch},
-                       {"gpu2", "0000:84:00.0", 7, "112-127,240-255", "mlx5_3", PathClass::same_switch},
-                       {"gpu3", "0000:c4:00.0", 5, "80-95,208-223", "mlx5_2", PathClass::same_switch}});
-  expect_nics(jureca, {{"mlx5_1", "ib1", "0000:04:00.0", 3, true, false},
-                       {"mlx5_0", "ib0", "0000:43:00.0", 1, true, false},
-                       {"mlx5_3", "ib3", "0000:83:00.0", 7, true, true},
-                       {"mlx5_2", "ib2", "0000:c3:00.0", 5, true, true},
-                       {"enp225s0f0", "enp225s0f0", "0000:e1:00.0", 4, false, true},
-                       {"enp225s0f1", "enp225s0f1", "0000:e1:00.1", 4, false, true}});
-}
-
-TEST_F(SavedMachines, DeepEstHasGpuAndHcaBelowDifferentRoots) {
-  const Machine esb = machine("dp-esb01.xml");
-  expect_cores(esb, 1, 1, 8, 2);
-  expect_gpus(esb, {{"gpu0", "0000:65:00.0", 0, "0-15", "mlx5_0", PathClass::same_numa_node}});
-  expect_nics(esb, {{"eno1", "eno1", "0000:17:00.0", 0, false, true},
-                    {"eno2", "eno2", "0000:17:00.1", 0, false, true},
-                    {"mlx5_0", "ib0", "0000:b3:00.0", 0, true, true}});
-}
-
 /// Its host bridges belong to the whole machine: only the PCI tree states which devices are near each other.
 TEST_F(SavedMachines, Juropa3RecordsNoLocality) {
   const Machine juropa = machine("j3c053.xml");

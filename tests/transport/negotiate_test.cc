@@ -61,10 +61,6 @@ TEST(TransportChoice, EncryptionExcludesAPlugInByTheFlagOfThisTask) {
               ElementsAre("ucx:excluded by this task's --encrypt-data: ucx carries data unencrypted", "tcp:"));
 }
 
-TEST(TransportChoice, NothingOffered) {
-  EXPECT_THAT(reasons(rank_candidates({"tcp"}, {}, "h", "h")), ElementsAre("tcp:the other end does not offer it"));
-}
-
 TEST(TransportWords, NameTheChosenAndWhyNotTheOthers) {
   EXPECT_EQ(explain({{"shm", ""}, {"tcp", ""}}, "shm"), "shm");
   EXPECT_EQ(explain({{"shm", "far"}, {"ucx", "absent"}, {"tcp", ""}}, "tcp"),

@@ -97,27 +97,6 @@ TEST_F(RendezvousTest, APsThatIsLostBeforeItListensEndsTheWait) {
   EXPECT_EQ((*worker)->ps_addresses().status().code(), absl::StatusCode::kUnavailable);
 }
 
-TEST_F(RendezvousTest, ASecondOfTheSameRankIsSentAway) {
-  std::future<Joined> first = join_async(task(0)), second = join_async(task(1)), again = join_async(task(1));
-  // One of the two receives its answer at once, the other after the last task has joined.
-  const TimePoint deadline = Clock::now() + timeout_;
-  const auto answered = [](const std::future<Joined>& each) {
-    return each.wait_for(std::chrono::milliseconds(5)) == std::future_status::ready;
-  };
-  bool second_answered = false;
-  bool again_answered = false;
-  while (!second_answered && !again_answered && Clock::now() < deadline) {
-    second_answered = answered(second);
-    again_answered = !second_answered && answered(again);
-  }
-  ASSERT_TRUE(second_answered || again_answered);
-  EXPECT_THAT(text((second_answered ? second : again).get().status()), HasSubstr("there is another rank 1"));
-  std::future<Joined> third = join_async(task(2));
-  EXPECT_TRUE(first.get().ok());
-  EXPECT_TRUE((second_answered ? again : second).get().ok());
-  EXPECT_TRUE(third.get().ok());
-}
-
 TEST_F(RendezvousTest, TheWaitHasAnEnd) {
   timeout_ = std::chrono::milliseconds(300);
   const absl::Status host = join_async(task(0)).get().status();

@@ -10,9 +10,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <thread>
 
-#include "base/clock.h"
 #include "base/crc32c.h"
 #include "gmock/gmock.h"
 #include "ps/checkpoint/header.h"
@@ -303,57 +301,6 @@ TEST(Checkpoint, FileSizeLimitLeavesTheOldFile) {
   EXPECT_EQ(wait_status, 0);
   EXPECT_TRUE(same(read_checkpoint(folder.file("c")).value(), old));
   EXPECT_FALSE(std::filesystem::exists(folder.file("c.tmp")));
-}
-
-/// A checkpoint with parameters that follow from its step.
-Checkpoint stamped(uint64_t step) {
-  Checkpoint checkpoint = make_checkpoint(OptimizerKind::momentum, {0, 300'000}, 300'000, 1);
-  checkpoint.header.global_step = step;
-  std::fill(checkpoint.parameters.begin(), checkpoint.parameters.end(), static_cast<float>(step));
-  return checkpoint;
-}
-
-/// Overwrites the file with the next steps until it is killed.
-[[noreturn]] void overwrite_for_ever(const std::string& path, Checkpoint& checkpoint) {
-  while (true) {
-    const uint64_t step = ++checkpoint.header.global_step;
-    std::fill(checkpoint.parameters.begin(), checkpoint.parameters.end(), static_cast<float>(step));
-    if (!write_checkpoint(path, view(checkpoint)).ok()) _exit(1);
-  }
-}
-
-TEST(Checkpoint, AKilledWriterLeavesAWholeFile) {
-  const TemporaryFolder folder;
-  const auto seed = static_cast<uint64_t>(Clock::now().time_since_epoch().count());
-  SCOPED_TRACE(::testing::Message() << "seed " << seed);
-  Random random(seed);
-  Checkpoint current = stamped(1);
-  const TimePoint start = Clock::now();
-  ASSERT_TRUE(write_checkpoint(folder.file("c"), view(current)).ok());
-  const auto write_ns = static_cast<uint64_t>(nanoseconds_since(start));
-
-  int torn_temporaries = 0;
-  for (int round = 0; round < 50; ++round) {
-    const pid_t child = fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) overwrite_for_ever(folder.file("c"), current);
-    // When to kill, not what to await: anywhere in the first few files.
-    std::this_thread::sleep_for(std::chrono::nanoseconds(random.below(4 * write_ns)));
-    ASSERT_EQ(kill(child, SIGKILL), 0);
-    int wait_status = 0;
-    ASSERT_EQ(waitpid(child, &wait_status, 0), child);
-    ASSERT_TRUE(WIFSIGNALED(wait_status)) << "the writer failed by itself";
-
-    torn_temporaries += std::filesystem::exists(folder.file("c.tmp")) ? 1 : 0;
-    absl::StatusOr<Checkpoint> read = read_checkpoint(folder.file("c"));
-    ASSERT_TRUE(read.ok()) << read.status();
-    ASSERT_GE(read->header.global_step, current.header.global_step);
-    current = *std::move(read);
-    const auto expected = static_cast<float>(current.header.global_step);
-    ASSERT_EQ(std::count(current.parameters.begin(), current.parameters.end(), expected), 300'000);
-  }
-  EXPECT_GT(current.header.global_step, 1u) << "no writer ever finished";
-  EXPECT_GT(torn_temporaries, 0) << "no writer was ever hit while writing";
 }
 
 }  // namespace

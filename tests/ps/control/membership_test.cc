@@ -93,12 +93,6 @@ TEST(MembershipMinimum, ALossBelowTheMinimumAbortsForEverWithTheFirstReason) {
   EXPECT_TRUE(absl::IsAborted(membership.join(1, 7, "host:1", now)));
 }
 
-TEST_F(MembershipTest, LossAbortsNothing) {
-  join(0);
-  membership_.mark_lost(0, 100, "its cable", at(1s));
-  EXPECT_EQ(membership_.aborted(), "");
-}
-
 TEST_F(MembershipTest, AnAbortKeepsTheFirstReason) {
   join(0);
   EXPECT_TRUE(membership_.abort_run("shard 0: its GPU"));
@@ -108,14 +102,6 @@ TEST_F(MembershipTest, AnAbortKeepsTheFirstReason) {
   EXPECT_FALSE(membership_.finished());  // worker 0 has not received the reason yet
   membership_.leave(0, 100);
   EXPECT_TRUE(membership_.finished());
-}
-
-TEST_F(MembershipTest, LeavingAbortsNothing) {
-  join(0);
-  membership_.leave(0, 100);
-  EXPECT_EQ(membership_.aborted(), "");
-  EXPECT_FALSE(membership_.mark_lost(0, 100, "its heartbeat ended", at(1s)));
-  EXPECT_EQ(membership_.aborted(), "");
 }
 
 TEST_F(MembershipTest, FinishedWhenAllHaveJoinedAndLeft) {

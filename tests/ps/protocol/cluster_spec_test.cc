@@ -73,10 +73,6 @@ TEST(ClusterSpec, ChiefBecomesWorkerZero) {
   }
 }
 
-TEST(ClusterSpec, ChiefAloneIsEnough) {
-  EXPECT_THAT(parsed(R"({"ps": ["a"], "chief": ["c"]})").workers, ElementsAre("c:2222"));
-}
-
 TEST(ClusterSpec, EvaluatorIsIgnored) {
   EXPECT_EQ(parsed(R"({"ps": ["a"], "worker": ["b"], "evaluator": ["e"]})").workers.size(), 1u);
 }
@@ -383,8 +379,6 @@ TEST(TfConfigText, SparseClusterHasTheOwnAddressAlone) {
   EXPECT_THAT(refusal(R"({"sparseCluster": [], "task": {"type": "ps"}})"),
               HasSubstr("\"sparseCluster\" must be an object"));
 }
-
-TEST(TfConfigText, NotJson) { EXPECT_TRUE(absl::IsInvalidArgument(parse_tf_config("{").status())); }
 
 TEST(TaskNames, Resolve) {
   ClusterSpec cluster{.ps = {"a", "b"}, .workers = {"c"}};

@@ -122,13 +122,6 @@ TEST(ShardMap, FewElementsLeaveTheLastShardsEmpty) {
   }
 }
 
-TEST(ShardMap, BucketsOfOneShard) {
-  const ShardMap map = ShardMap::cut(100, 1, 128).value();
-  EXPECT_EQ(map.bucket_count(0), 4u);
-  EXPECT_EQ(map.bucket(0, 0), (ElementRange{0, 32}));
-  EXPECT_EQ(map.bucket(0, 3), (ElementRange{96, 4}));
-}
-
 TEST(ShardMap, RefusesInvalidCuts) {
   for (const uint32_t bucket_bytes : {0, 1, 32, 63, 65, 100}) {
     const absl::Status status = ShardMap::cut(100, 1, bucket_bytes).status();

@@ -1,5 +1,5 @@
 // The two stores against each other: a shard in GPU memory gives the bits of one in host memory. The device here is
-// the host twin of one; tests/system/gpu_test.py has the same over the driver.
+// the host twin of one; tests/system/gpu_parameters_test.py has the same over the driver.
 #include "ps/store/parameter_store.h"
 
 #include <gmock/gmock.h>

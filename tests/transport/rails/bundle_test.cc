@@ -194,12 +194,6 @@ TEST_F(Rails, MoreStreamsThanTheRailsOfAPeerAllowAreRefusedForGood) {
   EXPECT_TRUE(seen_[server_.get()].empty()) << "no lane was opened";
 }
 
-TEST_F(Rails, MessagesKeepTheirOrder) {
-  connect(3);
-  for (int i = 0; i < 200; ++i) ASSERT_TRUE(to_server_->send(bytes_of_text(std::to_string(i))).ok());
-  for (int i = 0; i < 200; ++i) ASSERT_EQ(await(*server_, Kind::message).message, std::to_string(i));
-}
-
 TEST_F(Rails, APlainPeerHasOneLaneWithoutGreeting) {
   open_raw();
   const std::string plain = server_->listen("127.0.0.1:0").value();

@@ -87,19 +87,6 @@ TEST(ShmContext, AddressesAreChecked) {
   EXPECT_TRUE(two->listen(name).ok());
 }
 
-TEST(ShmContext, PostsBeforeTheAnswerArrive) {
-  std::unique_ptr<Context> server = open_context();
-  std::unique_ptr<Context> client = open_context();
-  const std::string address = *server->listen("");
-  Connection* connection = *client->connect(address, Clock::now() + kTimeout);
-  const std::byte byte{42};
-  ASSERT_TRUE(connection->send({&byte, 1}).ok());
-  EXPECT_EQ(await(*server).kind, Completion::Kind::connected);
-  const Completion message = await(*server);
-  ASSERT_EQ(message.kind, Completion::Kind::message);
-  EXPECT_EQ(message.message[0], byte);
-}
-
 // The acceptor answers and blocks before the connector has read the answer: the first post must find the bell.
 TEST(ShmContext, FirstPostWakesAPeerWithAnUnreadAnswer) {
   std::unique_ptr<Context> server = open_context();

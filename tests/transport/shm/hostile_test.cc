@@ -8,11 +8,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <functional>
-#include <sstream>
-#include <thread>
 
 #include "base/random.h"
 #include "gmock/gmock.h"
@@ -230,29 +227,6 @@ TEST_F(ShmHostile, ImpossibleHeadLosesThePeer) {
   peer.pair().from_acceptor.head = kRingEntries + 1;
   EXPECT_EQ(connection->send({}).code(), absl::StatusCode::kUnavailable);
   expect_lost(absl::StatusCode::kDataLoss, "ring");
-  expect_alive();
-}
-
-TEST_F(ShmHostile, RandomScribblesNeverCrash) {
-  const uint64_t seed = static_cast<uint64_t>(Clock::now().time_since_epoch().count());
-  SCOPED_TRACE(seed);
-  Random random(seed);
-  for (int round = 0; round < 100; ++round) {
-    RawPeer peer(address_);
-    Connection* connection = let_in(peer);
-    auto* bytes = peer.rings.data();
-    for (int step = 0; step < 200; ++step) {
-      // Near the beginning, where both rings are being used.
-      const size_t ring = random.below(2) * sizeof(Ring);
-      bytes[ring + random.below(64 * 64)] =
-          static_cast<std::byte>(random.below(4) == 0 ? random.next() : random.below(4));
-      Completion completions[4];
-      const size_t count = context_->poll(completions);
-      for (size_t i = 0; i < count; ++i) ASSERT_LE(completions[i].message.size(), kMaxMessageBytes);
-      (void)connection->send(std::vector<std::byte>(random.below(kMaxMessageBytes))).ok();
-    }
-    context_->close(connection);
-  }
   expect_alive();
 }
 

@@ -415,16 +415,6 @@ TEST(TcpLoss, WhatArrivedComesBeforePeerLost) {
   pair.server.context->close(pair.to_client);
 }
 
-TEST(TcpLoss, CloseForgetsGatheredCompletions) {
-  Pair pair;
-  for (int i = 0; i < 50; ++i) ASSERT_TRUE(pair.to_client->send(bytes_of("unheard")).ok());
-  ASSERT_TRUE(pump({&pair.server, &pair.client}, [&] { return pair.client.count(Kind::message) > 0; }));
-  const size_t before = pair.client.seen.size();
-  pair.client.context->close(pair.to_server);
-  for (int i = 0; i < 50; ++i) pair.client.poll();
-  EXPECT_EQ(pair.client.seen.size(), before);
-}
-
 TEST(TcpLoss, ContextDestroyedUnderItsPeer) {
   Node server;
   const std::string address = server.listen();

@@ -8,7 +8,6 @@
 
 #include "base/crc32c.h"
 #include "base/random.h"
-#include "transport/tcp/memory_region.h"
 #include "transport/tcp/send_queue.h"
 
 namespace gradrail::transport::tcp {
@@ -91,70 +90,6 @@ TEST(TcpFrame, ValidCrcDoesNotMakeContentValid) {
 TEST(TcpFrame, LongReasonIsCut) {
   const std::string frame = refusal_frame(std::string(5000, 'x'));
   EXPECT_EQ(frame.size(), kHeaderBytes + kMaxRefusalBytes);
-}
-
-TEST(TcpRegionKey, DamageIsSeen) {
-  const std::string key = RegionKey{1, 2, 3, 4}.encode();
-  ASSERT_TRUE(RegionKey::parse(key).ok());
-  EXPECT_EQ(RegionKey::parse(key)->bytes, 4U);
-  for (size_t i = 0; i < key.size(); ++i) {
-    std::string bad = key;
-    bad[i] ^= 0x40;
-    EXPECT_EQ(RegionKey::parse(bad).status().code(), absl::StatusCode::kInvalidArgument) << i;
-  }
-  for (size_t bytes = 0; bytes < key.size(); ++bytes) EXPECT_FALSE(RegionKey::parse(key.substr(0, bytes)).ok());
-  EXPECT_FALSE(RegionKey::parse(key + "x").ok());
-}
-
-class TcpRegionTable : public ::testing::Test {
- protected:
-  FrameHeader frame(const MemoryRegion& region, uint64_t offset, uint64_t length) {
-    const RegionKey key = *RegionKey::parse(region.key());
-    return {FrameType::put, false, key.region, key.epoch, key.token, offset, length, 0};
-  }
-  absl::StatusCode resolve(const FrameHeader& frame) {
-    return find_target(table_, frame, Access::remote_write).status().code();
-  }
-  std::vector<std::byte> memory_ = std::vector<std::byte>(64);
-  common::RegionTable table_;
-};
-
-TEST_F(TcpRegionTable, BoundsDoNotWrap) {
-  const auto region = *register_region(table_, {memory_.data(), memory_.size()}, Access::remote_write);
-  EXPECT_EQ(*find_target(table_, frame(*region, 12, 52), Access::remote_write), memory_.data() + 12);
-  EXPECT_EQ(resolve(frame(*region, 64, 0)), absl::StatusCode::kOk);
-  for (const auto& [offset, length] : std::vector<std::pair<uint64_t, uint64_t>>{
-           {12, 53}, {65, 0}, {UINT64_MAX, 2}, {UINT64_MAX - 1, 1}, {2, UINT64_MAX}, {1ULL << 63, 1ULL << 63}}) {
-    EXPECT_EQ(resolve(frame(*region, offset, length)), absl::StatusCode::kPermissionDenied) << offset << "+" << length;
-  }
-}
-
-TEST_F(TcpRegionTable, OldKeyDoesNotOpenNewRegion) {
-  auto region = *register_region(table_, {memory_.data(), memory_.size()}, Access::remote_write);
-  FrameHeader old = frame(*region, 0, 1);
-  region.reset();
-  EXPECT_EQ(resolve(old), absl::StatusCode::kPermissionDenied);
-  const auto next = *register_region(table_, {memory_.data(), memory_.size()}, Access::remote_write);
-  ASSERT_EQ(RegionKey::parse(next->key())->region, old.region) << "the slot is reused";
-  EXPECT_EQ(resolve(old), absl::StatusCode::kPermissionDenied);
-  old.token = RegionKey::parse(next->key())->token;
-  EXPECT_EQ(resolve(old), absl::StatusCode::kPermissionDenied) << "epoch alone must be enough";
-}
-
-TEST_F(TcpRegionTable, AccessAndTokenAreAsked) {
-  const auto readable = *register_region(table_, {memory_.data(), memory_.size()}, Access::remote_read);
-  EXPECT_EQ(resolve(frame(*readable, 0, 1)), absl::StatusCode::kPermissionDenied);
-  EXPECT_TRUE(find_target(table_, frame(*readable, 0, 1), Access::remote_read).ok());
-  FrameHeader wrong = frame(*readable, 0, 1);
-  wrong.token ^= 1;
-  EXPECT_FALSE(find_target(table_, wrong, Access::remote_read).ok());
-  wrong.region = 1000;
-  EXPECT_FALSE(find_target(table_, wrong, Access::remote_read).ok());
-}
-
-TEST_F(TcpRegionTable, GpuMemoryIsRefused) {
-  const auto refused = register_region(table_, {memory_.data(), 64, MemoryKind::cuda}, Access::local);
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 // The queue, without a socket: takes `step` bytes at a time and gives the whole stream.

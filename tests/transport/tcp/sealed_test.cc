@@ -266,51 +266,6 @@ INSTANTIATE_TEST_SUITE_P(Bytes, TcpSealedAltered,
                                            2 * (seal::kMaxRecordBytes + seal::kRecordOverheadBytes) + 1,
                                            2 * (seal::kMaxRecordBytes + seal::kRecordOverheadBytes) + 9000));
 
-/// The change applies to the stream behind the handshake, from one whole record of the put on.
-class TcpSealedStream : public TcpSealed {
- protected:
-  static constexpr size_t kRecord = seal::kMaxRecordBytes + seal::kRecordOverheadBytes;
-  void expect_altered(const std::function<std::string(const std::string&)>& change) {
-    connect();
-    const size_t start = wire_->to_server.size();
-    std::string held;
-    bool changed = false;
-    wire_->change_to_server = [&](std::string& bytes, size_t) {
-      if (changed) return;
-      held += bytes;
-      bytes.clear();
-      if (held.size() < 3 * kRecord) return;
-      bytes = change(held);
-      changed = true;
-    };
-    put();
-    EXPECT_GT(wire_->to_server.size(), start + 3 * kRecord);
-    ASSERT_TRUE(pump_all([&] { return lost(server_) != nullptr; }));
-    EXPECT_TRUE(lost(server_)->altered);
-    EXPECT_EQ(server_.count(Completion::Kind::put_arrived), 0U);
-  }
-};
-
-TEST_F(TcpSealedStream, a_repeated_record_ends_it) {
-  expect_altered([](const std::string& s) { return s.substr(0, kRecord) + s; });
-}
-TEST_F(TcpSealedStream, records_in_another_order_end_it) {
-  expect_altered(
-      [](const std::string& s) { return s.substr(kRecord, kRecord) + s.substr(0, kRecord) + s.substr(2 * kRecord); });
-}
-TEST_F(TcpSealedStream, a_missing_record_ends_it) {
-  expect_altered([](const std::string& s) { return s.substr(kRecord); });
-}
-TEST_F(TcpSealedStream, a_missing_byte_ends_it) {
-  expect_altered([](const std::string& s) { return s.substr(0, kRecord - 1) + s.substr(kRecord); });
-}
-TEST_F(TcpSealedStream, a_record_of_the_other_direction_ends_it) {
-  expect_altered([this](const std::string& s) {
-    // The first record of the server follows its seal frame.
-    return wire_->to_client.substr(kHeaderBytes + kSealBytes) + s;
-  });
-}
-
 TEST_F(TcpSealed, a_connection_cut_within_a_record_is_lost_but_not_altered) {
   connect();
   const size_t start = wire_->to_server.size();

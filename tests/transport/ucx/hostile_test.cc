@@ -341,14 +341,6 @@ TEST(UcxHostile, a_second_answer_to_a_get_is_refused) {
   }
 }
 
-TEST(UcxHostile, another_release_of_ucx_is_refused_by_name) {
-  Owner owner;
-  const Handshake handshake = {.context = 1, .token = 2, .ucx_major = 99, .ucx_minor = 1, .worker_address = "nowhere"};
-  const std::string frame = frames_of(FrameKind::handshake, encode(handshake), 4096).front();
-  EXPECT_NE(answer_to(owner, {frame}).find("UCX 99.1 there"), std::string::npos);
-  expect_serving(owner);
-}
-
 TEST(UcxOpen, rdma_only_opens_where_there_is_a_device_and_says_why_not_elsewhere) {
   unsetenv("UCX_TLS");
   const auto opened = ucx::open({.rdma_only = true});

@@ -226,16 +226,5 @@ TEST(UcxGpuTransferSupport, one_way_at_a_time_is_promised) {
   unsetenv("UCX_CUDA_COPY_DMABUF");
 }
 
-TEST(UcxKeys, damaged_keys_are_refused) {
-  const std::string good =
-      RegionKey{.context = 1, .region = 2, .token = 3, .bytes = 4, .access = Access::remote_write}.encode();
-  ASSERT_TRUE(RegionKey::parse(good).ok());
-  for (size_t i = 0; i < good.size(); ++i) {
-    std::string bad = good;
-    bad[i] = static_cast<char>(bad[i] ^ 1);
-    EXPECT_FALSE(RegionKey::parse(bad).ok()) << i;
-  }
-}
-
 }  // namespace
 }  // namespace gradrail::transport::ucx
