@@ -86,7 +86,7 @@ class JoinLoss : public ::testing::Test {
     return options;
   }
   /// Takes the first step with both workers.
-  void run(Hook before_join, Hook after_join) {
+  void run(Hook before_join, Hook after_join, uint64_t takeovers_of_late_worker) {
     const std::unique_ptr<Client> first = join(options(0), odd_schema());
     ASSERT_NE(first, nullptr);
     fill_initial(*first);
@@ -102,6 +102,7 @@ class JoinLoss : public ::testing::Test {
       const absl::Status started = (*late)->start();
       EXPECT_TRUE(started.ok()) << started;
       make_step(**late, 1);
+      EXPECT_EQ((*late)->statistics().now().takeovers, takeovers_of_late_worker);
     }
     step.join();
     EXPECT_EQ(first->statistics().now().takeovers, 1u);
@@ -112,11 +113,11 @@ class JoinLoss : public ::testing::Test {
 };
 
 TEST_F(JoinLoss, AfterTheDescriptionTheBackupIsJoined) {
-  run([this] { cluster_.stop(1); }, nullptr);
+  run([this] { cluster_.stop(1); }, nullptr, 0);
 }
 
 TEST_F(JoinLoss, BeforeTheDataConnectionsTheBackupTakesOver) {
-  run(nullptr, [this] { cluster_.stop(1); });
+  run(nullptr, [this] { cluster_.stop(1); }, 1);  // it stays a member: it does not join again
 }
 
 /// Refuses the next `refuse` data connections, and calls `on_refusal` once.
