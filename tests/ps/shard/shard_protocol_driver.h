@@ -37,7 +37,8 @@ inline std::string describe(const Action& action) {
 /// A protocol and the words to drive it. Base version defaults to what a sync worker computes on: the step before.
 class Driver {
  public:
-  Driver(Mode mode, uint32_t buckets, bool initialised = true) : protocol(mode, buckets, initialised, 0) {}
+  Driver(Mode mode, uint32_t buckets, bool initialised = true, uint64_t version = 0)
+      : protocol(mode, buckets, initialised, version) {}
 
   std::vector<std::string> arrive(const Arrival& arrival) {
     ShardProtocol other = protocol;

@@ -39,6 +39,23 @@ TEST(QuorumProtocol, AGrownClusterWaitsForAsMany) {
               ElementsAre("apply b0 v1 by 0,2", "answer w0 b0 s1 v1 stale 0", "answer w2 b0 s1 v1 stale 0"));
 }
 
+TEST(QuorumProtocol, AStragglerMayContinueWhereTheOthersAre) {
+  Driver driver = driver_of({ModeKind::quorum, 2, 1});
+  for (uint64_t step = 1; step <= 5; ++step) driver.push(0, step);
+  EXPECT_THAT(driver.push(1, 1), ElementsAre("answer w1 b0 s1 v5 stale 5 dropped"));
+  EXPECT_THAT(driver.push(1, 6), ElementsAre("apply b0 v6 by 1", "answer w1 b0 s6 v6 stale 0"));
+}
+
+TEST(QuorumProtocol, FewerWorkersThanTheQuorumContinue) {
+  Driver driver = driver_of({ModeKind::quorum, 3, 3});
+  EXPECT_THAT(driver.push(0, 1), IsEmpty());
+  EXPECT_THAT(driver.push(1, 1), IsEmpty());
+  EXPECT_THAT(driver.remove(2),
+              ElementsAre("apply b0 v1 by 0,1", "answer w0 b0 s1 v1 stale 0", "answer w1 b0 s1 v1 stale 0"));
+  driver.remove(1);
+  EXPECT_THAT(driver.push(0, 2), ElementsAre("apply b0 v2 by 0", "answer w0 b0 s2 v2 stale 0"));
+}
+
 TEST(QuorumProtocol, AnAbsentWorkerCountsForTheStepAndNotForTheMean) {
   Driver driver(Mode{ModeKind::quorum, 3, 2}, 2);
   for (const WorkerIndex worker : {0, 1, 2}) driver.protocol.add_worker(worker, kFirstIncarnation);
@@ -109,6 +126,16 @@ TEST(GraceProtocol, TheEndOfTheWindowAppliesWhatIsThere) {
   EXPECT_THAT(driver.push(2, 1), ElementsAre("answer w2 b0 s1 v1 stale 1 dropped"));
 }
 
+TEST(GraceProtocol, TheWindowOfAnEarlierStepEndsNoLaterStep) {
+  Driver driver = driver_of({ModeKind::quorum, 2, 1, kSomeGrace});
+  EXPECT_THAT(driver.push(0, 1), ElementsAre("window b0 s1"));
+  driver.push(1, 1);
+  EXPECT_THAT(driver.push(1, 2), ElementsAre("window b0 s2"));
+  EXPECT_THAT(driver.end_window(1), IsEmpty());
+  EXPECT_THAT(driver.end_window(3), IsEmpty());
+  EXPECT_THAT(driver.end_window(2), ElementsAre("apply b0 v2 by 1", "answer w1 b0 s2 v2 stale 0"));
+}
+
 TEST(GraceProtocol, AWindowIsNotForWorkersThatHaveLeftOrNotJoined) {
   Driver driver({ModeKind::quorum, 4, 2, kSomeGrace}, 1);
   for (const WorkerIndex worker : {0u, 1u, 2u}) driver.protocol.add_worker(worker, kFirstIncarnation);
@@ -171,6 +198,30 @@ TEST(SspProtocol, AppliesAtOnceAndAnswersWhenTheSlowestIsNearEnough) {
               ElementsAre("apply b0 v3 by 1", "answer w0 b0 s2 v3 stale 0", "answer w1 b0 s1 v3 stale 2"));
   EXPECT_THAT(driver.push(0, 2), ElementsAre("answer w0 b0 s2 v3 stale 0")) << "a repeat";
   EXPECT_THAT(driver.protocol.waiting_for(0), IsEmpty());
+}
+
+TEST(SspProtocol, ZeroIsABarrierAtEachStep) {
+  Driver driver = driver_of({ModeKind::ssp, 2, 0});
+  EXPECT_THAT(driver.push(1, 1), ElementsAre("apply b0 v1 by 1"));
+  EXPECT_THAT(driver.push(0, 1),
+              ElementsAre("apply b0 v2 by 0", "answer w0 b0 s1 v2 stale 1", "answer w1 b0 s1 v2 stale 0"));
+}
+
+TEST(SspProtocol, ALostWorkerHoldsNoWorkerBack) {
+  Driver driver = driver_of({ModeKind::ssp, 3, 1}, 2);
+  driver.push(0, 1, 0);
+  EXPECT_THAT(driver.push(0, 2, 0), ElementsAre("apply b0 v2 by 0"));
+  driver.push(2, 1, 0);
+  EXPECT_THAT(driver.remove(1), ElementsAre("answer w0 b0 s2 v3 stale 0"));
+  EXPECT_THAT(driver.push(0, 3, 0), ElementsAre("apply b0 v4 by 0"));
+  EXPECT_THAT(driver.remove(2), ElementsAre("answer w0 b0 s3 v4 stale 1"));
+}
+
+TEST(SspProtocol, AHeldPushOfALostWorkerIsNotAnswered) {
+  Driver driver = driver_of({ModeKind::ssp, 2, 0});
+  driver.push(0, 1);
+  driver.remove(0);
+  EXPECT_THAT(driver.push(1, 1), ElementsAre("apply b0 v2 by 1", "answer w1 b0 s1 v2 stale 1"));
 }
 
 /// tests/ps/prove found that the answer overtook the repetition of the push.

@@ -25,18 +25,42 @@ Driver async_driver(uint32_t worker_count, uint32_t buckets = 1, bool initialise
   return driver;
 }
 
-Driver sync_driver(uint32_t worker_count, uint32_t buckets = 1, bool initialised = true) {
-  Driver driver(sync_of(worker_count), buckets, initialised);
+Driver sync_driver(uint32_t worker_count, uint32_t buckets = 1, bool initialised = true, uint64_t version = 0) {
+  Driver driver(sync_of(worker_count), buckets, initialised, version);
   for (WorkerIndex worker = 0; worker < worker_count; ++worker) driver.protocol.add_worker(worker, kFirstIncarnation);
   return driver;
 }
 
 // ---- async ----
 
+TEST(AsyncProtocol, AppliesAtOnceAndAnswersWithVersionAndStaleness) {
+  Driver driver = async_driver(2);
+  EXPECT_THAT(driver.push(0, 1), ElementsAre("apply b0 v1 by 0", "answer w0 b0 s1 v1 stale 0"));
+  EXPECT_THAT(driver.push(1, 1), ElementsAre("apply b0 v2 by 1", "answer w1 b0 s1 v2 stale 1"));
+  EXPECT_THAT(driver.arrive({0, kFirstIncarnation, ArrivalKind::push, 0, 2, 1}),
+              ElementsAre("apply b0 v3 by 0", "answer w0 b0 s2 v3 stale 1"));
+}
+
 TEST(AsyncProtocol, StalenessOfABaseFromBeforeARestoreIsZero) {
   Driver driver = async_driver(1);
   EXPECT_THAT(driver.arrive({0, kFirstIncarnation, ArrivalKind::push, 0, 1, 77}),
               ElementsAre("apply b0 v1 by 0", "answer w0 b0 s1 v1 stale 0"));
+}
+
+TEST(AsyncProtocol, RepeatIsAnsweredWithTodaysVersionAndItsOwnStaleness) {
+  Driver driver = async_driver(2);
+  driver.push(0, 1);
+  driver.push(1, 1);
+  EXPECT_THAT(driver.push(1, 1), ElementsAre("answer w1 b0 s1 v2 stale 1"));
+  EXPECT_THAT(driver.push(0, 1), ElementsAre("answer w0 b0 s1 v2 stale 0"));
+  EXPECT_EQ(driver.protocol.version(0), 2u);
+}
+
+TEST(AsyncProtocol, LateCopyOfAnOlderStepIsNotAnswered) {
+  Driver driver = async_driver(1);
+  driver.push(0, 1);
+  driver.push(0, 2);
+  EXPECT_THAT(driver.push(0, 1), IsEmpty());
 }
 
 TEST(AsyncProtocol, GapIsRefusedAndChangesNothing) {
@@ -47,11 +71,69 @@ TEST(AsyncProtocol, GapIsRefusedAndChangesNothing) {
   EXPECT_THAT(driver.push(0, 1, 1), ElementsAre("apply b1 v1 by 0", "answer w0 b1 s1 v1 stale 0"));
 }
 
+TEST(AsyncProtocol, BucketsCountTheirStepsApart) {
+  Driver driver = async_driver(1, 2);
+  driver.push(0, 1, 0);
+  EXPECT_THAT(driver.push(0, 2, 1), ElementsAre("refuse w0 b1 s2"));
+  EXPECT_THAT(driver.push(0, 2, 0), ElementsAre("apply b0 v2 by 0", "answer w0 b0 s2 v2 stale 0"));
+}
+
+TEST(AsyncProtocol, NewIncarnationCountsFromOneAndTheOldOneIsIgnored) {
+  Driver driver = async_driver(1);
+  driver.push(0, 1);
+  driver.protocol.add_worker(0, kSecondIncarnation);
+  EXPECT_THAT(driver.push(0, 2), IsEmpty());
+  EXPECT_THAT(driver.push(0, 1, 0, kSecondIncarnation), ElementsAre("apply b0 v2 by 0", "answer w0 b0 s1 v2 stale 1"));
+  EXPECT_FALSE(driver.protocol.is_member(0, kFirstIncarnation));
+  EXPECT_TRUE(driver.protocol.is_member(0, kSecondIncarnation));
+}
+
+TEST(AsyncProtocol, ReplacedIncarnationNeverComesBack) {
+  Driver driver = async_driver(1);
+  driver.push(0, 1);
+  driver.protocol.add_worker(0, kSecondIncarnation);
+  driver.protocol.add_worker(0, kFirstIncarnation);
+  EXPECT_THAT(driver.push(0, 1), IsEmpty());
+  EXPECT_TRUE(driver.protocol.is_member(0, kSecondIncarnation));
+}
+
+TEST(AsyncProtocol, RemovedWorkerIsIgnoredAndKeepsItsStepsWhenItReturns) {
+  Driver driver = async_driver(1);
+  driver.push(0, 1);
+  driver.remove(0);
+  EXPECT_FALSE(driver.protocol.is_member(0, kFirstIncarnation));
+  EXPECT_THAT(driver.push(0, 2), IsEmpty());
+  driver.protocol.add_worker(0, kFirstIncarnation);
+  EXPECT_THAT(driver.push(0, 1), ElementsAre("answer w0 b0 s1 v1 stale 0"));
+  EXPECT_THAT(driver.push(0, 2), ElementsAre("apply b0 v2 by 0", "answer w0 b0 s2 v2 stale 0"));
+}
+
 TEST(AsyncProtocol, AddingALiveIncarnationAgainForgetsNothing) {
   Driver driver = async_driver(1);
   driver.push(0, 1);
   driver.protocol.add_worker(0, kFirstIncarnation);
   EXPECT_THAT(driver.push(0, 1), ElementsAre("answer w0 b0 s1 v1 stale 0"));
+}
+
+TEST(AsyncProtocol, RemoveOfAnOldIncarnationIsIgnored) {
+  Driver driver = async_driver(1);
+  driver.protocol.add_worker(0, kSecondIncarnation);
+  driver.remove(0, kFirstIncarnation);
+  EXPECT_TRUE(driver.protocol.is_member(0, kSecondIncarnation));
+}
+
+TEST(AsyncProtocol, ReconnectForgetsNoAppliedStep) {
+  Driver driver = async_driver(1);
+  driver.push(0, 1);
+  driver.protocol.reconnect_worker(0, kFirstIncarnation);
+  EXPECT_THAT(driver.push(0, 1), ElementsAre("answer w0 b0 s1 v1 stale 0"));
+}
+
+TEST(AsyncProtocol, AtCheckpointVersionStepsStillCountFromOne) {
+  Driver driver(kAsync, 1, true, 50);
+  driver.protocol.add_worker(3, kFirstIncarnation);
+  EXPECT_THAT(driver.arrive({3, kFirstIncarnation, ArrivalKind::push, 0, 1, 50}),
+              ElementsAre("apply b0 v51 by 3", "answer w3 b0 s1 v51 stale 0"));
 }
 
 // ---- before the parameters are initialised ----
@@ -87,6 +169,13 @@ TEST(UninitialisedProtocol, ANewChiefMayInitialiseTheOtherBuckets) {
   EXPECT_THAT(driver.initialise(1, 0), ElementsAre("answer w1 b0 s0 v0 stale 0")) << "has its values";
   EXPECT_THAT(driver.initialise(1, 1), ElementsAre("init b1 by 1", "answer w1 b1 s0 v0 stale 0")) << "one answer";
   EXPECT_TRUE(driver.protocol.initialised());
+}
+
+TEST(UninitialisedProtocol, SecondInitialiseIsAnsweredAndNotApplied) {
+  Driver driver = async_driver(1, 1, false);
+  driver.initialise(0);
+  driver.push(0, 1);
+  EXPECT_THAT(driver.initialise(0), ElementsAre("answer w0 b0 s0 v1 stale 0"));
 }
 
 TEST(UninitialisedProtocol, WhatARemovedReplacedOrReconnectedWorkerHadWaitingIsDropped) {
@@ -205,6 +294,13 @@ TEST(SyncProtocol, LastMissingPushAppliesOnceWithContributorsAscending) {
   EXPECT_THAT(driver.protocol.waiting_for(0), ElementsAre(0, 1, 2));
 }
 
+TEST(SyncProtocol, WaitsForWorkersThatHaveNotJoinedYet) {
+  Driver driver(sync_of(2), 1);
+  driver.protocol.add_worker(0, kFirstIncarnation);
+  EXPECT_THAT(driver.push(0, 1), IsEmpty());
+  EXPECT_THAT(driver.protocol.waiting_for(0), ElementsAre(1));
+}
+
 TEST(SyncProtocol, AWorkerThatIsNotExpectedIsNotWaitedForUnlessItJoins) {
   Driver driver(sync_of(3), 1);
   driver.protocol.add_worker(0, kFirstIncarnation);
@@ -240,12 +336,77 @@ TEST(SyncProtocol, AWorkerWithoutADataPathHoldsUpNoStep) {
               ElementsAre("apply b0 v3 by 0,1", "answer w0 b0 s3 v3 stale 0", "answer w1 b0 s3 v3 stale 0"));
 }
 
+TEST(SyncProtocol, AWorkerThatReturnsAsTheSameIncarnationIsWaitedForAtOnce) {
+  Driver driver = sync_driver(2);
+  driver.push(1, 1);
+  driver.remove(1);
+  driver.protocol.add_worker(1, kFirstIncarnation);
+  EXPECT_THAT(driver.push(0, 1), IsEmpty());
+}
+
+TEST(SyncProtocol, RepeatWhileWaitingIsNotCountedTwice) {
+  Driver driver = sync_driver(2);
+  driver.push(0, 1);
+  EXPECT_THAT(driver.push(0, 1), IsEmpty());
+  EXPECT_THAT(driver.push(1, 1),
+              ElementsAre("apply b0 v1 by 0,1", "answer w0 b0 s1 v1 stale 0", "answer w1 b0 s1 v1 stale 0"));
+}
+
+TEST(SyncProtocol, RepeatOfAnAppliedStepIsAnsweredAgain) {
+  Driver driver = sync_driver(2);
+  driver.push(0, 1);
+  driver.push(1, 1);
+  EXPECT_THAT(driver.push(0, 1), ElementsAre("answer w0 b0 s1 v1 stale 0"));
+  EXPECT_THAT(driver.push(0, 2), IsEmpty());
+  EXPECT_THAT(driver.push(0, 1), IsEmpty());  // it waits for step 2 now: an answer to 1 would mislead it
+}
+
 TEST(SyncProtocol, PushAheadIsRefusedWithTheStepExpected) {
   Driver driver = sync_driver(2, 2);
   EXPECT_THAT(driver.push(1, 2, 1), ElementsAre("refuse w1 b1 s2"));
   EXPECT_THAT(driver.reason(),
               AllOf(HasSubstr("worker 1"), HasSubstr("bucket 1"), HasSubstr("step 2"), HasSubstr("expected step 1")));
   EXPECT_THAT(driver.protocol.waiting_for(1), ElementsAre(0, 1));
+}
+
+TEST(SyncProtocol, LeavingWorkerIsNotWaitedForAnyMore) {
+  Driver driver = sync_driver(3, 2);
+  driver.push(0, 1, 0);
+  driver.push(2, 1, 0);
+  driver.push(1, 1, 1);
+  driver.push(0, 1, 1);
+  driver.push(0, 1, 1);
+  // Bucket 0 lacked worker 1 alone; bucket 1 still lacks worker 2, and what worker 1 pushed there is dropped.
+  EXPECT_THAT(driver.remove(1),
+              ElementsAre("apply b0 v1 by 0,2", "answer w0 b0 s1 v1 stale 0", "answer w2 b0 s1 v1 stale 0"));
+  EXPECT_THAT(driver.push(2, 1, 1),
+              ElementsAre("apply b1 v1 by 0,2", "answer w0 b1 s1 v1 stale 0", "answer w2 b1 s1 v1 stale 0"));
+}
+
+TEST(SyncProtocol, LastWorkerToLeaveAppliesNothing) {
+  Driver driver = sync_driver(1);
+  EXPECT_THAT(driver.remove(0), IsEmpty());
+  EXPECT_EQ(driver.protocol.version(0), 0u);
+}
+
+TEST(SyncProtocol, ReplacedIncarnationsPushIsDroppedAndStillExpected) {
+  Driver driver = sync_driver(2);
+  driver.push(0, 1);
+  driver.protocol.add_worker(0, kSecondIncarnation);
+  EXPECT_THAT(driver.push(1, 1), IsEmpty());
+  EXPECT_THAT(driver.push(0, 1), IsEmpty());
+  EXPECT_THAT(driver.protocol.waiting_for(0), ElementsAre(0));
+  EXPECT_THAT(driver.push(0, 1, 0, kSecondIncarnation),
+              ElementsAre("apply b0 v1 by 0,1", "answer w0 b0 s1 v1 stale 0", "answer w1 b0 s1 v1 stale 0"));
+}
+
+TEST(SyncProtocol, AfterAReconnectWhatWaitedCountsOnlyOnceRepeated) {
+  Driver driver = sync_driver(2);
+  driver.push(0, 1);
+  driver.protocol.reconnect_worker(0, kFirstIncarnation);
+  EXPECT_THAT(driver.push(1, 1), IsEmpty());
+  EXPECT_THAT(driver.push(0, 1),
+              ElementsAre("apply b0 v1 by 0,1", "answer w0 b0 s1 v1 stale 0", "answer w1 b0 s1 v1 stale 0"));
 }
 
 TEST(SyncProtocol, WorkerThatReturnsIsExpectedFromTheNextStepOfEachBucket) {
@@ -263,6 +424,14 @@ TEST(SyncProtocol, WorkerThatReturnsIsExpectedFromTheNextStepOfEachBucket) {
   EXPECT_THAT(driver.push(0, 3, 0), IsEmpty());
   EXPECT_THAT(driver.push(1, 3, 0, kSecondIncarnation),
               ElementsAre("apply b0 v3 by 0,1", "answer w0 b0 s3 v3 stale 0", "answer w1 b0 s3 v3 stale 0"));
+}
+
+TEST(SyncProtocol, AfterARestoreTheFirstStepIsVersionPlusOne) {
+  Driver driver = sync_driver(1, 2, true, 40);
+  EXPECT_EQ(driver.protocol.next_step(), 41u);
+  EXPECT_THAT(driver.push(0, 42), ElementsAre("refuse w0 b0 s42"));
+  EXPECT_THAT(driver.push(0, 41), ElementsAre("apply b0 v41 by 0", "answer w0 b0 s41 v41 stale 0"));
+  EXPECT_EQ(driver.protocol.next_step(), 41u);  // bucket 1 still waits for it
 }
 
 TEST(SyncProtocol, WorkerBeyondTheCountIsExpectedWhileItIsHere) {
