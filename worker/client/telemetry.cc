@@ -48,9 +48,7 @@ void Telemetry::report(ps::proto::Ping& ping) const {
 }
 
 bool Telemetry::on_dump_count(uint64_t requested) {
-  const uint64_t before = dump_count_seen_.exchange(requested);
-  // The first count covers requests from before this worker joined: other workers have answered them.
-  if (before == kNoDumpCount || before == requested) return false;
+  if (dump_count_seen_.exchange(requested) == requested) return false;
   // relaxed: the owner reads a number, and no other data with it.
   dumps_requested_.fetch_add(1, std::memory_order_relaxed);
   return true;

@@ -62,9 +62,9 @@ class Telemetry {
 
   /// Calls ClientHooks::dump when a ps or a signal has requested a dump since the last call.
   void answer_dump();
-  /// Resets the number of requests that ps task 0 has reported: another process counts from 0.
+  /// The number of requests at a join of ps task 0. Another process counts from 0.
   /// Threads  Any thread.
-  void restart_dump_count() { dump_count_seen_ = kNoDumpCount; }
+  void begin_dump_count(uint64_t at_join) { dump_count_seen_ = at_join; }
 
   /// Sends this worker's marks to ps task 0, or collects those of all tasks from there.
   absl::Status upload_trace(Controls controls, const ps::proto::Member& member);
@@ -79,8 +79,6 @@ class Telemetry {
   Duration under_way() const { return published_.under_way(Clock::now()); }
 
  private:
-  static constexpr uint64_t kNoDumpCount = UINT64_MAX;  ///< no heartbeat has been answered yet
-
   const ClientOptions& options_;
 
   // Owner thread.
@@ -90,7 +88,7 @@ class Telemetry {
 
   // Any thread.
   PublishedStats published_;
-  std::atomic<uint64_t> dump_count_seen_ = kNoDumpCount;
+  std::atomic<uint64_t> dump_count_seen_ = 0;
   std::atomic<uint64_t> dumps_requested_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Losses while a worker joins, or while a backup takes over. The worker continues as the same member.
+// Losses and requests while a worker joins, or while a backup takes over. The worker continues as the same member.
 #include <grpcpp/grpcpp.h>
 
 #include "base/status.h"
@@ -118,6 +118,35 @@ TEST_F(JoinLoss, AfterTheDescriptionTheBackupIsJoined) {
 
 TEST_F(JoinLoss, BeforeTheDataConnectionsTheBackupTakesOver) {
   run(nullptr, [this] { cluster_.stop(1); }, 1);  // it stays a member: it does not join again
+}
+
+/// Found by `top --dump` right after a start: the first heartbeat came later, and its count was taken for an old one.
+TEST(Join, ADumpBeforeTheFirstHeartbeatIsMade) {
+  const Watchdog watchdog;
+  Cluster cluster({.worker_count = 1});
+  ClientOptions options = cluster.options(0);
+  int dumps = 0;
+  options.hooks.marks = 64;
+  options.hooks.dump = [&](const std::vector<Mark>&) { ++dumps; };
+  const Hook ask = [&] {
+    ps::proto::StatsRequest request;
+    request.set_dump(true);
+    ps::proto::StatsReply reply;
+    const std::unique_ptr<ps::ControlChannel> channel = *(*ps::grpc_dialer({}, {}))->open(options.cluster.ps[0], 20s);
+    EXPECT_TRUE(channel->call(ps::ControlCall::stats, 20s, request, reply).ok());
+  };
+  // A dump from before the join is not repeated.
+  const auto client =
+      ClientImpl::join_over(std::make_shared<HookedDialer>(options.cluster.ps[0], ask, ask), options, odd_schema());
+  ASSERT_TRUE(client.ok()) << client.status();
+  fill_initial(**client);
+  ASSERT_TRUE((*client)->start().ok());
+  uint64_t step = 0;
+  EXPECT_TRUE(eventually([&] {
+    exchange_once(**client, ++step);
+    return dumps > 0;
+  }));
+  EXPECT_EQ(dumps, 1);
 }
 
 /// Refuses the next `refuse` data connections, and calls `on_refusal` once.

@@ -75,7 +75,7 @@ absl::Status Failover::switch_to_successor(uint32_t ps_index, const absl::Status
   paths_.close_paths(ps_index);  // before the request, which has the steps that were answered
   GRADRAIL_ASSIGN_OR_RETURN(Successor successor, find_successor(ps_index));
   // The successor counts this worker as a member from here on, and its heartbeat must start.
-  session_.switch_to(ps_index, std::move(successor.control), successor.is_at_backup_address);
+  session_.switch_to(ps_index, std::move(successor.control), successor.joined, successor.is_at_backup_address);
   GRADRAIL_ASSIGN_OR_RETURN(const std::vector<uint64_t> first_steps,
                             session_.first_steps_in(successor.joined, ps_index));
   GRADRAIL_RETURN_IF_ERROR(connect_shards(ps_index, *successor.described, successor.joined));

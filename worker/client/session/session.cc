@@ -209,6 +209,7 @@ absl::StatusOr<std::vector<uint64_t>> Session::join(TimePoint deadline, bool aga
       chief_ = reply.chief();
       run_base_heard_ = run_base_followed_ = run_base_ = reply.base_step();
       run_ = reply.run();
+      telemetry_.begin_dump_count(reply.dumps());
     }
     // The ps counts this worker as a member from its reply on, and would expire one that does not ping.
     start_heartbeat(i);
@@ -314,13 +315,14 @@ void Session::follow_run_base() {
   }
 }
 
-void Session::switch_to(uint32_t ps_index, std::unique_ptr<ControlLink> control, bool is_at_backup_address) {
+void Session::switch_to(uint32_t ps_index, std::unique_ptr<ControlLink> control, const ps::proto::JoinReply& joined,
+                        bool is_at_backup_address) {
   GRADRAIL_CHECK(has_backups() && ps_index < controls_.size());
   save_.emplace(controls_);  // waits for its thread, which uses the removed link; the save under way is abandoned
   controls_[ps_index] = std::move(control);
   if (is_at_backup_address) std::swap(servers_[ps_index].serving, servers_[ps_index].backup);
   if (ps_index == 0) {
-    telemetry_.restart_dump_count();  // another process counts from 0
+    telemetry_.begin_dump_count(joined.dumps());
     forget_news();
   }
   start_heartbeat(ps_index);
@@ -344,7 +346,6 @@ void Session::release() {
   group_ = 0;
   identity_.renew();
   initialised_ = saves_checkpoints_ = true;
-  telemetry_.restart_dump_count();  // a restarted ps counts from 0
 }
 
 absl::Status Session::finish_steps() {

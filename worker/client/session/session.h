@@ -73,7 +73,8 @@ class Session {
   ps::proto::JoinRequest join_request(uint32_t first_shard) const;
   /// Replaces a lost ps task by the one that this worker has joined over `control`. The two addresses change places
   /// when it is the backup's.
-  void switch_to(uint32_t ps_index, std::unique_ptr<ControlLink> control, bool is_at_backup_address);
+  void switch_to(uint32_t ps_index, std::unique_ptr<ControlLink> control, const ps::proto::JoinReply& joined,
+                 bool is_at_backup_address);
 
   // The run.
   /// sync, quorum: a step is applied once, for all workers, and the ps counts it.
