@@ -266,7 +266,8 @@ class Script(unittest.TestCase):
         shutil.copy(ROOT / "tools/dev/first_contact", self.bundle)
         self.program = self.bundle / "bin/gradrail"
         self.program.symlink_to(cluster.binary())
-        self.environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(self.folder)}
+        sanitizer = {name: os.environ[name] for name in ("TSAN_OPTIONS", "UCX_MEM_MMAP_HOOK_MODE") if name in os.environ}
+        self.environment = {"PATH": "/usr/bin:/bin", "TMPDIR": str(self.folder), **sanitizer}
         self.with_tools = {**self.environment, "PATH": f"{write_tools(self.folder)}:/usr/bin:/bin"}
 
     def module(self):

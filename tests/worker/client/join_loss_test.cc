@@ -143,7 +143,9 @@ TEST(Join, ADumpBeforeTheFirstHeartbeatIsMade) {
   ASSERT_TRUE((*client)->start().ok());
   uint64_t step = 0;
   EXPECT_TRUE(eventually([&] {
-    exchange_once(**client, ++step);
+    fill_gradients(**client, 0, ++step);
+    (*client)->exchange();
+    EXPECT_TRUE((*client)->wait().ok());
     return dumps > 0;
   }));
   EXPECT_EQ(dumps, 1);
