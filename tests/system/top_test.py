@@ -51,8 +51,8 @@ class Top(cluster.ClusterTest):
 
     def test_it_shows_workers_that_left_or_were_lost(self):
         _, (_, second, third) = self.start_cluster(3, *ENDLESS)
+        self.rows_until(lambda rows: {"worker/1", "worker/2"} <= rows.keys())  # a worker without a report has no row
         for worker, end in ((second, signal.SIGTERM), (third, signal.SIGKILL)):
-            worker.wait_for(r"Step: \d+")
             worker.signal(end)
         self.rows_until(lambda rows: rows.get("worker/1", "").endswith("left") and "lost: " in rows.get("worker/2", ""))
 
