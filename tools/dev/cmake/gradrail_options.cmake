@@ -26,7 +26,9 @@ endif()
 find_program(GRADRAIL_MOLD mold)
 mark_as_advanced(GRADRAIL_MOLD)
 if(GRADRAIL_MOLD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 12.1)
-  add_link_options(-fuse-ld=mold)
+  # Each segment begins on a page of its own. Otherwise mold 1.10 may place thread-local memory of a few bytes before a
+  # page, and a read-only segment begins there, in a page that does not exist: the loader then refuses the program.
+  add_link_options(-fuse-ld=mold -Wl,-z,separate-loadable-segments)
 endif()
 target_include_directories(gradrail_options INTERFACE ${PROJECT_BINARY_DIR}) # generated headers
 
