@@ -117,7 +117,8 @@ TEST_F(JoinLoss, AfterTheDescriptionTheBackupIsJoined) {
 }
 
 TEST_F(JoinLoss, BeforeTheDataConnectionsTheBackupTakesOver) {
-  run(nullptr, [this] { cluster_.stop(1); }, 1);  // it stays a member: it does not join again
+  run(
+      nullptr, [this] { cluster_.stop(1); }, 1);  // it stays a member: it does not join again
 }
 
 /// Found by `top --dump` right after a start: the first heartbeat came later, and its count was taken for an old one.
