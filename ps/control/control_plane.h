@@ -43,7 +43,7 @@ struct ControlPlane {
   StatsHandler stats{context, checkpoint, replication};
   BarrierHandler barrier{context, replication};
   HeartbeatHandler heartbeat{context, replication, backup, stats};
-  JoinHandler join{context, setup, replication, backup, heartbeat};
+  JoinHandler join{context, setup, replication, backup, heartbeat, stats};
 };
 
 }  // namespace gradrail::ps

@@ -100,10 +100,7 @@ class ControlService final : public CallbackCalls {
   }
 
   grpc::Status Join(Context*, const proto::JoinRequest* request, proto::JoinReply* reply) override {
-    return answer("the call Join", [&] {
-      reply->set_dumps(plane_.stats.dumps_asked());  // before the join: a request from now on concerns the member
-      return plane_.join.join(*request, *reply);
-    });
+    return answer("the call Join", [&] { return plane_.join.join(*request, *reply); });
   }
 
   grpc::Status Leave(Context*, const proto::LeaveRequest* request, proto::LeaveReply* reply) override {

@@ -11,6 +11,7 @@
 #include "ps/control/heartbeat_handler.h"
 #include "ps/control/parent.h"
 #include "ps/control/replication.h"
+#include "ps/control/stats_handler.h"
 #include "ps/protocol/altered_data.h"
 #include "ps/protocol/control.pb.h"
 #include "ps/protocol/mac.h"
@@ -104,6 +105,7 @@ absl::Status JoinHandler::try_join(const proto::JoinRequest& request, proto::Joi
   // A late answer of the replication peer may have made this task the backup in the meantime.
   if (replication_.is_backup()) return replication_.still_backup_error();
   GRADRAIL_RETURN_IF_ERROR(add_left_steps(request, reply));  // called before the new incarnation replaces that one
+  reply.set_dumps(stats_.dumps_asked());                     // before the worker is a member: it answers later requests
   GRADRAIL_ASSIGN_OR_RETURN(std::string token, admit(request));
   if (request.has_take_over()) backup_.resume(request);
   reply.set_token(std::move(token));

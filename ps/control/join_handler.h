@@ -14,6 +14,7 @@ namespace gradrail::ps {
 class BackupHandler;
 class HeartbeatHandler;
 class Replication;
+class StatsHandler;
 namespace proto {
 class DescribeReply;
 class DescribeRequest;
@@ -28,8 +29,13 @@ class LeaveRequest;
 class JoinHandler {
  public:
   JoinHandler(ControlContext& context, RunSetup& setup, Replication& replication, BackupHandler& backup,
-              HeartbeatHandler& heartbeat)
-      : context_(context), setup_(setup), replication_(replication), backup_(backup), heartbeat_(heartbeat) {}
+              HeartbeatHandler& heartbeat, const StatsHandler& stats)
+      : context_(context),
+        setup_(setup),
+        replication_(replication),
+        backup_(backup),
+        heartbeat_(heartbeat),
+        stats_(stats) {}
 
   /// The facts that a worker needs before it joins.
   /// Errors  FAILED_PRECONDITION: another protocol version, or the run has ended.
@@ -53,6 +59,7 @@ class JoinHandler {
   Replication& replication_;
   BackupHandler& backup_;
   HeartbeatHandler& heartbeat_;
+  const StatsHandler& stats_;
   RateLimitedLog rate_limited_log_;
   std::atomic<uint64_t> refused_incarnation_ = 0;  ///< incarnation of the join that was refused last
 };

@@ -19,7 +19,8 @@ import threading
 import time
 import unittest
 
-PATIENCE = float(os.environ.get("GRADRAIL_PATIENCE", "1")) * float(os.environ.get("GRADRAIL_INSTRUMENTED_PATIENCE", "1"))
+INSTRUMENTED_PATIENCE = float(os.environ.get("GRADRAIL_INSTRUMENTED_PATIENCE", "1"))
+PATIENCE = float(os.environ.get("GRADRAIL_PATIENCE", "1")) * INSTRUMENTED_PATIENCE
 START = 30 * PATIENCE  # until a task on a busy machine has printed something
 FINISH = 45 * PATIENCE  # until a small run has ended
 # A busy machine must not lose a worker: a step without its gradient has other bits, and no loss may be reported.

@@ -101,7 +101,7 @@ if __name__ == "__main__":
         short = library.removeprefix("lib").replace("fabric", "ofi")
         if re.search(library, name) and not (HMEM / f"libsimulated_hmem_{short}.so").exists():
             missing = f"no simulated_hmem_{short} in {HMEM}: built without {library}"
-    if re.search("libfabric|ucx", name) and float(os.environ.get("GRADRAIL_INSTRUMENTED_PATIENCE", "1")) > 1:
+    if re.search("libfabric|ucx", name) and cluster.INSTRUMENTED_PATIENCE > 1:
         missing = "a sanitizer's runtime wants to be the first library itself"
     if missing:
         print(f"skipped: {missing}")

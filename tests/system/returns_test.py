@@ -13,7 +13,7 @@ class Returns(digits.SyncTest):
         return tuple(map(int, task.wait_for(r"^Formats: .*; return \w+, (\d+) bytes, (\d+) in fp32$").groups()))
 
     def test_a_short_format_learns_as_well(self):
-        accuracy, bytes_of = {}, {}
+        accuracy = {}
         for flags in ([], DELTA):
             task = self.finished("--epochs", 8, "--learning_rate", 0.003, *flags)
             accuracy[len(flags)] = float(task.wait_for(r"^Test-Accuracy: (\d\.\d+)$").group(1))

@@ -61,12 +61,12 @@ class HookedDialer final : public ps::ControlDialer {
   Hook before_, after_;
 };
 
-void make_step(Client& client, uint32_t worker) {
-  fill_gradients(client, worker, 1);
+void make_step(Client& client, uint32_t worker, uint64_t step = 1) {
+  fill_gradients(client, worker, step);
   client.exchange();
   const absl::Status waited = client.wait();
   EXPECT_TRUE(waited.ok()) << waited;
-  EXPECT_EQ(client.position(), 1u);
+  EXPECT_EQ(client.position(), step);
 }
 
 void check_first_step(Client& client) {
@@ -144,9 +144,7 @@ TEST(Join, ADumpBeforeTheFirstHeartbeatIsMade) {
   ASSERT_TRUE((*client)->start().ok());
   uint64_t step = 0;
   EXPECT_TRUE(eventually([&] {
-    fill_gradients(**client, 0, ++step);
-    (*client)->exchange();
-    EXPECT_TRUE((*client)->wait().ok());
+    make_step(**client, 0, ++step);
     return dumps > 0;
   }));
   EXPECT_EQ(dumps, 1);
