@@ -317,7 +317,9 @@ TEST_F(Rails, ARailThatCannotBeReachedIsLeftOut) {
   EXPECT_EQ(connection->lanes(), 2u);
   EXPECT_EQ(connection->path(), "tcp 1 of 2 rails × 2 streams (127.0.0.1)");
   EXPECT_TRUE(connection->left_out().starts_with("127.0.0.2: ")) << connection->left_out();
-  EXPECT_EQ(await(*server_, Kind::connected).connection->lanes(), 2u);
+  const Seen connected = await(*server_, Kind::connected);
+  ASSERT_NE(connected.connection, nullptr);
+  EXPECT_EQ(connected.connection->lanes(), 2u);
 }
 
 TEST_F(Rails, NoRailAtAllIsAnError) {
