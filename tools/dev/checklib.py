@@ -50,6 +50,10 @@ def entries_of_sources(commands):
         path = pathlib.Path(entry["directory"], entry["file"])
         members = INCLUDED_SOURCE.findall(read_text(path)) if path.name.startswith("unity_") and path.exists() else []
         words = shlex.split(entry["command"]) if "command" in entry else list(entry["arguments"])
+        # clang cannot read the precompiled headers of g++.
+        headers = next((word for word in words if word.endswith("/cmake_pch.hxx")), None)
+        if headers in words:
+            del words[words.index(headers) - 1:words.index(headers) + 1]
         for member in [pathlib.Path(member) for member in members] or [path]:
             arguments = [str(member) if pathlib.Path(entry["directory"], word) == path else word for word in words]
             entries[member] = {"directory": entry["directory"], "file": str(member), "arguments": arguments}
