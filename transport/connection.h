@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,6 +26,14 @@ struct RemoteSlice {
   RemoteRegion region{};
   uint64_t offset = 0;
 };
+
+/// The two ends of a put.
+struct Transfer {
+  LocalSlice source;
+  RemoteSlice target;
+};
+
+class PreparedPuts;
 
 struct PutOptions {
   std::optional<uint64_t>
@@ -55,6 +64,10 @@ class Connection {
   /// Starts writing `source` into the peer's memory. The source must not change before put_done or an answer that
   /// implies arrival. A put of 0 bytes is legal and only notifies.
   virtual absl::Status put(LocalSlice source, RemoteSlice target, PutOptions options) = 0;
+
+  /// Prepares a group of puts that is posted many times. The last one notifies with the immediate.
+  /// Errors  Those of put(), now or at a post.
+  virtual absl::StatusOr<std::unique_ptr<PreparedPuts>> prepare(absl::Span<const Transfer> puts, uint64_t immediate);
 
   /// Starts reading the peer's memory into `target`; get_done carries `tag`.
   virtual absl::Status get(LocalSlice target, RemoteSlice source, uint64_t tag) = 0;

@@ -17,6 +17,8 @@ namespace {
 constexpr uint32_t kMostMisses = 6;
 /// Time of spinning before a yield. A system call below it would be the longest part of an exchange.
 constexpr auto kYieldAfter = std::chrono::microseconds(5);
+/// The clock costs as much as a poll.
+constexpr int kPollsPerLook = 16;
 
 }  // namespace
 
@@ -55,6 +57,18 @@ size_t WaitSet::poll(absl::Span<Completion> out) {
   return 0;
 }
 
+size_t WaitSet::poll_briefly(absl::Span<Completion> out) {
+  const bool spins = unspinning_ == 0 && policy_.spin > Duration::zero();
+  return spins ? poll_often(out) : poll(out);
+}
+
+/// The polls between two looks at the clock. After the first one, it is most often the last source that has more.
+size_t WaitSet::poll_often(absl::Span<Completion> out) {
+  size_t count = poll(out);
+  for (int i = 1; i < kPollsPerLook && count == 0 && !contexts_.empty(); ++i) count = contexts_[next_]->poll(out);
+  return count;
+}
+
 size_t WaitSet::wait(absl::Span<Completion> out, TimePoint deadline) {
   // This poll finds work under load, and the wait costs no look at the clock.
   if (const size_t count = poll(out); count > 0) return count;
@@ -81,10 +95,7 @@ std::optional<size_t> WaitSet::spin(absl::Span<Completion> out, TimePoint deadli
   const TimePoint start = Clock::now();
   const TimePoint until = std::min(deadline, start + policy_.spin);
   for (TimePoint now = start; now < until; now = Clock::now()) {
-    // The clock costs as much as a poll: the loop reads it every 16 polls.
-    for (int i = 0; i < 16; ++i) {
-      if (const size_t count = poll(out); count > 0) return count;
-    }
+    if (const size_t count = poll_often(out); count > 0) return count;
     if (woken_.exchange(false, std::memory_order_acquire)) return poll(out);
     if (policy_.adapts && now - start > kYieldAfter) sched_yield();
   }

@@ -37,6 +37,10 @@ class WaitSet {
   /// Polls all contexts once; never blocks.
   size_t poll(absl::Span<Completion> out);
 
+  /// The polls of a spin before its first look at the clock; a single one if wait() would not spin. Call it before
+  /// wait() where events usually follow at once.
+  size_t poll_briefly(absl::Span<Completion> out);
+
   /// Index of the context (in order of add) of the last completions.
   size_t source_index() const { return next_; }
 
@@ -46,6 +50,7 @@ class WaitSet {
   WaitPolicy policy() const { return policy_; }
 
  private:
+  size_t poll_often(absl::Span<Completion> out);
   /// Returns the result of wait(), or nothing if the spin was in vain.
   std::optional<size_t> spin(absl::Span<Completion> out, TimePoint deadline);
   bool arm_all();

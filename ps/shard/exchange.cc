@@ -28,9 +28,9 @@ uint64_t nanoseconds(Duration duration) {
 /// small bucket overlap. They would follow each other otherwise.
 void prefetch(const ShardPeer& peer, uint64_t bucket) {
   __builtin_prefetch(&peer.slot_headers()[bucket]);
-  if (peer.addresses.empty() || peer.gradients_mapped == nullptr) return;
-  __builtin_prefetch(peer.addresses[bucket].gradient);
-  if (peer.addresses[bucket].target != nullptr) __builtin_prefetch(peer.addresses[bucket].target, 1);
+  if (peer.lanes.empty() || peer.gradients_mapped == nullptr) return;
+  __builtin_prefetch(peer.lanes[bucket].gradient);
+  if (peer.lanes[bucket].target != nullptr) __builtin_prefetch(peer.lanes[bucket].target, 1);
 }
 
 /// A value of SlotHeader::rate. False for NaN.
@@ -38,17 +38,12 @@ bool is_rate(float rate) {
   return rate == kAgreedRate || (rate >= 0.0f && rate < std::numeric_limits<float>::infinity());
 }
 
-/// Whether all fields but the step, the base version and the rate have the values of a push without rare features. An
-/// encoder alone reads base_answer.
-bool is_plain_header(const SlotHeader& header, const ShardPeer& peer, uint32_t bucket, PushFormat format) {
-  const SlotHeader expected = {.kind = ArrivalKind::push,
-                               .format = format.kind,
-                               .bucket = bucket,
-                               .payload_bytes = peer.addresses[bucket].payload_bytes,
-                               .step = header.step,
-                               .incarnation = peer.incarnation,
-                               .base_version = header.base_version,
-                               .rate = header.rate};
+/// Whether a header is that of a push without rare features. An encoder alone reads base_answer.
+bool is_plain(const SlotHeader& header, const SlotHeader& lane_header) {
+  SlotHeader expected = lane_header;
+  expected.step = header.step;
+  expected.base_version = header.base_version;
+  expected.rate = header.rate;
   static_assert(offsetof(SlotHeader, base_answer) == 52, "compare a new field here");
   return std::memcmp(&expected, &header, offsetof(SlotHeader, base_answer)) == 0 && is_rate(header.rate);
 }
@@ -82,18 +77,27 @@ void ShardExchange::start() {
   non_finite_.reset();
 }
 
-void ShardExchange::prepare(ShardPeer& peer) const {
-  peer.addresses.clear();
+void ShardExchange::make_lanes(ShardPeer& peer) const {
+  peer.lanes.clear();
   if (partition_.device() != nullptr) return;
   const PushFormat format = partition_.push_format();
   for (uint32_t bucket = 0; bucket < partition_.bucket_count(); ++bucket) {
     const ElementRange range = partition_.bucket_range(bucket);
-    peer.addresses.push_back(
-        {.gradient = gradient(peer, bucket, format),
-         .target = peer.parameters_mapped == nullptr ? nullptr : peer.mapped_parameter(range.first),
-         .offset = partition_.offset(bucket),
-         .count = range.count,
-         .payload_bytes = static_cast<uint32_t>(packed_bytes(range.count, format))});
+    ShardPeer::Lane lane = {.expected = {.kind = ArrivalKind::push,
+                                         .format = format.kind,
+                                         .bucket = bucket,
+                                         .payload_bytes = static_cast<uint32_t>(packed_bytes(range.count, format)),
+                                         .incarnation = peer.incarnation},
+                            .gradient = gradient(peer, bucket, format),
+                            .target = peer.parameters_mapped == nullptr ? nullptr : peer.mapped_parameter(range.first),
+                            .offset = partition_.offset(bucket),
+                            .count = range.count};
+    // The size of a packed answer differs from step to step. A refusal is that of each post, too.
+    if (peer.encoder == nullptr) {
+      auto answer = peer.connection->prepare(answer_puts(peer, bucket, {}), bucket);
+      if (answer.ok()) lane.answer = *std::move(answer);
+    }
+    peer.lanes.push_back(std::move(lane));
   }
   const Mode& mode = partition_.mode();
   peer.may_push_lone = partition_.later_results() == nullptr && peer.encoder == nullptr && !mode.grace.any() &&
@@ -134,17 +138,17 @@ void ShardExchange::on_arrival(ShardPeer& peer, uint64_t immediate) {
 
 /// The short way of a push, for a peer with may_push_lone. False: nothing was done, and the push takes the general way.
 bool ShardExchange::push_lone(ShardPeer& peer, const SlotHeader& header, uint32_t bucket) {
-  const PushFormat format = partition_.push_format();
+  const ShardPeer::Lane& lane = peer.lanes[bucket];
   const TimePoint taken_at = recorder_.is_on() ? Clock::now() : TimePoint();
-  if (has_failed_ || primary_.is_replicating() || !is_plain_header(header, peer, bucket, format)) return false;
+  if (has_failed_ || primary_.is_replicating() || !is_plain(header, lane.expected)) return false;
   const std::optional<ShardProtocol::LonePush> push = partition_.protocol().on_lone_push(arrival_of(peer, header));
   if (!push.has_value()) return false;
-  const ShardPeer::PushAddresses& at = peer.addresses[bucket];
   peer.bytes_in += header.payload_bytes + sizeof(SlotHeader);
   peer.is_in_steps = true;
-  fail_shard_on_error(partition_.store().update(at.offset, at.count, absl::MakeConstSpan(&at.gradient, 1),
-                                                absl::MakeConstSpan(&at.target, at.target == nullptr ? 0 : 1),
-                                                {.index = push->version, .rate = header.rate, .format = format}));
+  fail_shard_on_error(
+      partition_.store().update(lane.offset, lane.count, absl::MakeConstSpan(&lane.gradient, 1),
+                                absl::MakeConstSpan(&lane.target, lane.target == nullptr ? 0 : 1),
+                                {.index = push->version, .rate = header.rate, .format = partition_.push_format()}));
   if (has_failed_) return true;
   if (const bool is_finite = partition_.store().last_is_finite(); !non_finite_.stays_finite(is_finite)) {
     const Action applied = {.kind = Action::Kind::apply,
@@ -153,7 +157,7 @@ bool ShardExchange::push_lone(ShardPeer& peer, const SlotHeader& header, uint32_
                             .step = header.step,
                             .version = push->version,
                             .contributors = {peer.worker}};
-    const GradientTerm term = {peer.worker, at.gradient};
+    const GradientTerm term = {peer.worker, lane.gradient};
     non_finite_.on_updated(applied, is_finite, absl::MakeConstSpan(&term, 1));
   }
   ++updates_;
@@ -447,7 +451,7 @@ void ShardExchange::complete(const Action& action) {
 /// Posts an answer that is written. It waits behind a backlog, or without room: answers leave in their order.
 void ShardExchange::post(ShardPeer& peer, uint32_t bucket) {
   peer.bytes_out += answer_bytes(peer, bucket) + sizeof(ReturnHeader);
-  peer.parameters_sent[bucket] = peer.parameters_mapped != nullptr || !partition_.returns_parameters();
+  peer.posted[bucket] = 0;
   if (peer.backlog.empty() && post_answer(peer, bucket)) return;
   peer.backlog.push_back(bucket);
   peers_.update_unsettled(peer);
@@ -517,7 +521,6 @@ transport::LocalSlice ShardExchange::private_copy(const ShardPeer& peer, uint32_
 }
 
 transport::LocalSlice ShardExchange::parameters_source(const ShardPeer& peer, uint32_t bucket) const {
-  if (const transport::LocalSlice copy = private_copy(peer, bucket); copy.region != nullptr) return copy;
   return {
       .region = peer.answers_leave_gpu() ? parameters_.gpu(peer.context_index) : parameters_.host(peer.context_index),
       .offset = partition_.offset(bucket) * sizeof(float),
@@ -532,21 +535,32 @@ transport::RemoteSlice ShardExchange::parameters_target(const ShardPeer& peer, u
   return {.region = peer.offer.parameters, .offset = partition_.bucket_range(bucket).first * sizeof(float)};
 }
 
+/// The parameters of an answer, or their private copy, and its header. The worker has mapped parameters already.
+absl::InlinedVector<transport::Transfer, 2> ShardExchange::answer_puts(const ShardPeer& peer, uint32_t bucket,
+                                                                       const transport::LocalSlice& copy) const {
+  absl::InlinedVector<transport::Transfer, 2> puts;
+  if (peer.parameters_mapped == nullptr && partition_.returns_parameters()) {
+    const transport::LocalSlice source = copy.region != nullptr ? copy : parameters_source(peer, bucket);
+    puts.push_back({source, parameters_target(peer, bucket)});
+  }
+  // The puts of a connection are ordered: the notice of the header shows that the parameters have arrived.
+  const size_t offset = bucket * sizeof(ReturnHeader);
+  puts.push_back({{.region = peer.returns.region.get(), .offset = offset, .bytes = sizeof(ReturnHeader)},
+                  {.region = peer.offer.returns, .offset = offset}});
+  return puts;
+}
+
 /// False: the transport has no room. Any other failure is followed by peer_lost.
 bool ShardExchange::post_answer(ShardPeer& peer, uint32_t bucket) {
   if (has_failed_) return true;
-  assert(bucket < peer.parameters_sent.size());
-  if (!peer.parameters_sent[bucket]) {
-    const transport::LocalSlice source = parameters_source(peer, bucket);
-    const absl::Status posted = peer.connection->put(source, parameters_target(peer, bucket), {});
-    if (absl::IsResourceExhausted(posted)) return false;
-    peer.parameters_sent[bucket] = true;  // parameters are not sent twice if only the header has no room
-  }
-  // The puts of a connection are ordered: the notice of the header shows that the parameters have arrived.
-  const absl::Status posted = peer.connection->put(
-      {.region = peer.returns.region.get(), .offset = bucket * sizeof(ReturnHeader), .bytes = sizeof(ReturnHeader)},
-      {.region = peer.offer.returns, .offset = bucket * sizeof(ReturnHeader)}, {.immediate = bucket});
-  return !absl::IsResourceExhausted(posted);
+  assert(bucket < peer.posted.size());
+  transport::PreparedPuts* const prepared = peer.lanes.empty() ? nullptr : peer.lanes[bucket].answer.get();
+  const transport::LocalSlice copy = private_copy(peer, bucket);
+  const absl::Status status =
+      prepared != nullptr && copy.region == nullptr
+          ? prepared->post(peer.posted[bucket])
+          : transport::post_each(*peer.connection, answer_puts(peer, bucket, copy), bucket, peer.posted[bucket]);
+  return status.ok() || !absl::IsResourceExhausted(status);
 }
 
 void ShardExchange::post_backlog(ShardPeer& peer) {

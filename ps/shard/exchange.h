@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/flight_recorder.h"
@@ -32,8 +33,8 @@ namespace gradrail::ps {
 ///   exchange.cc         apply() calls the store; answer() completes an answer, post_answer() posts it
 ///   ../store/host_store.cc, or device_store.cc on a GPU: updates the parameters
 ///
-/// A lone push takes a short way: push_lone() calls protocol, store and post_answer() with addresses that are ready
-/// before the step.
+/// A lone push takes a short way: push_lone() calls protocol, store and post_answer() with what is ready before the step
+/// (ShardPeer::Lane).
 ///
 /// On a GPU, apply() only begins the update. The answers of a turn wait for one mark behind its work; advance() posts
 /// them.
@@ -53,8 +54,8 @@ class ShardExchange {
   void on_completions() {
     if (recorder_.is_on()) noticed_at_ = Clock::now();
   }
-  /// Computes the addresses of a peer that becomes active, and whether its pushes may take the short way.
-  void prepare(ShardPeer& peer) const;
+  /// Makes the lanes of a peer that becomes active, and decides whether its pushes may take the short way.
+  void make_lanes(ShardPeer& peer) const;
   /// The header of an active peer's bucket has arrived; the payload is there, too.
   void on_arrival(ShardPeer& peer, uint64_t immediate);
   /// Changes the membership in the protocol, and applies and answers what that completes. Without effect before set-up.
@@ -114,6 +115,8 @@ class ShardExchange {
   const float* gradient(const ShardPeer& peer, uint32_t bucket, PushFormat format) const;
   transport::LocalSlice parameters_source(const ShardPeer& peer, uint32_t bucket) const;
   transport::RemoteSlice parameters_target(const ShardPeer& peer, uint32_t bucket) const;
+  absl::InlinedVector<transport::Transfer, 2> answer_puts(const ShardPeer& peer, uint32_t bucket,
+                                                          const transport::LocalSlice& copy) const;
   transport::LocalSlice private_copy(const ShardPeer& peer, uint32_t bucket) const;
   void read_failure();
   void fail_shard_on_error(const absl::Status& stored);

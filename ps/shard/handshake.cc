@@ -117,7 +117,7 @@ absl::Status Handshake::send_welcome(ShardPeer& peer) {
   const uint32_t bucket_count = partition_.bucket_count();
   // No version: the memory behind this connection holds nothing, so that the first answer copies.
   peer.stored_version.assign(bucket_count, UINT64_MAX);
-  peer.parameters_sent.assign(bucket_count, false);
+  peer.posted.assign(bucket_count, 0);
   if (const ReturnFormat format = partition_.return_format(); format != ReturnFormat::fp32)
     peer.encoder = std::make_unique<ReturnEncoder>(format, bucket_count, partition_.returned());
   if (partition_.mode().waits()) peer.arrived_at.assign(bucket_count, TimePoint());

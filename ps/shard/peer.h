@@ -14,6 +14,7 @@
 #include "ps/shard/return_encoder.h"
 #include "ps/store/store_device.h"
 #include "transport/connection.h"
+#include "transport/prepared_puts.h"
 #include "transport/registration.h"
 
 namespace gradrail::ps {
@@ -72,21 +73,22 @@ struct ShardPeer {
 
   std::unique_ptr<ReturnEncoder> encoder;  ///< packs answers into `slots`; null: they are fp32
 
-  /// Places and sizes of a bucket, which are the same in each step.
-  struct PushAddresses {
+  /// What is the same in each step of a bucket. Made when the peer becomes active.
+  struct Lane {
+    SlotHeader expected{};  ///< of a push without rare features; step, base version and rate differ
     const float* gradient = nullptr;
     float* target = nullptr;  ///< in the worker's memory; null: the parameters are put
     size_t offset = 0;        ///< of the bucket in the shard
     size_t count = 0;
-    uint32_t payload_bytes = 0;
+    std::unique_ptr<transport::PreparedPuts> answer;  ///< of parameters that are not copied; null: not prepared
   };
-  std::vector<PushAddresses> addresses;  ///< indexed by bucket; empty: the parameters are on a GPU
-  bool may_push_lone = false;            ///< no rare feature of the run or of this peer is on
+  std::vector<Lane> lanes;     ///< indexed by bucket; empty: the parameters are on a GPU
+  bool may_push_lone = false;  ///< no rare feature of the run or of this peer is on
 
   std::vector<uint64_t> stored_version;  ///< version stored into parameters_mapped since the last request, per bucket
   std::vector<TimePoint> arrived_at;     ///< arrival of the last push of each bucket; empty in a mode without waiting
   std::deque<uint32_t> backlog;          ///< buckets with an answer that the transport could not take yet
-  std::vector<bool> parameters_sent;     ///< only the header of this bucket in backlog is missing
+  std::vector<size_t> posted;            ///< puts of the last answer that the transport has taken, per bucket
   bool is_counted_unsettled = false;     ///< PeerTable::update_unsettled()
 
   std::unique_ptr<BackupReceiver> receiver;  ///< receiver in phase primary; `backlog` then has buckets to acknowledge

@@ -120,7 +120,7 @@ Shard::Shard(Options options)
     : environment_{.options = std::move(options)},
       wait_set_(environment_.options.wait),
       parameters_(environment_),
-      peers_(environment_, {.on_active = [this](ShardPeer& peer) { exchange_.prepare(peer); },
+      peers_(environment_, {.on_active = [this](ShardPeer& peer) { exchange_.make_lanes(peer); },
                             .on_inactive =
                                 [this](const ShardPeer& peer) {
                                   // Held answers and waiting pushes refer to the memory of this connection, which
@@ -182,8 +182,8 @@ size_t Shard::wait(absl::Span<transport::Completion> completions) {
     partition_.device()->pause();
     return wait_set_.poll(completions);
   }
-  // This poll finds work under load, and no deadline needs the clock.
-  if (const size_t count = wait_set_.poll(completions); count > 0) return count;
+  // These polls find work under load, and no deadline needs the clock.
+  if (const size_t count = wait_set_.poll_briefly(completions); count > 0) return count;
   return wait_set_.wait(completions, next_deadline());
 }
 

@@ -1,9 +1,12 @@
 #include <csignal>
 #include <cstring>
+#include <memory>
+#include <vector>
 
 #include "base/clock.h"
 #include "conformance/target.h"
 #include "fmt/format.h"
+#include "transport/prepared_puts.h"
 
 namespace gradrail::conformance {
 namespace {
@@ -77,6 +80,61 @@ TEST_P(Conformance, queue_full_of_puts_refuses_then_everything_arrives) {
   });
   EXPECT_GT(puts, 0u);
   peer->channel().send(std::to_string(puts));
+  EXPECT_EQ(side.serve_until_stopped(peer->channel()), "all there");
+  peer->channel().send("end");
+  peer->join();
+}
+
+// The refused group continues where the transport had no room. A notice that leaves before all bytes of its group, or
+// twice, is seen by the order of the notices and by the number in the memory.
+TEST_P(Conformance, queue_full_of_puts_in_groups_refuses_then_everything_arrives) {
+  constexpr size_t kBytes = 4 * kKiB;
+  constexpr uint64_t kGroups = 16;
+  const auto peer = start_peer(GetParam(), [](Side& side, Channel& channel) {
+    Buffer& target = side.buffer(kGroups * kBytes, Access::remote_write);
+    channel.send(side.listen());
+    channel.send(target.key());
+    side.accept();
+    side.await(Kind::message);
+    channel.send("standing still");
+    const uint64_t notices = std::stoull(channel.receive());
+    for (uint64_t i = 0; i < notices; ++i) {
+      const uint64_t group = side.await(Kind::put_arrived).immediate;
+      ASSERT_EQ(group, i % kGroups);
+      const std::byte* const end = target.data() + (group + 1) * kBytes - 1;
+      ASSERT_EQ(*end, std::byte{static_cast<uint8_t>(group)});
+    }
+    channel.send("all there");
+    side.serve_until_stopped(channel);
+  });
+  Side side(*GetParam().transport);
+  Buffer& source = side.buffer(kGroups * kBytes, Access::local);
+  for (uint64_t group = 0; group < kGroups; ++group)
+    std::memset(source.data() + group * kBytes, static_cast<int>(group), kBytes);
+  Connection* connection = side.connect(peer->channel().receive());
+  const auto region = connection->import(peer->channel().receive());
+  ASSERT_TRUE(region.ok()) << region.status();
+  side.put(connection, source.slice(0, 64),
+           {*region, 0});  // so that a peer's memory that is mapped late is mapped by now
+  side.send(connection, "stop");
+  EXPECT_EQ(side.serve_until_stopped(peer->channel()), "standing still");
+  std::vector<std::unique_ptr<transport::PreparedPuts>> groups;
+  for (uint64_t group = 0; group < kGroups; ++group) {
+    const size_t at = group * kBytes;
+    auto prepared = connection->prepare({{source.slice(at, kBytes - 64), {*region, at}},
+                                         {source.slice(at + kBytes - 64, 64), {*region, at + kBytes - 64}}},
+                                        group);
+    ASSERT_TRUE(prepared.ok()) << prepared.status();
+    groups.push_back(*std::move(prepared));
+  }
+  size_t posted = 0;
+  const uint64_t whole = fill_queue([&](uint64_t i) {
+    posted = 0;
+    return groups[i % kGroups]->post(posted);
+  });
+  EXPECT_GT(whole, 0u);
+  peer->channel().send(std::to_string(whole + 1));
+  side.must_post([&] { return groups[whole % kGroups]->post(posted); });
   EXPECT_EQ(side.serve_until_stopped(peer->channel()), "all there");
   peer->channel().send("end");
   peer->join();

@@ -1,11 +1,13 @@
 #include <array>
 #include <cstring>
+#include <memory>
 
 #include "base/crc32c.h"
 #include "base/random.h"
 #include "conformance/pattern.h"
 #include "conformance/target.h"
 #include "fmt/format.h"
+#include "transport/prepared_puts.h"
 
 namespace gradrail::conformance {
 namespace {
@@ -249,6 +251,72 @@ TEST_P(Conformance, only_tagged_puts_report_done_and_only_immediates_notify) {
   announce(side, *peer, side.buffer(64, Access::remote_write));
   EXPECT_EQ(side.await(Kind::put_arrived).immediate, 5u);
   EXPECT_FALSE(side.has(Kind::put_arrived));
+  peer->channel().send("end");
+  peer->join();
+}
+
+// Sizes of one frame and of several, and a put without bytes.
+TEST_P(Conformance, a_prepared_group_sends_what_its_source_has_at_each_post) {
+  static constexpr std::array<size_t, 4> kSizes = {0, 64, 8 * kKiB, 300 * kKiB};
+  static constexpr uint64_t kPosts = 20;
+  const auto peer = start_peer(GetParam(), [](Side& side, Channel& channel) {
+    const Target target = reach(side, channel);
+    Buffer& source = side.buffer(8 + kSizes.back(), Access::local);
+    for (const size_t bytes : kSizes) {
+      absl::StatusOr<std::unique_ptr<transport::PreparedPuts>> group = nullptr;
+      side.must_post([&] {
+        group = target.connection->prepare(
+            {{source.slice(8, bytes), {target.region, 8}}, {source.slice(0, 8), {target.region, 0}}}, bytes);
+        return group.status();
+      });
+      for (uint64_t i = 1; i <= kPosts; ++i) {
+        std::memcpy(source.data(), &i, sizeof(i));
+        fill_pattern({source.data() + 8, bytes}, i);
+        size_t posted = 0;
+        side.must_post([&] { return (*group)->post(posted); });
+        EXPECT_EQ(posted, 2u);
+        EXPECT_EQ(side.await(Kind::message).message, "next");
+      }
+    }
+  });
+  Side side(*GetParam().transport);
+  Buffer& target = side.buffer(8 + kSizes.back(), Access::remote_write);
+  announce(side, *peer, target);
+  Connection* connection = side.accept();
+  for (const size_t bytes : kSizes) {
+    SCOPED_TRACE(bytes);
+    for (uint64_t i = 1; i <= kPosts; ++i) {
+      ASSERT_EQ(side.await(Kind::put_arrived, connection).immediate, bytes);
+      EXPECT_EQ(u64_at(target, 0), i);
+      ASSERT_TRUE(has_pattern({target.data() + 8, bytes}, i)) << i;
+      side.send(connection, "next");
+    }
+  }
+  side.await(Kind::peer_lost);
+  peer->join();
+}
+
+TEST_P(Conformance, a_group_outside_its_own_region_is_refused) {
+  const auto peer = start_peer(GetParam(), [](Side& side, Channel& channel) {
+    const Target target = reach(side, channel);
+    Buffer& source = side.buffer(128, Access::local);
+    const auto refused = [&](const transport::Transfer& put) {
+      size_t posted = 0;
+      const absl::Status status = side.post([&] {
+        auto group = target.connection->prepare({put}, 1);
+        return group.ok() ? (*group)->post(posted) : group.status();
+      });
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+      EXPECT_EQ(posted, 0u);
+    };
+    refused({source.slice(65, 64), {target.region, 0}});
+    refused({{.bytes = 64}, {target.region, 0}});
+    side.put(target.connection, source.slice(0, 64), {target.region, 0}, {.immediate = 5});
+    side.serve_until_stopped(channel);
+  });
+  Side side(*GetParam().transport);
+  announce(side, *peer, side.buffer(64, Access::remote_write));
+  EXPECT_EQ(side.await(Kind::put_arrived).immediate, 5u) << "the connection works as before";
   peer->channel().send("end");
   peer->join();
 }

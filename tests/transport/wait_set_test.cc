@@ -198,5 +198,37 @@ TEST(WaitSet, an_adaptive_policy_spins_only_while_that_pays) {
   for (const int without : {0, 16, 32}) EXPECT_EQ(waits_until_a_spin(), without);
 }
 
+TEST(WaitSet, brief_polls_look_at_all_contexts_and_often_at_the_last_source) {
+  FakeContext first;
+  FakeContext second;
+  WaitSet waits({.spin = hours(1)});
+  waits.add(&first);
+  waits.add(&second);
+  std::array<Completion, 4> out;
+  second.tag = 2;
+  second.work = 1;
+  ASSERT_EQ(waits.poll(absl::MakeSpan(out)), 1u);
+  const int polls_of_first = first.polls;
+  second.arrives_at_poll = second.polls + 12;
+  ASSERT_EQ(waits.poll_briefly(absl::MakeSpan(out)), 1u);
+  EXPECT_EQ(out[0].tag, 2u);
+  EXPECT_EQ(first.polls, polls_of_first + 1);
+  first.work = 1;
+  ASSERT_EQ(waits.poll_briefly(absl::MakeSpan(out)), 1u);
+  EXPECT_EQ(out[0].tag, 0u);
+  const int polls = first.polls + second.polls;
+  EXPECT_EQ(waits.poll_briefly(absl::MakeSpan(out)), 0u);
+  EXPECT_EQ(first.polls + second.polls, polls + 17);
+}
+
+TEST(WaitSet, without_a_spin_brief_polls_are_one) {
+  FakeContext context;
+  WaitSet waits({});
+  waits.add(&context);
+  std::array<Completion, 4> out;
+  EXPECT_EQ(waits.poll_briefly(absl::MakeSpan(out)), 0u);
+  EXPECT_EQ(context.polls, 1);
+}
+
 }  // namespace
 }  // namespace gradrail::transport

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -63,12 +64,24 @@ class ShmConnection final : public transport::Connection {
   // Called by users; connection_datapath.cc except for import and describe.
   absl::StatusOr<RemoteRegion> import(std::string_view key) override;
   absl::Status put(LocalSlice source, RemoteSlice target, PutOptions options) override;
+  absl::StatusOr<std::unique_ptr<PreparedPuts>> prepare(absl::Span<const Transfer> puts, uint64_t immediate) override;
   absl::Status get(LocalSlice target, RemoteSlice source, uint64_t tag) override;
   absl::Status send(absl::Span<const std::byte> message) override;
   absl::StatusOr<std::byte*> map(RemoteRegion region) override;
   std::string describe() const override;
 
+  /// A put with checked addresses.
+  struct Copy {
+    std::byte* to = nullptr;
+    const std::byte* from = nullptr;
+    size_t bytes = 0;
+  };
+  /// Copies and notifies: PreparedPuts::post() for all puts of a group.
+  absl::Status post(absl::Span<const Copy> copies, uint64_t immediate);
+
   // Called by the Context; hot.
+  /// Whether poll() has nothing to report.
+  bool is_quiet() const { return consumer_.empty() && local_.empty() && cause_.ok(); }
   size_t poll(absl::Span<Completion> out, MessageArena& arena);
   bool has_work() const;
   void announce_sleep() { consumer_.announce_sleep(); }
@@ -102,6 +115,7 @@ class ShmConnection final : public transport::Connection {
   absl::Status lost_error() const;
 
   absl::StatusOr<std::byte*> locate(RemoteSlice slice, size_t bytes, Access wanted);
+  absl::StatusOr<Copy> copy_of(const LocalSlice& source, const RemoteSlice& target);
   absl::Status check_room(size_t entries);
   absl::Status check_local_room(uint64_t tag) const;
   void wake_peer();

@@ -1,9 +1,13 @@
 #include <algorithm>
+#include <cassert>
 #include <cstring>
+#include <utility>
 
+#include "absl/container/inlined_vector.h"
 #include "base/check.h"
 #include "base/status.h"
 #include "transport/common/slice.h"
+#include "transport/prepared_puts.h"
 #include "transport/shm/connection.h"
 
 namespace gradrail::transport::shm {
@@ -11,6 +15,32 @@ namespace {
 
 /// Completions of puts and gets that may wait for the next poll.
 constexpr size_t kMaxLocalCompletions = kRingEntries;
+
+class ShmPreparedPuts final : public PreparedPuts {
+ public:
+  using Copies = absl::InlinedVector<ShmConnection::Copy, 2>;
+  ShmPreparedPuts(ShmConnection& connection, Copies copies, uint64_t immediate)
+      : connection_(connection), copies_(std::move(copies)), immediate_(immediate) {}
+
+  absl::Status post(size_t& posted) override {
+    assert(posted == 0);  // the group is posted as a whole, or not at all
+    absl::Status status = connection_.post(copies_, immediate_);
+    if (status.ok()) posted = copies_.size();
+    return status;
+  }
+
+ private:
+  ShmConnection& connection_;
+  const Copies copies_;
+  const uint64_t immediate_;
+};
+
+void copy(const ShmConnection::Copy& put) {
+  // Written through map() already: the notice is all that is missing.
+  if (put.bytes == 0 || put.to == put.from) return;
+  // memmove, because the source may be a peer's region that map() put into this process, and overlap the target.
+  std::memmove(put.to, put.from, put.bytes);
+}
 
 }  // namespace
 
@@ -48,30 +78,49 @@ absl::Status ShmConnection::check_local_room(uint64_t tag) const {
   return absl::OkStatus();
 }
 
+absl::StatusOr<ShmConnection::Copy> ShmConnection::copy_of(const LocalSlice& source, const RemoteSlice& target) {
+  GRADRAIL_RETURN_IF_ERROR(common::check_local("shm", source));
+  if (source.bytes == 0) return Copy{};
+  GRADRAIL_ASSIGN_OR_RETURN(std::byte* const to, locate(target, source.bytes, Access::remote_write));
+  return Copy{to, common::address_of(source), source.bytes};
+}
+
 absl::Status ShmConnection::put(LocalSlice source, RemoteSlice target, PutOptions options) {
   if (!cause_.ok()) [[unlikely]] {
     return lost_error();
   }
   // Everything is checked before a byte is written: a refused put has no effect.
-  GRADRAIL_RETURN_IF_ERROR(common::check_local("shm", source));
+  GRADRAIL_ASSIGN_OR_RETURN(const Copy checked, copy_of(source, target));
   GRADRAIL_RETURN_IF_ERROR(check_local_room(options.tag));
-  std::byte* destination = nullptr;
-  if (source.bytes > 0) {
-    GRADRAIL_ASSIGN_OR_RETURN(std::byte * located, locate(target, source.bytes, Access::remote_write));
-    destination = located;
-  }
   if (options.immediate) GRADRAIL_RETURN_IF_ERROR(check_room(1));
-  // Written through map() already: the notice is all that is missing.
-  if (source.bytes > 0 && destination != common::address_of(source)) {
-    // memmove, because the source may be a peer's region that map() put into this process, and overlap the target.
-    std::memmove(destination, common::address_of(source), source.bytes);
-  }
+  copy(checked);
   if (options.immediate) {
     producer_.publish_immediate(*options.immediate);
     wake_peer();
   }
   // The bytes have landed, but only poll() reports completions.
   if (options.tag != 0) local_.push_back({.kind = Completion::Kind::put_done, .tag = options.tag});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<PreparedPuts>> ShmConnection::prepare(absl::Span<const Transfer> puts,
+                                                                     uint64_t immediate) {
+  ShmPreparedPuts::Copies copies;
+  for (const Transfer& put : puts) {
+    GRADRAIL_ASSIGN_OR_RETURN(const Copy checked, copy_of(put.source, put.target));
+    copies.push_back(checked);
+  }
+  return std::make_unique<ShmPreparedPuts>(*this, std::move(copies), immediate);
+}
+
+absl::Status ShmConnection::post(absl::Span<const Copy> copies, uint64_t immediate) {
+  if (!cause_.ok()) [[unlikely]] {
+    return lost_error();
+  }
+  GRADRAIL_RETURN_IF_ERROR(check_room(1));
+  for (const Copy& each : copies) copy(each);
+  producer_.publish_immediate(immediate);
+  wake_peer();
   return absl::OkStatus();
 }
 

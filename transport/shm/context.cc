@@ -248,6 +248,7 @@ size_t ShmContext::poll(absl::Span<Completion> out) {
   next_ = next_ + 1 < connections_.size() ? next_ + 1 : 0;
   for (size_t i = 0; i < connections_.size() && count < out.size(); ++i) {
     const size_t index = next_ + i < connections_.size() ? next_ + i : next_ + i - connections_.size();
+    if (connections_[index]->is_quiet()) continue;
     count += connections_[index]->poll(out.subspan(count), arena_);
   }
   return count;

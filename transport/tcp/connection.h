@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "transport/common/imported_regions.h"
 #include "transport/connection.h"
 #include "transport/tcp/context.h"
@@ -33,11 +34,22 @@ class TcpConnection final : public Connection, public EventSource {
   // Connection.
   absl::StatusOr<RemoteRegion> import(std::string_view key) override;
   absl::Status put(LocalSlice source, RemoteSlice target, PutOptions options) override;
+  absl::StatusOr<std::unique_ptr<PreparedPuts>> prepare(absl::Span<const Transfer> puts, uint64_t immediate) override;
   absl::Status get(LocalSlice target, RemoteSlice source, uint64_t tag) override;
   absl::Status send(absl::Span<const std::byte> message) override;
   absl::StatusOr<std::byte*> map(RemoteRegion region) override;
   std::string describe() const override;
   std::string path() const override { return seal_ == nullptr ? "tcp" : "tcp encrypted"; }
+
+  /// A group of puts with its frames. They stay at one address: `pieces` points to `headers`.
+  struct PreparedFrames {
+    absl::InlinedVector<SendOp, 2> puts;
+    absl::InlinedVector<HeaderBytes, 2> headers;
+    absl::InlinedVector<iovec, 4> pieces;  ///< empty: the group needs more frames than one send takes
+    uint64_t bytes = 0;
+  };
+  /// PreparedPuts::post() for all puts of a group. Without earlier frames in the queue, one send takes it.
+  absl::Status post(const PreparedFrames& frames);
 
   // The context uses these functions.
   void start_handshake();
@@ -83,7 +95,8 @@ class TcpConnection final : public Connection, public EventSource {
   };
 
   absl::StatusOr<const RegionKey*> remote(RemoteSlice slice, uint64_t bytes) const;
-  absl::Status check_post() const;
+  absl::StatusOr<SendOp> put_of(const LocalSlice& source, const RemoteSlice& target, const PutOptions& options) const;
+  absl::Status check_post(size_t operations = 1) const;
 
   // Receiving.
   ReadResult read_once(uint64_t& budget_bytes);
@@ -108,6 +121,7 @@ class TcpConnection final : public Connection, public EventSource {
   // Sending.
   void post(SendOp op, bool ring);
   bool send_once(uint64_t& budget_bytes);
+  void fail_to_send(int error);
   bool send_sealed(uint64_t& budget_bytes);
   void sent(uint64_t bytes);
   bool answers_alive();

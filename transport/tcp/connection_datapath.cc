@@ -3,14 +3,17 @@
 #include <sys/uio.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/check.h"
 #include "base/status.h"
 #include "fmt/format.h"
 #include "transport/common/byte_codec.h"
 #include "transport/common/slice.h"
+#include "transport/prepared_puts.h"
 #include "transport/tcp/connection.h"
 #include "transport/tcp/native_error.h"
 
@@ -23,13 +26,31 @@ constexpr uint64_t kTurnBytes = 512 * 1024;
 constexpr size_t kMaxPosted = 1024;
 constexpr size_t kMaxGets = 1024;
 
+class TcpPreparedPuts final : public PreparedPuts {
+ public:
+  explicit TcpPreparedPuts(TcpConnection& connection) : connection_(connection) {}
+
+  absl::Status post(size_t& posted) override {
+    assert(posted == 0);  // the group is posted as a whole, or not at all
+    absl::Status status = connection_.post(frames);
+    if (status.ok()) posted = frames.puts.size();
+    return status;
+  }
+
+  TcpConnection::PreparedFrames frames;
+
+ private:
+  TcpConnection& connection_;
+};
+
 }  // namespace
 
 // Posts.
 
-absl::Status TcpConnection::check_post() const {
+absl::Status TcpConnection::check_post(size_t operations) const {
   if (state_ == State::lost) return absl::UnavailableError(fmt::format("{}: the peer is lost", name_));
-  if (queue_.posted_count() >= kMaxPosted) return absl::ResourceExhaustedError("tcp: send queue full, poll first");
+  if (queue_.posted_count() + operations > kMaxPosted)
+    return absl::ResourceExhaustedError("tcp: send queue full, poll first");
   return absl::OkStatus();
 }
 
@@ -43,22 +64,70 @@ absl::StatusOr<const RegionKey*> TcpConnection::remote(RemoteSlice slice, uint64
   return key;
 }
 
-absl::Status TcpConnection::put(LocalSlice source, RemoteSlice target, PutOptions options) {
-  GRADRAIL_RETURN_IF_ERROR(check_post());
+absl::StatusOr<SendOp> TcpConnection::put_of(const LocalSlice& source, const RemoteSlice& target,
+                                             const PutOptions& options) const {
   GRADRAIL_RETURN_IF_ERROR(common::check_local("tcp", source));
   GRADRAIL_ASSIGN_OR_RETURN(const RegionKey* const key, remote(target, source.bytes));
+  return SendOp{.header = {.type = FrameType::put,
+                           .notify = options.immediate.has_value(),
+                           .region = key->region,
+                           .epoch = key->epoch,
+                           .token = key->token,
+                           .offset = target.offset,
+                           .length = source.bytes,
+                           .value = options.immediate.value_or(0)},
+                .source = common::address_of(source),
+                .tag = options.tag};
+}
+
+absl::Status TcpConnection::put(LocalSlice source, RemoteSlice target, PutOptions options) {
+  GRADRAIL_RETURN_IF_ERROR(check_post());
+  GRADRAIL_ASSIGN_OR_RETURN(SendOp op, put_of(source, target, options));
   // A put without an immediate waits in the queue and shares a sendmsg with the next one (connection.h permits it).
-  post({.header = {.type = FrameType::put,
-                   .notify = options.immediate.has_value(),
-                   .region = key->region,
-                   .epoch = key->epoch,
-                   .token = key->token,
-                   .offset = target.offset,
-                   .length = source.bytes,
-                   .value = options.immediate.value_or(0)},
-        .source = common::address_of(source),
-        .tag = options.tag},
-       options.immediate.has_value());
+  post(std::move(op), options.immediate.has_value());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<PreparedPuts>> TcpConnection::prepare(absl::Span<const Transfer> puts,
+                                                                     uint64_t immediate) {
+  auto prepared = std::make_unique<TcpPreparedPuts>(*this);
+  PreparedFrames& frames = prepared->frames;
+  for (const Transfer& put : puts) {
+    PutOptions options;
+    if (&put == &puts.back()) options.immediate = immediate;
+    GRADRAIL_ASSIGN_OR_RETURN(SendOp op, put_of(put.source, put.target, options));
+    frames.bytes += kHeaderBytes + op.header.length;
+    frames.headers.push_back(encode(op.header));
+    frames.puts.push_back(std::move(op));
+  }
+  const auto fits = [](const SendOp& op) { return op.header.length <= kMaxFramePayloadBytes; };
+  if (frames.bytes > kTurnBytes || !std::all_of(frames.puts.begin(), frames.puts.end(), fits)) return prepared;
+  for (size_t i = 0; i < frames.puts.size(); ++i) {
+    const SendOp& op = frames.puts[i];
+    frames.pieces.push_back({frames.headers[i].data(), kHeaderBytes});
+    if (op.header.length > 0) frames.pieces.push_back({const_cast<std::byte*>(op.source), op.header.length});
+  }
+  return prepared;
+}
+
+absl::Status TcpConnection::post(const PreparedFrames& frames) {
+  GRADRAIL_RETURN_IF_ERROR(check_post(frames.puts.size()));
+  const bool is_free = seal_ == nullptr && queue_.empty() && !blocked_ && send_error_.ok();
+  ssize_t taken = 0;
+  if (is_free && !frames.pieces.empty()) {
+    taken = send_pieces(fd_.get(), frames.pieces, frames.bytes);
+    if (taken == static_cast<ssize_t>(frames.bytes)) return absl::OkStatus();
+    if (taken < 0 && errno != EAGAIN && errno != EINTR) fail_to_send(errno);
+  }
+  for (const SendOp& op : frames.puts) queue_.push(op);
+  if (taken > 0) {
+    // The queue makes the same frames, and their rest follows what is on the wire.
+    queue_.gather(frames.bytes);
+    sent(static_cast<uint64_t>(taken));
+    set_blocked(true);
+  }
+  flush();
+  if (sendable()) context_.flush_later(this);
   return absl::OkStatus();
 }
 
@@ -131,9 +200,7 @@ bool TcpConnection::send_once(uint64_t& budget_bytes) {
   const ssize_t result = send_pieces(fd_.get(), pieces, offered);
   if (result < 0 && errno == EINTR) return true;
   if (result < 0 && errno != EAGAIN) {
-    // The connection is not lost yet: a refusal or other last frames of the peer may still be readable. read_failed()
-    // ends it.
-    send_error_ = native_error(fmt::format("send to {}", peer_address(fd_.get()).text()), errno);
+    fail_to_send(errno);
     return false;
   }
   const uint64_t taken = result < 0 ? 0 : static_cast<uint64_t>(result);
@@ -143,6 +210,12 @@ bool TcpConnection::send_once(uint64_t& budget_bytes) {
   // would report a writable socket.
   set_blocked(taken < offered);
   return taken == offered;
+}
+
+/// The connection is not lost yet: a refusal or other last frames of the peer may still be readable. read_failed()
+/// ends it.
+void TcpConnection::fail_to_send(int error) {
+  send_error_ = native_error(fmt::format("send to {}", peer_address(fd_.get()).text()), error);
 }
 
 bool TcpConnection::send_sealed(uint64_t& budget_bytes) {
@@ -155,7 +228,7 @@ bool TcpConnection::send_sealed(uint64_t& budget_bytes) {
   const ssize_t result = seal_->flush(fd_.get());
   if (result < 0 && errno == EINTR) return true;
   if (result < 0 && errno != EAGAIN) {
-    send_error_ = native_error(fmt::format("send to {}", peer_address(fd_.get()).text()), errno);
+    fail_to_send(errno);
     return false;
   }
   set_blocked(seal_->has_unsent());

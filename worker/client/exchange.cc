@@ -10,8 +10,6 @@
 
 namespace gradrail::worker {
 
-using Sent = ShardPath::Sent;
-
 Exchange::Exchange(const ClientOptions& options, const Identity& identity, ModelMemory& memory, RunFailure& failure,
                    Telemetry& telemetry, PathManager& paths)
     : options_(options),
@@ -129,7 +127,7 @@ void Exchange::begin(Index index, ps::ArrivalKind kind, TimePoint now) {
 void Exchange::Bucket::begin_step(ps::ArrivalKind step_kind) {
   kind = step_kind;
   pushed = false;
-  sent = Sent::nothing;
+  posted = 0;
   outstanding = true;
   is_late = has_pull = false;
 }
@@ -259,8 +257,7 @@ void Exchange::submit(Shard& shard, uint32_t bucket_index) {
             .weight = bucket.weight,
             .base_answer = bucket.answer};
   if (checksums) header.crc32c = crc32c(memory_.payload(bucket.range, format).data, payload_bytes);
-  // A shard that maps the gradients reads them in place: only the header is put.
-  bucket.sent = payload_elements == 0 || path.gradients_mapped() ? Sent::payload : Sent::nothing;
+  bucket.posted = 0;
   shard.link->bytes->pushed += payload_bytes + sizeof(header);
   shard.link->bytes->pushed_fp32 += payload_elements * sizeof(float) + sizeof(header);
   // The bucket waits behind an existing backlog: invariant 3.
@@ -271,9 +268,11 @@ void Exchange::submit(Shard& shard, uint32_t bucket_index) {
 bool Exchange::post_bucket(Shard& shard, uint32_t bucket_index) {
   if (!shard.link->is_up()) return true;  // on_path_lost() repeats it
   Bucket& bucket = shard.buckets[bucket_index];
-  const MemorySpan payload = memory_.payload(bucket.range, format(bucket));
-  bucket.sent = shard.link->path->send_bucket(bucket_index, payload, bucket.sent);
-  if (bucket.sent != Sent::all) return false;
+  ShardPath& path = *shard.link->path;
+  // A shard that maps the gradients reads them in place: only the header is put.
+  const bool sends_gradients = ps::has_payload(bucket.kind) && !path.gradients_mapped();
+  const MemorySpan gradients = sends_gradients ? memory_.payload(bucket.range, format(bucket)) : MemorySpan{};
+  if (!path.send_bucket(bucket_index, gradients, bucket.posted)) return false;
   telemetry_.mark(Mark::Kind::posted, step(bucket.fragment), shard.link->shard_index, bucket_index);
   return true;
 }

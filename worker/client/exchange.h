@@ -33,8 +33,8 @@ namespace gradrail::worker {
 ///     stage                    … it is copied from the GPU, where no device reads GPU memory
 ///     submit                   its header is written
 ///     post_bucket              the path has room for it; without room it waits in the backlog
-///   ShardPath::send_bucket     payload, then header
-///   Connection::put            one write into the shard's memory
+///   ShardPath::send_bucket     gradients, then header
+///   PreparedPuts::post         writes into the shard's memory
 /// and its answer Exchange::on_answer.
 ///
 /// A gradient may be late in some buckets of a quorum. The exchange then continues with a further step, in which these
@@ -143,10 +143,10 @@ class Exchange final : public PathEvents {
     ps::ArrivalKind kind{};  ///< kind of this exchange; absent in the further steps of a quorum
     bool pushed = false;
     std::optional<gpu::CopyTicket> packed;  ///< end of the packing of this exchange's gradient; none: not begun
-    ShardPath::Sent sent = ShardPath::Sent::nothing;
-    bool outstanding = false;  ///< no answer yet in this step
-    bool has_pull = false;     ///< initial values were offered, and the pull may still be answered
-    bool is_late = false;      ///< quorum: its gradient has not been applied
+    size_t posted = 0;                      ///< puts of this step that the transport has taken
+    bool outstanding = false;               ///< no answer yet in this step
+    bool has_pull = false;                  ///< initial values were offered, and the pull may still be answered
+    bool is_late = false;                   ///< quorum: its gradient has not been applied
     uint64_t version = 0;
     uint64_t next_step = 0;  ///< ReturnHeader::next_step of the latest answer
     uint32_t answer = 0;     ///< ReturnHeader::answer of the parameters that this worker has, over the path in use

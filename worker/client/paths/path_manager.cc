@@ -143,13 +143,15 @@ absl::Status PathManager::reach_gpu(OpenContext& open, GpuTransfer way) {
   return absl::OkStatus();
 }
 
-void PathManager::poll_events() {
-  const size_t count = wait_set_.poll(absl::MakeSpan(arrived_));
-  for (size_t i = 0; i < count; ++i) deliver(arrived_[i]);
-}
+size_t PathManager::poll_events() { return deliver_all(wait_set_.poll(absl::MakeSpan(arrived_))); }
+
+size_t PathManager::poll_briefly() { return deliver_all(wait_set_.poll_briefly(absl::MakeSpan(arrived_))); }
 
 size_t PathManager::wait_events(TimePoint deadline) {
-  const size_t count = wait_set_.wait(absl::MakeSpan(arrived_), deadline);
+  return deliver_all(wait_set_.wait(absl::MakeSpan(arrived_), deadline));
+}
+
+size_t PathManager::deliver_all(size_t count) {
   for (size_t i = 0; i < count; ++i) deliver(arrived_[i]);
   return count;
 }

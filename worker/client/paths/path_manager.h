@@ -88,8 +88,10 @@ class PathManager {
 
   // Events.
   void wake() { wait_set_.wake(); }
-  /// Delivers events that have arrived; never blocks.
-  void poll_events();
+  /// Delivers events that have arrived, and returns their number; never blocks.
+  size_t poll_events();
+  /// The same with WaitSet::poll_briefly().
+  size_t poll_briefly();
   /// Blocks until events arrive, wake() or the deadline; returns their number.
   size_t wait_events(TimePoint deadline);
   /// Whether a shard has reported the end of a lower worker; resets the flag. This worker may be the chief now.
@@ -125,6 +127,7 @@ class PathManager {
   absl::StatusOr<std::unique_ptr<transport::Context>> open_transport(const Target& target) const;
   void close_unused_contexts();
   absl::Status reach_gpu(OpenContext& context, GpuTransfer way);
+  size_t deliver_all(size_t count);
   void deliver(const transport::Completion& completion);
 
   void warn_of_slower_paths() const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 
+#include "absl/container/inlined_vector.h"
 #include "base/check.h"
 #include "base/random_bits.h"
 #include "base/status.h"
@@ -34,6 +35,7 @@ absl::StatusOr<std::unique_ptr<ShardPath>> ShardPath::open(ShardLink& link, Open
   GRADRAIL_ASSIGN_OR_RETURN(transport::Connection * connection, context.context->connect(address, deadline));
   path->headers_ = std::move(headers);
   path->returns_ = std::move(returns);
+  path->lanes_.resize(link.bucket_count);
   path->connection_ = connection;
   path->connection_->set_user_data(reinterpret_cast<uint64_t>(path.get()));
   path->join_path_->set_returns_key(path->returns_.region->key());
@@ -67,27 +69,41 @@ const transport::MemoryRegion* ShardPath::nic_region() const {
   return nullptr;
 }
 
-ShardPath::Sent ShardPath::send_bucket(uint32_t bucket_index, MemorySpan payload, Sent so_far) {
-  GRADRAIL_CHECK(phase_ == Phase::active && so_far != Sent::all);
-  assert(bucket_index < link_.bucket_count);
-  if (so_far == Sent::nothing) {
-    const absl::Status taken = connection_->put(gradients(payload), slot(bucket_index), {});
-    if (absl::IsResourceExhausted(taken)) return Sent::nothing;
+bool ShardPath::send_bucket(uint32_t bucket_index, MemorySpan gradients, size_t& posted) {
+  GRADRAIL_CHECK(phase_ == Phase::active);
+  assert(bucket_index < lanes_.size());
+  Lane& lane = lanes_[bucket_index];
+  const bool is_prepared =
+      lane.puts != nullptr && lane.gradients.data == gradients.data && lane.gradients.bytes == gradients.bytes;
+  if (!is_prepared) [[unlikely]] {
+    if (const absl::Status prepared = prepare(bucket_index, gradients); !prepared.ok())
+      return !absl::IsResourceExhausted(prepared);
   }
-  // One connection delivers puts in order: the shard reads the header only after the payload has arrived.
+  const absl::Status taken = lane.puts->post(posted);
+  return taken.ok() || !absl::IsResourceExhausted(taken);
+}
+
+absl::Status ShardPath::prepare(uint32_t bucket_index, MemorySpan gradients) {
   const size_t offset = bucket_index * sizeof(ps::SlotHeader);
-  const absl::Status taken =
-      connection_->put({.region = headers_.region.get(), .offset = offset, .bytes = sizeof(ps::SlotHeader)},
-                       {.region = slots_, .offset = offset}, {.immediate = bucket_index});
-  return absl::IsResourceExhausted(taken) ? Sent::payload : Sent::all;
+  const transport::Transfer header = {
+      .source = {.region = headers_.region.get(), .offset = offset, .bytes = sizeof(ps::SlotHeader)},
+      .target = {.region = slots_, .offset = offset}};
+  absl::InlinedVector<transport::Transfer, 2> puts;
+  if (gradients.bytes > 0) puts.push_back({gradients_source(gradients), slot(bucket_index)});
+  // One connection delivers puts in order: the shard reads the header only after the gradients have arrived.
+  puts.push_back(header);
+  Lane& lane = lanes_[bucket_index];
+  GRADRAIL_ASSIGN_OR_RETURN(lane.puts, connection_->prepare(puts, bucket_index));
+  lane.gradients = gradients;
+  return absl::OkStatus();
 }
 
 /// The source of gradients: the host's memory, or the same place of the GPU's where the network device reads it.
-transport::LocalSlice ShardPath::gradients(MemorySpan payload) const {
-  const auto offset = static_cast<size_t>(payload.data - context_.gradients->span().data);
+transport::LocalSlice ShardPath::gradients_source(MemorySpan gradients) const {
+  const auto offset = static_cast<size_t>(gradients.data - context_.gradients->span().data);
   const transport::MemoryRegion* region = nic_region();
-  if (region != nullptr) return {region, gpu_->gradients_at() + offset, payload.bytes};
-  return {context_.gradients.get(), offset, payload.bytes};
+  if (region != nullptr) return {region, gpu_->gradients_at() + offset, gradients.bytes};
+  return {context_.gradients.get(), offset, gradients.bytes};
 }
 
 ShardPath::~ShardPath() {

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -14,6 +15,7 @@
 #include "ps/protocol/exchange_layout.h"
 #include "ps/protocol/slot_places.h"
 #include "transport/context.h"
+#include "transport/prepared_puts.h"
 #include "transport/registration.h"
 #include "worker/client/gpu_variables.h"
 
@@ -115,13 +117,12 @@ class ShardPath {
   bool slots_on_gpu() const { return payload_on_gpu_; }  ///< the shard's
 
   // The exchange uses these functions once the path is active.
-  /// Part of a bucket that the transport has taken.
-  enum class Sent : uint8_t { nothing, payload, all };
-  /// Puts the gradients of a range into the shard's memory, then the bucket's header, which announces them. Continues
-  /// after `so_far`, and returns less than `all` when the transport has no room: call again after the next events. A
-  /// lost connection counts as sent: its peer_lost event is under way, and the exchange repeats the bucket.
-  /// `payload`: the gradients in the client's host memory; not used where a network device reads GPU memory.
-  Sent send_bucket(uint32_t bucket_index, MemorySpan payload, Sent so_far);
+  /// Puts the gradients of a bucket into the shard's memory, then its header, which announces them. Without gradients,
+  /// `gradients.bytes` is 0. `posted` counts the puts that the transport has taken, and is 0 for a bucket that begins.
+  /// False: the transport has no room for the rest; call again after the next events. A lost connection counts as sent:
+  /// its peer_lost event is under way, and the exchange repeats the bucket.
+  /// `gradients`: in the client's host memory; not used where a network device reads GPU memory.
+  bool send_bucket(uint32_t bucket_index, MemorySpan gradients, size_t& posted);
   /// Buckets that share their place at the shard with this one. It leaves after the answer to the first one, and the
   /// second one after its own answer. None where the shard reads gradients and stores parameters in mapped memory.
   std::optional<uint32_t> bucket_before(uint32_t bucket_index) const {
@@ -148,7 +149,8 @@ class ShardPath {
   bool uses_places() const;
   ShardPath(ShardLink& link, OpenContext& context, const ps::proto::JoinPath& join_path);
   void offer(const GpuOffer& offer);
-  transport::LocalSlice gradients(MemorySpan payload) const;
+  absl::Status prepare(uint32_t bucket_index, MemorySpan gradients);
+  transport::LocalSlice gradients_source(MemorySpan gradients) const;
   transport::RemoteSlice slot(uint32_t bucket_index) const;
   const transport::MemoryRegion* nic_region() const;
   absl::Status write_check();
@@ -181,6 +183,12 @@ class ShardPath {
   GpuVariables* gpu_ = nullptr;
   GpuTransfer way_ = GpuTransfer::staged;
   std::string device_refused_;
+  /// The puts of a bucket, prepared for the gradients of its last transfer: most steps have the same.
+  struct Lane {
+    std::unique_ptr<transport::PreparedPuts> puts;  ///< null: not prepared
+    MemorySpan gradients{};
+  };
+  std::vector<Lane> lanes_;              ///< indexed by bucket
   transport::RegisteredMemory headers_;  ///< [SlotHeader × buckets], at least kCheckBytes; source of the headers
   transport::RegisteredMemory returns_;  ///< [ReturnHeader × buckets], at least kCheckBytes; written by the shard
 };
