@@ -2,7 +2,6 @@
 import ast
 import json
 import os
-import pathlib
 import random
 import re
 import shutil

@@ -589,7 +589,7 @@ def main():
     ports = json.loads(os.environ["PROGRAMS_PORTS"])
     turns = [ports[:len(ports) // 2], ports[len(ports) // 2:]]
     faulthandler.enable()
-    failed, rounds, began, busy = [], 0, time.monotonic(), None
+    failed, rounds, began = [], 0, time.monotonic()
 
     def blocked(program):
         for each in begun:
